@@ -1,0 +1,32 @@
+# Every target does its own set-up: a virtual environment with the pinned packages of constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-all lint bench clean
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,pandas,triton,bench]"
+	touch .venv/ready
+
+demo: .venv/ready
+	$(BIN)/headwise demo
+
+test: .venv/ready
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-all: .venv/ready
+	$(BIN)/python -m pytest -m "not gpu"
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: .venv/ready
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache

@@ -1,0 +1,261 @@
+"""Settings: frozen dataclasses, and the only place where text or JSON becomes one.
+
+A setting may be a bool, int, float, str, Path, Literal, a tuple of these, one of these or None, or
+another such dataclass. There is no YAML and no registry: the dataclass is the documentation.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
+
+
+@runtime_checkable
+class Dataclass(Protocol):
+    """Any dataclass instance."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+T = TypeVar("T", bound=Dataclass)
+Kind = TypeVar("Kind")  # a dataclass; Python cannot check a class against a protocol with fields
+
+_TRUTH = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    str: "text",
+    Path: "a path",
+    NoneType: "none",
+}
+
+
+def override(config: T, settings: Sequence[str]) -> T:
+    """A copy of `config` with some settings replaced by text, as typed on a command line.
+
+    Args:
+        config: a frozen dataclass; its annotations say how each text is read.
+        settings: NAME=VALUE each; a tuple is written 1,2,3 and a missing value none; a setting of
+            an inner dataclass is named OUTER.INNER. Of two settings with one name the last counts.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Config:
+    ...     steps: int = 300
+    ...     sizes: tuple[int, ...] = (8,)
+    >>> override(Config(), ["steps=20", "sizes=16,32"])
+    Config(steps=20, sizes=(16, 32))
+    """
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise ValueError(f"A setting is written NAME=VALUE, got {setting!r}.")
+        config = _override_one(config, name.strip(), text.strip())
+    return config
+
+
+def to_json(config: Dataclass) -> dict[str, Any]:
+    """The settings as JSON can hold them: tuples as lists, paths as text."""
+    fields = dataclasses.fields(config)
+    return {field.name: _plain(getattr(config, field.name)) for field in fields if field.init}
+
+
+def from_json(kind: type[Kind], settings: Mapping[str, Any]) -> Kind:
+    """The config that `to_json` wrote. Names and types are checked; absent settings get defaults.
+
+    Args:
+        kind: the dataclass to build.
+        settings: what was read from a JSON file.
+    """
+    annotations = _annotations(kind)
+    values: dict[str, Any] = {}
+    for name, value in settings.items():
+        _check_name(kind, name, annotations)
+        try:
+            values[name] = _from_value(value, annotations[name])
+        except _Mismatch:
+            raise _wrong_value(kind, name, annotations[name], value) from None
+    for name in _required(kind):
+        if name not in values:
+            raise ValueError(f"{kind.__name__} needs the setting {name!r}, which is missing.")
+    return kind(**values)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """What to do about an unknown name, as the second sentence of an error message.
+
+    >>> suggestion("stpes", ["steps", "seed"])
+    "Did you mean 'steps'?"
+    >>> suggestion("width", ["steps", "seed"])
+    'Known: steps, seed.'
+    """
+    known = list(known)
+    close = get_close_matches(name, known, n=1)
+    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known) or 'none'}."
+
+
+class _Mismatch(Exception):
+    """A value does not fit an annotation; the caller knows the setting's name and says so."""
+
+
+def _override_one(config: T, name: str, text: str) -> T:
+    outer, dot, inner = name.partition(".")
+    kind, annotations = type(config), _annotations(type(config))
+    _check_name(kind, outer, annotations)
+    annotation = annotations[outer]
+    if dot:
+        before = getattr(config, outer)
+        if not isinstance(before, Dataclass):
+            raise ValueError(f"{kind.__name__}'s {outer!r} has no settings inside, got {name!r}.")
+        value = _override_one(before, inner, text)
+    else:
+        try:
+            value = _from_text(text, annotation)
+        except _Mismatch:
+            raise _wrong_value(kind, name, annotation, text) from None
+    return dataclasses.replace(config, **{outer: value})
+
+
+def _annotations(kind: type[Any]) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
+
+
+def _required(kind: type[Any]) -> list[str]:
+    fields = [field for field in dataclasses.fields(kind) if field.init]
+    missing = dataclasses.MISSING
+    return [f.name for f in fields if f.default is missing and f.default_factory is missing]
+
+
+def _check_name(kind: type[Any], name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        raise ValueError(f"{kind.__name__} has no setting {name!r}. {suggestion(name, known)}")
+
+
+def _wrong_value(kind: type[Any], name: str, annotation: Any, value: object) -> ValueError:
+    wanted = _describe(annotation)
+    return ValueError(f"{kind.__name__}'s setting {name!r} wants {wanted}, got {value!r}.")
+
+
+def _describe(annotation: Any) -> str:
+    """What an annotation wants, in words for an error message."""
+    arguments = get_args(annotation)
+    if _is_union(annotation):
+        return " or ".join(_describe(member) for member in arguments)
+    if get_origin(annotation) is Literal:
+        return "one of " + ", ".join(map(repr, arguments))
+    if get_origin(annotation) is tuple and arguments[-1] is Ellipsis:
+        return f"values parted by commas, each {_describe(arguments[0])}"
+    if get_origin(annotation) is tuple:
+        return f"{len(arguments)} values parted by commas"
+    if dataclasses.is_dataclass(annotation):
+        return f"settings of {cast(type[Any], annotation).__name__}, each by its own name"
+    return _WORDS.get(annotation) or str(annotation)
+
+
+def _is_union(annotation: Any) -> bool:
+    return get_origin(annotation) in (Union, UnionType)
+
+
+def _from_text(text: str, annotation: Any) -> Any:
+    if _is_union(annotation):
+        return _first_that_fits(text, annotation, _from_text)
+    if get_origin(annotation) is Literal:
+        return _choice({str(choice): choice for choice in get_args(annotation)}, text)
+    if get_origin(annotation) is tuple:
+        parts = [part.strip() for part in text.split(",")] if text else []
+        return _items(parts, annotation, _from_text)
+    if annotation is NoneType:
+        return _choice({"none": None}, text.lower())
+    if annotation is bool:
+        return _choice(_TRUTH, text.lower())
+    if annotation in (int, float):
+        try:
+            return _from_value(annotation(text), annotation)
+        except ValueError:
+            raise _Mismatch from None
+    if annotation in (str, Path):
+        return annotation(text)
+    if dataclasses.is_dataclass(annotation):
+        _fail()
+    raise TypeError(f"A setting of type {annotation} cannot be read from text.")
+
+
+def _from_value(value: Any, annotation: Any) -> Any:
+    if _is_union(annotation):
+        return _first_that_fits(value, annotation, _from_value)
+    if get_origin(annotation) is Literal:
+        choices = {(type(choice), choice): choice for choice in get_args(annotation)}
+        return _choice(choices, (type(value), value)) if _is_scalar(value) else _fail()
+    if get_origin(annotation) is tuple:
+        return _items(value, annotation, _from_value) if isinstance(value, list) else _fail()
+    if dataclasses.is_dataclass(annotation):
+        inner = cast(type[Dataclass], annotation)
+        return from_json(inner, value) if isinstance(value, dict) else _fail()
+    if annotation is float and type(value) in (int, float):
+        return float(value) if math.isfinite(value) else _fail()
+    if annotation is Path and isinstance(value, str):
+        return Path(value)
+    if annotation in _WORDS:
+        # an exact comparison, because True is an int to isinstance
+        return value if type(value) is annotation else _fail()
+    raise TypeError(f"A setting of type {annotation} cannot be read from JSON.")
+
+
+def _first_that_fits(value: Any, union: Any, convert: Any) -> Any:
+    # the narrower first: "none" is no text in `str | None`, and "3" no float in `float | int`
+    order = {NoneType: 0, int: 1, float: 3, bool: 4, Path: 5, str: 6}
+    for member in sorted(get_args(union), key=lambda member: order.get(member, 2)):
+        try:
+            return convert(value, member)
+        except _Mismatch:
+            continue
+    return _fail()
+
+
+def _items(values: Sequence[Any], annotation: Any, convert: Any) -> tuple[Any, ...]:
+    members = get_args(annotation)
+    if members[-1] is Ellipsis:
+        members = (members[0],) * len(values)
+    if len(members) != len(values):
+        _fail()
+    return tuple(convert(value, member) for value, member in zip(values, members, strict=True))
+
+
+def _choice(choices: Mapping[Any, Any], key: Any) -> Any:
+    return choices[key] if key in choices else _fail()
+
+
+def _fail() -> Any:
+    raise _Mismatch
+
+
+def _is_scalar(value: object) -> bool:
+    return isinstance(value, str | int | float | bool | None)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in cast(Sequence[Any], value)]
+    return to_json(value) if isinstance(value, Dataclass) else value

@@ -1,0 +1,103 @@
+"""Word-level vocabularies: a word is a number, its place in a list that starts with four marks."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+__all__ = ["BOS", "EOS", "PAD", "SPECIALS", "UNK", "Vocabulary"]
+
+PAD, BOS, EOS, UNK = 0, 1, 2, 3
+SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A list of words; the number of a word is its place. The four marks come first.
+
+    Text never turns into a mark: the word `<eos>` in a sentence is an unknown word like any other.
+
+    >>> vocabulary = Vocabulary.from_sentences([["the", "dog"], ["the", "cat"]])
+    >>> vocabulary.words
+    ('<pad>', '<bos>', '<eos>', '<unk>', 'the', 'cat', 'dog')
+    >>> vocabulary.encode(["the", "dog", "barked"])
+    [4, 6, 3]
+    >>> vocabulary.decode([BOS, 4, 6, EOS, PAD])
+    ['the', 'dog']
+    """
+
+    words: tuple[str, ...]  # the marks first, then the words, no word twice
+
+    def __post_init__(self) -> None:
+        if self.words[: len(SPECIALS)] != SPECIALS:
+            raise ValueError(
+                f"A vocabulary starts with {', '.join(SPECIALS)}, but this one with "
+                f"{list(self.words[: len(SPECIALS)])}; build it with Vocabulary.from_sentences."
+            )
+        twice = [word for word, count in Counter(self.words).items() if count > 1]
+        if twice:
+            raise ValueError(f"A vocabulary holds each word once, but {twice[0]!r} came again.")
+
+    @classmethod
+    def from_sentences(
+        cls, sentences: Iterable[Iterable[str]], *, minimum_count: int = 1
+    ) -> "Vocabulary":
+        """The words of some sentences, the commonest first, equals in alphabetical order.
+
+        Args:
+            sentences: each a sequence of words.
+            minimum_count: words seen less often are left out and will be encoded as unknown.
+        """
+        if minimum_count < 1:
+            raise ValueError(f"minimum_count must be 1 or more, got {minimum_count}.")
+        counts = Counter(word for sentence in sentences for word in sentence)
+        kept = [
+            word
+            for word, count in counts.items()
+            if count >= minimum_count and word not in SPECIALS
+        ]
+        kept.sort(key=lambda word: (-counts[word], word))
+        return cls(SPECIALS + tuple(kept))
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @cached_property
+    def _number(self) -> dict[str, int]:
+        first = len(SPECIALS)
+        return {word: first + place for place, word in enumerate(self.words[first:])}
+
+    def encode(self, words: Iterable[str]) -> list[int]:
+        """The number of each word, UNK for words that are not here. No mark is added."""
+        return [self._number.get(word, UNK) for word in words]
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """The words up to the first EOS. PAD and BOS are dropped; an unknown word stays `<unk>`."""
+        decoded: list[str] = []
+        for number in ids:
+            if number == EOS:
+                break
+            if not 0 <= number < len(self.words):
+                raise ValueError(f"Ids run from 0 to {len(self.words) - 1} here, got {number}.")
+            if number not in (PAD, BOS):
+                decoded.append(self.words[number])
+        return decoded
+
+    def to_json(self) -> str:
+        """The words, marks included, as a JSON list."""
+        return json.dumps(self.words, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Vocabulary":
+        """Read back what `to_json` wrote; anything else is refused with a ValueError."""
+        try:
+            read: object = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"A vocabulary is a JSON list of words, but: {error}.") from error
+        words = cast("list[object]", read) if isinstance(read, list) else [None]
+        checked = tuple(word for word in words if isinstance(word, str))
+        if len(checked) != len(words):
+            raise ValueError(f"A vocabulary is a JSON list of words, got {text[:60]!r}.")
+        return cls(checked)

@@ -1,0 +1,10 @@
+"""Hugging Face models as hosts: `adopt` gives them sites, `release` takes them away again.
+
+The host goes on computing with its own backend (sdpa stays sdpa, with its own mask), so outputs
+are equal to the unmodified model's, bit by bit. `check_parity` proves it on your model.
+"""
+
+from headwise.hf.adoption import adopt, release
+from headwise.hf.parity import Parity, check_parity
+
+__all__ = ["Parity", "adopt", "check_parity", "release"]

@@ -1,0 +1,102 @@
+"""Giving a Hugging Face model sites, and taking them away."""
+
+from typing import TypeVar, cast
+
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.configuration_utils import PreTrainedConfig
+
+from headwise.hf.interface import MASKS, PREFIX, placeholder, register, resolves_to_us
+from headwise.hf.naming import attention_modules, head_count, site_names
+from headwise.sites import Site
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def adopt(model: Model) -> Model:
+    """Give every attention module of a Hugging Face model a site. Outputs do not change.
+
+    Sites are named `encoder.3.self`, `decoder.3.self`, `decoder.3.cross`; BERT and ViT are
+    `encoder.*`, decoder-only models `decoder.*`. Layers that share weights (ALBERT) are one site,
+    called several times. Returns the same model; adopting twice does nothing. `release` undoes it.
+    """
+    host = unwrapped(model)
+    if is_adopted(host):
+        return model
+    modules = attention_modules(host)
+    backends = _backends(host, modules)
+    register()
+    for module in modules.values():
+        _check_module(module, backends[id(module.config)])
+    names = site_names(modules)
+    for path, module in modules.items():
+        module.__dict__["site"] = Site(names[path], head_count(module), placeholder)
+    for config in _configs(host):
+        config._attn_implementation_internal = PREFIX + config._attn_implementation
+    return model
+
+
+def release(model: nn.Module) -> None:
+    """Take the sites away and give the model its own backend back."""
+    host = unwrapped(model)
+    if not is_adopted(host):
+        raise ValueError(f"{type(host).__name__} was not adopted, so there is nothing to release.")
+    for module in host.modules():
+        module.__dict__.pop("site", None)
+    for config in _configs(host):
+        config._attn_implementation_internal = config._attn_implementation.removeprefix(PREFIX)
+
+
+def unwrapped(model: nn.Module) -> PreTrainedModel:
+    """The Hugging Face model inside torch.compile's or a data-parallel wrapper."""
+    inner = cast(nn.Module, getattr(model, "_orig_mod", getattr(model, "module", model)))
+    if not isinstance(inner, PreTrainedModel):
+        raise ValueError(
+            f"adopt() takes a Hugging Face model (a PreTrainedModel), got {type(model).__name__}. "
+            "Headwise's own models have sites already."
+        )
+    return inner
+
+
+def is_adopted(host: PreTrainedModel) -> bool:
+    """Whether `adopt` was called on this model."""
+    return any(str(config._attn_implementation).startswith(PREFIX) for config in _configs(host))
+
+
+def _configs(host: PreTrainedModel) -> list[PreTrainedConfig]:
+    """Every configuration that a part of the model reads its backend from."""
+    held = [getattr(module, "config", None) for module in host.modules()]
+    found = {id(config): config for config in held if isinstance(config, PreTrainedConfig)}
+    return list(found.values())
+
+
+def _backends(host: PreTrainedModel, modules: dict[str, nn.Module]) -> dict[int, str]:
+    name = type(host).__name__
+    if not modules:
+        raise ValueError(
+            f"{name} does not route its attention through transformers' attention interface, so "
+            "headwise cannot reach it. BERT, GPT-2, Llama, BART, T5, ViT and their kin do."
+        )
+    backends = {id(config): config._attn_implementation or "eager" for config in _configs(host)}
+    for module in modules.values():
+        backend = backends[id(module.config)]
+        if backend not in MASKS:
+            raise ValueError(
+                f"{name} attends with {backend!r}; headwise adopts {' and '.join(MASKS)}. "
+                'Call model.set_attn_implementation("sdpa") first.'
+            )
+    return backends
+
+
+def _check_module(module: nn.Module, backend: str) -> None:
+    name = type(module).__name__
+    if not resolves_to_us(module, backend):
+        raise ValueError(
+            f"Another tool has registered its own attention function as {PREFIX + backend!r}, "
+            f"which {name} would call instead of headwise. Undo that first."
+        )
+    if backend == "eager" and getattr(module, "reorder_and_upcast_attn", False):
+        raise ValueError(
+            f"{name} computes eager attention outside the interface when "
+            "reorder_and_upcast_attn is set. Use sdpa, or set it to False."
+        )

@@ -1,0 +1,81 @@
+"""Proof that adopting and watching a model change nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.hf.adoption import adopt, is_adopted, release, unwrapped
+from headwise.ops.attended import Attended
+from headwise.sites import Site, observe
+
+
+@dataclass(frozen=True)
+class Parity:
+    """What `check_parity` found: whether every output tensor is equal, and which is not."""
+
+    equal: bool
+    outputs: int  # tensors compared
+    largest_difference: float
+    calls_seen: int  # attention computations observed on the way
+
+    def __bool__(self) -> bool:
+        return self.equal
+
+
+def check_parity(model: nn.Module, batch: Mapping[str, Any]) -> Parity:
+    """Compare a model's outputs alone with those when adopted and observed, on your own batch.
+
+    The model is left as it was found. In training mode both runs use the same random state.
+
+        assert headwise.check_parity(model, tokenizer("hello", return_tensors="pt"))
+    """
+    was_adopted = is_adopted(unwrapped(model))
+    if was_adopted:
+        release(model)
+    alone = _outputs(model, batch)
+    adopt(model)
+    calls = 0
+
+    def count(site: Site, attended: Attended) -> None:
+        nonlocal calls
+        calls += int(attended.peak.numel() > 0)
+
+    try:
+        with observe(model, count):
+            watched = _outputs(model, batch)
+    finally:
+        if not was_adopted:
+            release(model)
+    return _compare(alone, watched, calls)
+
+
+def _outputs(model: nn.Module, batch: Mapping[str, Any]) -> list[Tensor]:
+    devices = [
+        batch_value.device for batch_value in batch.values() if isinstance(batch_value, Tensor)
+    ]
+    cuda = sorted({device.index or 0 for device in devices if device.type == "cuda"})
+    with torch.random.fork_rng(devices=cuda), torch.no_grad():
+        torch.manual_seed(0)
+        return _tensors(model(**batch))
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    """Every tensor in a model's output, in order."""
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, Mapping):
+        return [tensor for value in output.values() for tensor in _tensors(value)]
+    if isinstance(output, list | tuple):
+        return [tensor for value in output for tensor in _tensors(value)]
+    return []
+
+
+def _compare(alone: list[Tensor], watched: list[Tensor], calls: int) -> Parity:
+    same_count = len(alone) == len(watched)
+    pairs = list(zip(alone, watched, strict=False))
+    equal = same_count and all(torch.equal(a, b) for a, b in pairs)
+    gaps = [(a.double() - b.double()).abs().max().item() for a, b in pairs if a.numel()]
+    return Parity(equal, len(pairs), max(gaps, default=0.0), calls)

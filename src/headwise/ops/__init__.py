@@ -1,0 +1,43 @@
+"""Attention as pure functions on tensors.
+
+Every op is `(q, k, v, *, mask, bias, causal, lengths, scale, dropout, impl) -> Attended`:
+
+    q        (B, H, Q, D)
+    k, v     (B, G, K, D) and (B, G, K, E); G divides H: fewer key/value heads serve groups of heads
+    mask     boolean, True = may attend, broadcastable to (B, H, Q, K)
+    bias     added to the scores before anything is selected, broadcastable likewise; has a gradient
+    causal   no query sees a later position; with fewer queries than keys, they are the last ones
+    lengths  (B,) how many keys are real; the rest are padding
+    scale    multiplies q.k; 1/sqrt(D) unless given
+    dropout  probability, acts on the weights after normalisation; statistics are before it
+    impl     "reference" the definition, "torch" fused or blocked PyTorch, "triton", or "auto"
+
+Scores, weights and sums are computed in float32 (float64 for float64 input); `out` has the input's
+dtype. A query that may attend to nothing gives zeros and zero gradient.
+
+Tensor names end in their axes. The legend:
+
+    B batch   H heads   G key/value heads when fewer   Q queries   K keys   T positions
+    D head width   E value width   M model width   V vocabulary   C classes   L layers
+    S seeds run at once   X any leading axes (rows)
+"""
+
+from headwise.ops.attended import Attended
+from headwise.ops.entmax import entmax, entmax_attention
+from headwise.ops.fixed import gaussian_attention, uniform_attention
+from headwise.ops.softmax import softmax_attention
+from headwise.ops.sparsemax import sparsemax, sparsemax_attention
+from headwise.ops.topk import topk, topk_attention
+
+__all__ = [
+    "Attended",
+    "entmax",
+    "entmax_attention",
+    "gaussian_attention",
+    "softmax_attention",
+    "sparsemax",
+    "sparsemax_attention",
+    "topk",
+    "topk_attention",
+    "uniform_attention",
+]

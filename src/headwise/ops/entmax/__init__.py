@@ -1,0 +1,82 @@
+"""Alpha-entmax: between softmax (alpha -> 1) and sparsemax (alpha = 2) (Peters et al., 2019).
+
+w_j = max(0, (alpha - 1) s_j - tau)^(1 / (alpha - 1)),   tau such that sum_j w_j = 1
+"""
+
+from functools import partial
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headwise.ops._impl import Impl, choose
+from headwise.ops.attended import Attended
+from headwise.ops.entmax.reference import entmax_gradient, entmax_rows
+from headwise.ops.rows import hide, weighted_values, weighted_values_in_blocks
+from headwise.ops.scores import Scores, check_dropout, check_values
+
+__all__ = ["entmax", "entmax_attention", "entmax_gradient"]
+
+
+def entmax(
+    scores: Float[Tensor, "*rows K"],
+    *,
+    alpha: float | Float[Tensor, "..."] = 1.5,
+    mask: Bool[Tensor, "..."] | None = None,
+) -> Float[Tensor, "*rows K"]:
+    """Alpha-entmax weights of each row of scores.
+
+    Args:
+        scores: any rows of scores; -inf gets no weight, a row of nothing else gives zeros.
+        alpha: above 1. A tensor broadcastable to scores with a last axis of 1 gets a gradient
+            (Correia et al., 2019), so that heads can learn how sparse to be.
+        mask: True where a key may get weight, broadcastable to scores.
+
+    >>> entmax(torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0]))
+    tensor([0.8146, 0.1621, 0.0233, 0.0000, 0.0000])
+    """
+    _check_alpha(alpha)
+    return entmax_rows(hide(scores, mask), alpha)
+
+
+def entmax_attention(
+    q: Float[Tensor, "B H Q D"],
+    k: Float[Tensor, "B G K D"],
+    v: Float[Tensor, "B G K E"],
+    *,
+    alpha: float | Float[Tensor, ""] | Float[Tensor, " H"] = 1.5,
+    mask: Bool[Tensor, "..."] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
+    causal: bool = False,
+    lengths: Int[Tensor, " B"] | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    impl: Impl = "auto",
+) -> Attended:
+    """Attend with alpha-entmax weights; `alpha` a number, or a tensor with one value a head."""
+    _check_alpha(alpha)
+    scores = Scores(q, k, mask, bias, causal, lengths, scale)
+    check_values(k, v)
+    check_dropout(dropout)
+    weigh = partial(entmax_rows, alpha=_per_head(alpha, scores.shape[1]))
+    chosen = choose(impl, triton_obstacle="entmax_attention has no Triton kernel")
+    attend = weighted_values if chosen == "reference" else weighted_values_in_blocks
+    out = attend(scores, weigh, v, dropout=dropout)
+    return Attended(out, scores, weigh, exponential=False)
+
+
+def _check_alpha(alpha: float | Tensor) -> None:
+    if bool((alpha <= 1).any() if isinstance(alpha, Tensor) else alpha <= 1):
+        raise ValueError(
+            f"alpha must be above 1, got {alpha}. At 1 entmax is softmax: use softmax_attention."
+        )
+
+
+def _per_head(alpha: float | Tensor, num_heads: int) -> float | Tensor:
+    if not isinstance(alpha, Tensor) or alpha.dim() == 0:
+        return alpha
+    if alpha.shape != (num_heads,):
+        raise ValueError(
+            f"alpha must be a number or hold one value for each of the {num_heads} heads, "
+            f"got shape {tuple(alpha.shape)}."
+        )
+    return alpha[:, None, None]

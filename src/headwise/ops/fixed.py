@@ -1,0 +1,114 @@
+"""Attention that does not look at content: uniform, and the hard-coded Gaussian.
+
+Uniform weights are the baseline of every learned head. The Gaussian (You et al., 2020; the
+hard-coded model of Table 7 in the attention-guidance paper) looks at a fixed distance:
+
+    w_ij ~ exp(-(j - i - offset)^2 / (2 std^2)) over the visible keys j
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headwise.ops._impl import Impl, choose
+from headwise.ops.attended import Attended
+from headwise.ops.rows import softmax_rows, weighted_values, weighted_values_in_blocks
+from headwise.ops.scores import Fixed, Scores, check_dropout, check_values
+
+
+def uniform_attention(
+    q: Float[Tensor, "B H Q D"],
+    k: Float[Tensor, "B G K D"],
+    v: Float[Tensor, "B G K E"],
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
+    causal: bool = False,
+    lengths: Int[Tensor, " B"] | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    impl: Impl = "auto",
+) -> Attended:
+    """Average the values of all visible keys. `bias` and `scale` have no meaning and raise.
+
+    >>> q = torch.randn(1, 1, 1, 4)
+    >>> uniform_attention(q, q.expand(1, 1, 4, 4), torch.eye(4)[None, None]).out
+    tensor([[[[0.2500, 0.2500, 0.2500, 0.2500]]]])
+    """
+    _refuse("uniform_attention", bias, scale)
+    scores = Scores(q, k, mask, None, causal, lengths, fixed=_same_score)
+    return _attend("uniform_attention", scores, v, dropout, impl)
+
+
+def gaussian_attention(
+    q: Float[Tensor, "B H Q D"],
+    k: Float[Tensor, "B G K D"],
+    v: Float[Tensor, "B G K E"],
+    *,
+    offset: float | Sequence[float] = 0.0,
+    std: float = 1.0,
+    mask: Bool[Tensor, "..."] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
+    causal: bool = False,
+    lengths: Int[Tensor, " B"] | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    impl: Impl = "auto",
+) -> Attended:
+    """Attend to a Gaussian window around the query's own position + offset.
+
+    Args:
+        offset: distance to the centre, in positions; -1 is the previous token. A sequence gives
+            each head its own.
+        std: width of the window, in positions, above 0.
+        bias, scale: have no meaning here and raise.
+
+    With as many queries as keys both count from 0; with fewer, `causal=True` says that the
+    queries are the last positions. Anything else has no common position and raises.
+    """
+    _refuse("gaussian_attention", bias, scale)
+    if std <= 0:
+        raise ValueError(f"std must be above 0, got {std}.")
+    scores = Scores(q, k, mask, None, causal, lengths, fixed=_bell(offset, std, q))
+    n_queries, n_keys = scores.shape[2:]
+    if n_queries != n_keys and not causal:
+        raise ValueError(
+            f"gaussian_attention cannot place {n_queries} queries among {n_keys} keys. "
+            "Give causal=True if the queries are the last positions."
+        )
+    return _attend("gaussian_attention", scores, v, dropout, impl)
+
+
+def _attend(name: str, scores: Scores, v: Tensor, dropout: float, impl: Impl) -> Attended:
+    check_values(scores.k, v)
+    check_dropout(dropout)
+    chosen = choose(impl, triton_obstacle=f"{name} has no Triton kernel")
+    attend = weighted_values if chosen == "reference" else weighted_values_in_blocks
+    return Attended(attend(scores, softmax_rows, v, dropout=dropout), scores, softmax_rows)
+
+
+def _same_score(query_Q1: Tensor, key_1K: Tensor) -> Tensor:
+    return torch.zeros_like(query_Q1 * key_1K)
+
+
+def _bell(offset: float | Sequence[float], std: float, q: Tensor) -> Fixed:
+    offsets = [float(offset)] if isinstance(offset, int | float) else [float(x) for x in offset]
+    if len(offsets) not in (1, q.shape[1]):
+        raise ValueError(
+            f"offset must be a number or one for each of the {q.shape[1]} heads, "
+            f"got {len(offsets)}."
+        )
+
+    def score(query_Q1: Tensor, key_1K: Tensor) -> Tensor:
+        offset_H11 = torch.tensor(offsets, device=q.device, dtype=torch.float64)[:, None, None]
+        return -((key_1K - query_Q1 - offset_H11) ** 2) / (2 * std**2)
+
+    return score
+
+
+def _refuse(name: str, bias: Tensor | None, scale: float | None) -> None:
+    given = "bias" if bias is not None else "scale" if scale is not None else None
+    if given:
+        raise ValueError(f"{name} does not look at scores, so it takes no {given}=.")

@@ -1,0 +1,86 @@
+"""Top-k attention: softmax over the `keep` best keys of each query (Zhao et al., 2019, Eq. 2-4).
+
+    t_i = the keep-th largest visible score of row i
+    w_ij = exp(s_ij) / sum over {s_il >= t_i} of exp(s_il)   if s_ij >= t_i, else 0
+
+Masks come before the selection. A row with fewer than `keep` visible keys is ordinary softmax.
+"""
+
+from functools import partial
+from typing import Literal, get_args
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headwise.ops._impl import Impl, choose
+from headwise.ops.attended import Attended
+from headwise.ops.rows import hide, weighted_values, weighted_values_in_blocks
+from headwise.ops.scores import Scores, check_dropout, check_values
+from headwise.ops.topk import reference
+from headwise.ops.topk.cpu import sparse_values, sparse_values_obstacle
+
+Ties = Literal["all", "first"]
+
+
+def topk(
+    scores: Float[Tensor, "*rows K"],
+    *,
+    keep: int = 8,
+    ties: Ties = "all",
+    mask: Bool[Tensor, "..."] | None = None,
+) -> Float[Tensor, "*rows K"]:
+    """Weights of the `keep` largest scores of each row; the others are exactly 0.
+
+    Args:
+        scores: any rows of scores; -inf is never kept.
+        keep: how many keys a row keeps, at least 1; all of them when there are fewer.
+        ties: "all" keeps every score equal to the keep-th (the paper's rule, so a row may keep
+            more); "first" keeps exactly `keep`, of equal scores the lowest index.
+        mask: True where a key may be kept, broadcastable to scores.
+
+    >>> topk(torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0]), keep=2)
+    tensor([0.7311, 0.2689, 0.0000, 0.0000, 0.0000])
+    """
+    _check(keep, ties)
+    return reference.topk(hide(scores, mask), keep, ties)
+
+
+def topk_attention(
+    q: Float[Tensor, "B H Q D"],
+    k: Float[Tensor, "B G K D"],
+    v: Float[Tensor, "B G K E"],
+    *,
+    keep: int = 8,
+    ties: Ties = "all",
+    mask: Bool[Tensor, "..."] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
+    causal: bool = False,
+    lengths: Int[Tensor, " B"] | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    impl: Impl = "auto",
+) -> Attended:
+    """Attend to the `keep` best keys of each query. `keep` and `ties` as in `topk`.
+
+    "torch" gathers only the kept values on a CPU and works in blocks elsewhere.
+    """
+    _check(keep, ties)
+    scores = Scores(q, k, mask, bias, causal, lengths, scale)
+    check_values(k, v)
+    check_dropout(dropout)
+    weigh = partial(reference.topk, keep=keep, ties=ties)
+    chosen = choose(impl, triton_obstacle="topk_attention has no Triton kernel")
+    if chosen == "reference":
+        out = weighted_values(scores, weigh, v, dropout=dropout)
+    elif sparse_values_obstacle(scores, keep):
+        out = weighted_values_in_blocks(scores, weigh, v, dropout=dropout)
+    else:
+        out = sparse_values(scores, v, keep=keep, ties=ties, dropout=dropout)
+    return Attended(out, scores, weigh)
+
+
+def _check(keep: int, ties: Ties) -> None:
+    if keep < 1:
+        raise ValueError(f"keep must be at least 1 key a query, got {keep}.")
+    if ties not in get_args(Ties):
+        raise ValueError(f"ties must be 'all' or 'first', got {ties!r}.")

@@ -1,0 +1,22 @@
+"""The definition every other implementation is tested against. Clear before fast."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from headwise.ops.rows import softmax_rows
+
+
+def topk(scores_XK: Tensor, keep: int, ties: str) -> Tensor:
+    """Softmax over the kept scores. The choice is a constant in the backward pass."""
+    kept_XK = _kept(scores_XK.detach(), min(keep, scores_XK.shape[-1]), ties)
+    return softmax_rows(scores_XK.masked_fill(~kept_XK, -math.inf))
+
+
+def _kept(scores_XK: Tensor, keep: int, ties: str) -> Tensor:
+    if ties == "all":
+        return scores_XK >= scores_XK.topk(keep, dim=-1).values[..., -1:]
+    order_XK = scores_XK.sort(dim=-1, descending=True, stable=True).indices
+    nothing_XK = torch.zeros_like(scores_XK, dtype=torch.bool)
+    return nothing_XK.scatter(-1, order_XK[..., :keep], True)

@@ -1,0 +1,279 @@
+"""HeadTable: what was measured of each head, in one table that sorts, filters, prints and plots."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from headwise.config import suggestion
+from headwise.recording import files
+from headwise.sites import Head
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+    import pandas
+
+Value = float | int | str | None
+Row = dict[str, Value]
+
+
+@dataclass(frozen=True, repr=False)
+class HeadTable:
+    """A row a head, a column a measure. None stands for "not measured"; nan is refused.
+
+    Every method returns a new table and leaves this one as it was.
+
+    >>> table = HeadTable.of({"confidence": {"encoder.0.self": [0.25, 0.75]}})
+    >>> table.row(Head("encoder.0.self", 1))
+    {'confidence': 0.75}
+    >>> [str(head) for head in table.sort("confidence").heads]
+    ['encoder.0.self.1', 'encoder.0.self.0']
+    """
+
+    heads: tuple[Head, ...]
+    columns: dict[str, tuple[Value, ...]]
+
+    def __post_init__(self) -> None:
+        if len(set(self.heads)) != len(self.heads):
+            twice = next(head for head in self.heads if self.heads.count(head) > 1)
+            raise ValueError(f"A head has one row, but {twice} came twice.")
+        for name, values in self.columns.items():
+            _check_column(name, values, self.heads)
+
+    @staticmethod
+    def of(columns: Mapping[str, Mapping[str, Sequence[Value] | Tensor]]) -> "HeadTable":
+        """Build a table from {measure: {site name: one value per head}}.
+
+        Sites stay in the order given. A site that a measure leaves out gets None there.
+
+        Args:
+            columns: lists or tensors of shape (H,); all measures of a site agree on H.
+        """
+        listed = {
+            name: {site: _as_list(name, site, values) for site, values in sites.items()}
+            for name, sites in columns.items()
+        }
+        counts: dict[str, int] = {}
+        for name, sites in listed.items():
+            for site, values in sites.items():
+                if counts.setdefault(site, len(values)) != len(values):
+                    raise ValueError(
+                        f"{site} has {counts[site]} heads, but {name!r} gives {len(values)} values."
+                    )
+        heads = tuple(Head(site, index) for site, count in counts.items() for index in range(count))
+        values_of = {
+            name: tuple(
+                sites[head.site][head.index] if head.site in sites else None for head in heads
+            )
+            for name, sites in listed.items()
+        }
+        return HeadTable(heads, values_of)
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def __iter__(self) -> Iterator[tuple[Head, Row]]:
+        """Head and row, from top to bottom."""
+        for place, head in enumerate(self.heads):
+            yield head, {name: values[place] for name, values in self.columns.items()}
+
+    def __getitem__(self, column: str) -> tuple[Value, ...]:
+        if column not in self.columns:
+            hint = suggestion(column, self.columns)
+            raise ValueError(f"The table has no column {column!r}. {hint}")
+        return self.columns[column]
+
+    def row(self, head: Head) -> Row:
+        """All measures of one head."""
+        if head not in self.heads:
+            hint = suggestion(str(head), map(str, self.heads[:8]))
+            raise ValueError(f"The table has no head {head}. {hint}")
+        place = self.heads.index(head)
+        return {name: values[place] for name, values in self.columns.items()}
+
+    def with_column(self, name: str, values: Sequence[Value]) -> "HeadTable":
+        """The table with one more column, or with that column replaced; one value per row."""
+        return HeadTable(self.heads, {**self.columns, name: tuple(values)})
+
+    def join(self, other: "HeadTable") -> "HeadTable":
+        """The columns of both tables, for the heads of either; None where a head has no value."""
+        both = self.columns.keys() & other.columns.keys()
+        if both:
+            raise ValueError(
+                f"Both tables have a column {min(both)!r}; leave it out of one of them."
+            )
+        heads = self.heads + tuple(head for head in other.heads if head not in set(self.heads))
+        columns: dict[str, tuple[Value, ...]] = {}
+        for table in (self, other):
+            for name, values in table.columns.items():
+                by_head = dict(zip(table.heads, values, strict=True))
+                columns[name] = tuple(by_head.get(head) for head in heads)
+        return HeadTable(heads, columns)
+
+    def sort(self, by: str, *, descending: bool = True) -> "HeadTable":
+        """Rows in the order of one column; equal rows keep their order and None comes last."""
+        values = self[by]
+        known = [place for place, value in enumerate(values) if value is not None]
+        if len({isinstance(values[place], str) for place in known}) > 1:
+            raise ValueError(f"Column {by!r} mixes text and numbers and has no order.")
+        known.sort(key=lambda place: cast(Any, values[place]), reverse=descending)
+        unknown = [place for place, value in enumerate(values) if value is None]
+        return self._take(known + unknown)
+
+    def filter(self, predicate: Callable[[Head, Row], bool]) -> "HeadTable":
+        """The rows for which `predicate(head, row)` holds."""
+        rows = enumerate(self)
+        return self._take([place for place, (head, row) in rows if predicate(head, row)])
+
+    def top(self, count: int, by: str) -> "HeadTable":
+        """The `count` heads with the largest values of one column, largest first."""
+        if count < 0:
+            raise ValueError(f"count must be 0 or more, got {count}.")
+        return self.sort(by)._take(range(min(count, len(self))))
+
+    def layers(self, column: str) -> dict[str, dict[int, list[Value]]]:
+        """One column by kind of attention, layer and head; None where the table has no such head.
+
+        >>> table = HeadTable.of({"peak": {"encoder.0.self": [1, 2], "decoder.0.cross": [3]}})
+        >>> table.layers("peak")
+        {'encoder.self': {0: [1, 2]}, 'decoder.cross': {0: [3]}}
+        """
+        kinds: dict[str, dict[int, list[Value]]] = {}
+        for head, value in zip(self.heads, self[column], strict=True):
+            kind, layer = _kind_and_layer(head.site)
+            row = kinds.setdefault(kind, {}).setdefault(layer, [])
+            row.extend([None] * (head.index + 1 - len(row)))
+            row[head.index] = value
+        return {kind: dict(sorted(layers.items())) for kind, layers in kinds.items()}
+
+    def plot(self, column: str) -> "matplotlib.figure.Figure":
+        """Heat maps of one column, layer by head: a panel per kind of attention, one colour scale.
+
+        Head 7 of layer 3 is where L3 and H7 meet. A cell without a value stays empty. When values
+        lie on both sides of zero the colours part there. The figure knows no window: save it with
+        `figure.savefig(path)`, or let a notebook show it.
+        """
+        numbers = [value for value in self[column] if _is_number(value)]
+        if not numbers or len(numbers) + self[column].count(None) != len(self):
+            raise ValueError(f"Only a column of numbers can be plotted, {column!r} is not one.")
+        from headwise.recording.head_maps import draw  # lazy: it imports matplotlib
+
+        panels = cast(dict[str, dict[int, list[float | None]]], self.layers(column))
+        return draw(panels, title=column)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """A data frame whose index is the heads' names. Needs pandas."""
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            raise ValueError(
+                "to_pandas() needs pandas, which is not installed; pip install headwise[pandas]."
+            ) from None
+        index = pandas.Index([str(head) for head in self.heads], name="head")
+        return pandas.DataFrame(self.columns, index=index)
+
+    def to_json(self) -> dict[str, Any]:
+        """The table as JSON can hold it; `from_json` is its inverse."""
+        columns = {name: list(values) for name, values in self.columns.items()}
+        return {"heads": [str(head) for head in self.heads], "columns": columns}
+
+    @staticmethod
+    def from_json(value: Any) -> "HeadTable":
+        """The table that `to_json` wrote."""
+        table = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+        heads, columns = table.get("heads"), table.get("columns")
+        if not isinstance(heads, list) or not isinstance(columns, dict):
+            raise ValueError("A head table is written {'heads': [...], 'columns': {...}} in JSON.")
+        parsed = tuple(Head.parse(str(head)) for head in cast(list[Any], heads))
+        lists = cast(dict[str, Any], columns)
+        for name, values in lists.items():
+            if not isinstance(values, list):
+                raise ValueError(f"Column {name!r} must be a list, got {values!r}.")
+        return HeadTable(parsed, {name: tuple(values) for name, values in lists.items()})
+
+    def to_csv(self, path: Path) -> None:
+        """Write the table with a head's name first in each line; None becomes an empty cell."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["head", *self.columns])
+        writer.writerows([str(head), *row.values()] for head, row in self)
+        files.write_text(path, text.getvalue())
+
+    def __rich__(self) -> Table:
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        table.add_column("head", no_wrap=True)
+        for name, values in self.columns.items():
+            is_text = any(isinstance(value, str) for value in values)
+            table.add_column(name, justify="left" if is_text else "right")
+        for head, row in self:
+            # Text, because Rich would read brackets in a plain string as markup
+            table.add_row(str(head), *(Text(_show(value)) for value in row.values()))
+        return table
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        # wide enough that no cell is ever cut; the table takes only what it needs
+        Console(file=text, width=10_000, color_system=None, legacy_windows=False).print(self)
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+    def __repr__(self) -> str:
+        return f"HeadTable({len(self)} heads: {', '.join(self.columns) or 'no columns'})"
+
+    def _take(self, places: Sequence[int]) -> "HeadTable":
+        columns = {
+            name: tuple(values[place] for place in places) for name, values in self.columns.items()
+        }
+        return HeadTable(tuple(self.heads[place] for place in places), columns)
+
+
+def _as_list(name: str, site: str, values: Sequence[Value] | Tensor) -> list[Value]:
+    if not isinstance(values, Tensor):
+        return list(values)
+    if values.dim() != 1:
+        shape = tuple(values.shape)
+        raise ValueError(f"{name!r} wants one value per head of {site}, got a shape of {shape}.")
+    return values.tolist()
+
+
+def _check_column(name: str, values: Sequence[object], heads: Sequence[Head]) -> None:
+    if len(values) != len(heads):
+        raise ValueError(
+            f"Column {name!r} has {len(values)} values for {len(heads)} heads; give one per head."
+        )
+    for head, value in zip(heads, values, strict=True):
+        if not isinstance(value, float | int | str | None):
+            raise ValueError(f"Column {name!r} holds {value!r} at {head}; use a number or text.")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(
+                f"Column {name!r} is {value} at {head}; use None for what was not measured."
+            )
+
+
+def _is_number(value: Value) -> TypeGuard[float | int]:
+    return isinstance(value, float | int)
+
+
+def _kind_and_layer(site: str) -> tuple[str, int]:
+    """("encoder.self", 3) for "encoder.3.self"; a site without a layer is in layer 0."""
+    parts = site.split(".")
+    place = next((place for place, part in enumerate(parts) if part.isdigit()), None)
+    if place is None:
+        return site, 0
+    return ".".join(parts[:place] + parts[place + 1 :]), int(parts[place])
+
+
+def _show(value: Value) -> str:
+    """Three significant digits, without an exponent where a person would not write one."""
+    if not isinstance(value, float):
+        return "" if value is None else str(value)
+    if value == 0.0 or 99.95 <= abs(value) < 1e6:
+        return f"{value:.0f}"
+    return f"{value:#.3g}" if 1e-4 <= abs(value) < 99.95 else f"{value:.2e}"

@@ -1,0 +1,271 @@
+"""Run: the folder of one execution, and the only thing one part hands over to another."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO, cast
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from headwise.config import Dataclass, to_json
+from headwise.recording import files
+from headwise.recording.environment import describe_environment
+from headwise.recording.heads import HeadTable
+
+
+class Run:
+    """A folder with the settings, surroundings, metrics, tensors and figures of one execution.
+
+    `config.json`, `environment.json`, `metrics.jsonl`, `trace/<recorder>/...`, `heads.json`,
+    `figures.json`, `report.html` and checkpoints. Files are whole or absent, and only JSON,
+    safetensors and text are ever read. A file's `name` is its path inside the folder.
+
+    >>> import tempfile
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Config:
+    ...     steps: int = 2
+    >>> folder = Path(tempfile.mkdtemp()) / "run"
+    >>> with Run.create(folder, Config()) as run:
+    ...     run.log(1, loss=0.5)
+    >>> Run.open(folder).metrics()
+    [{'step': 1, 'loss': 0.5}]
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """For `create` and `open`, which check the folder first."""
+        self.folder = folder
+        self._metrics_file: TextIO | None = None
+
+    @staticmethod
+    def create(folder: Path, config: Dataclass) -> "Run":
+        """Start a run in a new or empty folder, or continue the run with this config that is there.
+
+        Args:
+            folder: made when missing.
+            config: a frozen dataclass; kept as `config.json`.
+        """
+        run, settings = Run(folder), to_json(config)
+        if run.has("config.json"):
+            _check_same(folder, run.config(), settings)
+        else:
+            _check_free(folder)
+            run.write_json("config.json", settings)
+        run._write_environment(seed=settings.get("seed"))
+        return run
+
+    @staticmethod
+    def open(folder: Path) -> "Run":
+        """The run that is in a folder; raises when there is none."""
+        if not folder.is_dir():
+            raise ValueError(f"A run is a folder, but {folder} is not one; check the path.")
+        run = Run(folder)
+        if not run.has("config.json"):
+            raise ValueError(f"{folder} holds no run: config.json is missing; check the path.")
+        run.config()
+        return run
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the metrics file. A later `log` opens it again."""
+        if self._metrics_file is not None:
+            self._metrics_file.close()
+            self._metrics_file = None
+
+    def path(self, name: str) -> Path:
+        """Where a file of the run is, or would be."""
+        path = self.folder / name
+        folder = self.folder.resolve()
+        if path.resolve() == folder or not path.resolve().is_relative_to(folder):
+            raise ValueError(f"A name stays inside the run folder, but {name!r} does not.")
+        return path
+
+    def has(self, name: str) -> bool:
+        """Whether the run has this file."""
+        return self.path(name).is_file()
+
+    def names(self, pattern: str) -> list[str]:
+        """Names of the files that match a pattern such as "trace/confidence/*", sorted."""
+        found = (path for path in self.folder.glob(pattern) if path.is_file())
+        names = (path.relative_to(self.folder) for path in found if not path.name.startswith("."))
+        return sorted(name.as_posix() for name in names)
+
+    def config(self) -> dict[str, Any]:
+        """The settings; `headwise.config.from_json` makes the dataclass of them."""
+        settings = self.read_json("config.json")
+        if not isinstance(settings, dict):
+            raise ValueError(f"{self.path('config.json')} must hold a JSON object of settings.")
+        return cast(dict[str, Any], settings)
+
+    def log(self, step: int, **metrics: float | int) -> None:
+        """Append metrics to `metrics.jsonl`, at once on disk; nan and infinity raise.
+
+        Args:
+            step: when they were measured.
+            metrics: a finite number each, by name.
+        """
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise ValueError(f"{name} is {value} at step {step}; a metric must be finite.")
+        if self._metrics_file is None:
+            path = self.path("metrics.jsonl")
+            _drop_half_line(path)
+            self._metrics_file = path.open("a", encoding="utf-8", newline="\n")
+        self._metrics_file.write(json.dumps({"step": step, **metrics}) + "\n")
+        self._metrics_file.flush()
+
+    def metrics(self) -> list[dict[str, float | int]]:
+        """What was logged, a dictionary per step, by step.
+
+        Lines of one step are put together; where they name the same metric the later one counts, as
+        a resumed run repeats the steps after its checkpoint. A half-written last line is left out.
+        """
+        path = self.path("metrics.jsonl")
+        by_step: dict[int, dict[str, float | int]] = {}
+        lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
+        for number, line in enumerate(lines, start=1):
+            try:
+                entry = json.loads(line)
+                by_step.setdefault(entry["step"], {}).update(entry)
+            except (ValueError, KeyError, TypeError):
+                raise ValueError(
+                    f"Line {number} of {path} is not a JSON object with a step; delete that line."
+                ) from None
+        return [by_step[step] for step in sorted(by_step)]
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a text file, for example the report."""
+        files.write_text(self.path(name), text)
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON file; nan and infinity are no JSON and raise."""
+        try:
+            text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+        except (TypeError, ValueError) as problem:
+            raise ValueError(f"{name} cannot be written as JSON: {problem}.") from None
+        self.write_text(name, text + "\n")
+
+    def read_json(self, name: str) -> Any:
+        """Read a JSON file of the run."""
+        path = self._existing(name)
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as problem:  # of JSON, or of UTF-8
+            raise ValueError(
+                f"{path} is not valid JSON ({problem}); it was cut short or changed. Make it again."
+            ) from None
+
+    def save_tensors(
+        self, name: str, tensors: Mapping[str, Tensor], note: Mapping[str, str] = {}
+    ) -> None:
+        """Write tensors as safetensors.
+
+        Each tensor is copied to the CPU first, so that tied weights and views may be saved; tied
+        weights are written once per name, and `load_state_dict` of a tied model ties them again.
+
+        Args:
+            name: ends in ".safetensors".
+            tensors: by name, for example a state_dict.
+            note: text to keep with them, see `note`.
+        """
+        contiguous = torch.contiguous_format
+        copies = {
+            key: tensor.detach().cpu().clone(memory_format=contiguous)
+            for key, tensor in tensors.items()
+        }
+        with files.replacing(self.path(name)) as temporary:
+            safetensors.torch.save_file(copies, temporary, metadata=dict(note))
+
+    def load_tensors(self, name: str) -> dict[str, Tensor]:
+        """The tensors that `save_tensors` wrote, on the CPU."""
+        path = self._existing(name)
+        try:
+            return safetensors.torch.load_file(path)
+        except SafetensorError as problem:
+            raise _broken_tensors(path, problem) from None
+
+    def note(self, name: str) -> dict[str, str]:
+        """The note that `save_tensors` kept with the tensors, without loading them."""
+        path = self._existing(name)
+        try:
+            with safe_open(path, framework="pt") as file:
+                return dict(file.metadata() or {})
+        except SafetensorError as problem:
+            raise _broken_tensors(path, problem) from None
+
+    def save_heads(self, table: HeadTable) -> None:
+        """Write the table of heads to `heads.json`."""
+        self.write_json("heads.json", table.to_json())
+
+    def heads(self) -> HeadTable:
+        """The table of heads."""
+        return HeadTable.from_json(self.read_json("heads.json"))
+
+    def save_figures(self, figures: Mapping[str, Any]) -> None:
+        """Write the figures, the numbers a run was made for, to `figures.json`."""
+        self.write_json("figures.json", dict(figures))
+
+    def figures(self) -> dict[str, Any]:
+        """The figures by name."""
+        return self.read_json("figures.json")
+
+    def _existing(self, name: str) -> Path:
+        if not self.has(name):
+            raise ValueError(f"The run in {self.folder} has no {name}; it may not be finished.")
+        return self.path(name)
+
+    def _write_environment(self, *, seed: object) -> None:
+        """The first start is kept as it was; each later one is added under "resumed"."""
+        now = describe_environment(seed=seed)
+        if self.has("environment.json"):
+            first = self.read_json("environment.json")
+            now = {**first, "resumed": [*first.get("resumed", []), now]}
+        self.write_json("environment.json", now)
+
+
+def _check_same(folder: Path, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    names = [*wanted, *(name for name in there if name not in wanted)]
+    for name in names:
+        old, new = there.get(name, "unset"), wanted.get(name, "unset")
+        if old != new:
+            raise ValueError(
+                f"{folder} holds a run with {name}={old}, but this one has {name}={new}; "
+                "choose another folder."
+            )
+
+
+def _check_free(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"A run is a folder, but {folder} is a file; choose another path.")
+    # hidden files do not count: they may be what a killed start left behind
+    if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise ValueError(f"{folder} holds files but no run; choose a new or empty folder.")
+
+
+def _drop_half_line(path: Path) -> None:
+    """Cut off what a killed process left of a last line, so that the next line starts afresh."""
+    if path.is_file():
+        whole = path.read_bytes().rfind(b"\n") + 1
+        os.truncate(path, whole)
+
+
+def _broken_tensors(path: Path, problem: SafetensorError) -> ValueError:
+    return ValueError(
+        f"{path} is not a whole safetensors file ({problem}); delete it and make it again."
+    )

@@ -1,0 +1,260 @@
+"""Sites: where attention happens in a model, and the one seam to watch or change it.
+
+A model calls `self.site(q, k, v, ...)` and knows nothing of recording, sparsity or pruning.
+Everybody else calls `observe`, `replace` or `masked`: each takes effect at once, and is undone at
+the end of a `with` block or by `.undo()`. They nest, and may be undone in any order.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from types import TracebackType
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from headwise.ops.attended import Attended
+
+Attend = Callable[..., Attended]  # attend(q, k, v, *, mask, bias, causal, …) -> Attended
+Watcher = Callable[["Site", Attended], None]
+Where = str | Callable[["Site"], bool]  # a pattern of names like "decoder.*.cross", or a test
+
+
+@dataclass(frozen=True, order=True)
+class Head:
+    """One head of a site, the key of every table.
+
+    >>> str(Head("encoder.3.self", 5))
+    'encoder.3.self.5'
+    """
+
+    site: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.site}.{self.index}"
+
+    @staticmethod
+    def parse(text: str) -> Head:
+        """The head that `str(head)` wrote."""
+        site, _, index = text.rpartition(".")
+        if not site or not index.isdigit():
+            raise ValueError(f"A head is written like encoder.3.self.5, got {text!r}.")
+        return Head(site, int(index))
+
+
+@dataclass(eq=False)
+class Site:
+    """One attention computation inside a model. Models call `site(q, k, v, ...)`.
+
+    Names read `encoder.3.self` or `decoder.3.cross`: which stack, which layer, what it looks at.
+    """
+
+    name: str
+    num_heads: int
+    attend: Attend
+    watchers: list[Watcher] = field(default_factory=list[Watcher])
+    replacements: list[Attend] = field(default_factory=list[Attend])
+    gates: list[Tensor] = field(default_factory=list[Tensor])
+
+    def __call__(
+        self,
+        q: Float[Tensor, "B H Q D"],
+        k: Float[Tensor, "B G K D"],
+        v: Float[Tensor, "B G K E"],
+        *,
+        mask: Bool[Tensor, ...] | None = None,
+        bias: Float[Tensor, ...] | None = None,
+        causal: bool = False,
+        lengths: Int[Tensor, " B"] | None = None,
+        scale: float | None = None,
+        dropout: float = 0.0,
+    ) -> Float[Tensor, "B H Q E"]:
+        attend = self.replacements[-1] if self.replacements else self.attend
+        attended = attend(
+            q,
+            k,
+            v,
+            mask=mask,
+            bias=bias,
+            causal=causal,
+            lengths=lengths,
+            scale=scale,
+            dropout=dropout,
+        )
+        self.show(attended)
+        return self.gated(attended.out)
+
+    @property
+    def queries(self) -> str:
+        """The stack whose positions ask: "encoder" or "decoder"."""
+        return self.name.split(".")[-3] if self.name.count(".") >= 2 else self.name
+
+    @property
+    def keys(self) -> str:
+        """The stack whose positions are looked at."""
+        return "encoder" if self.name.endswith(".cross") else self.queries
+
+    @property
+    def heads(self) -> list[Head]:
+        """This site's heads, in order."""
+        return [Head(self.name, index) for index in range(self.num_heads)]
+
+    def show(self, attended: Attended) -> None:
+        """Call the watchers, once a computation: not when it is repeated in a backward pass."""
+        if self.watchers and not _in_backward():
+            _call_watchers(self, attended)
+
+    def gated(self, out: Float[Tensor, "B H Q E"]) -> Float[Tensor, "B H Q E"]:
+        """Multiply each head's output by its gates, before the output projection mixes heads."""
+        for gate in self.gates:
+            out = out * gate.to(out)[..., None, None]
+        return out
+
+
+class Change:
+    """Something done to a model that can be undone, once: by `undo()` or a `with` block."""
+
+    def __init__(self, undo: Callable[[], None]):
+        self._undo: Callable[[], None] | None = undo
+
+    def undo(self) -> None:
+        """Put everything back. A second call does nothing."""
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+
+    def __enter__(self) -> Change:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.undo()
+
+
+def find_sites(model: nn.Module, *, where: Where = "*") -> list[Site]:
+    """The attention sites of a model in forward order, those that `where` chooses.
+
+    Raises if the model has none, or if `where` chooses none.
+    """
+    sites = [site for site in map(_site_of, model.modules()) if site is not None]
+    sites = list(dict.fromkeys(sites))
+    if not sites:
+        raise ValueError(
+            f"{type(model).__name__} has no attention sites. For a Hugging Face model call "
+            "headwise.adopt(model) first; for your own, give attention modules a `site`."
+        )
+    chosen = [site for site in sites if _chooses(where, site)]
+    if not chosen:
+        names = ", ".join(site.name for site in sites)
+        raise ValueError(f"where={where!r} chooses none of the model's sites: {names}.")
+    return chosen
+
+
+def observe(model: nn.Module, *watchers: Watcher, where: Where = "*") -> Change:
+    """Call each watcher with (site, attended) after every attention computation.
+
+    Watching changes no output: what a watcher reads is computed on the side.
+
+        with observe(model, lambda site, attended: print(site.name, attended.peak.mean())):
+            model(batch)
+    """
+    return _put(
+        [(site.watchers, watch) for site in find_sites(model, where=where) for watch in watchers]
+    )
+
+
+def replace(model: nn.Module, attend: Attend, *, where: Where = "*") -> Change:
+    """Compute attention with another op at the chosen sites.
+
+    with replace(model, topk_attention, where="encoder.*"):
+        model(batch)
+    """
+    return _put([(site.replacements, attend) for site in find_sites(model, where=where)])
+
+
+def gated(model: nn.Module, gates: Mapping[str, Tensor]) -> Change:
+    """Multiply head outputs by gates, {site name: tensor of shape (H,) or (B, H)}.
+
+    Gates may carry a gradient, and are used as they are at each call, so they may be updated in
+    place. With (B, H) every item of the batch has its own.
+    """
+    sites = {site.name: site for site in find_sites(model)}
+    for name, gate in gates.items():
+        site = sites[_known(name, sites)]
+        if gate.dim() not in (1, 2) or gate.shape[-1] != site.num_heads:
+            raise ValueError(
+                f"A gate of {name} must have shape ({site.num_heads},) or (batch, "
+                f"{site.num_heads}), got {tuple(gate.shape)}."
+            )
+    return _put([(sites[name].gates, gate) for name, gate in gates.items()])
+
+
+def masked(model: nn.Module, heads: Mapping[str, Iterable[int]]) -> Change:
+    """Switch heads off, {site name: head numbers}. Works with every backend and compiled models.
+
+    with masked(model, {"encoder.3.self": [0, 5]}):
+        model(batch)
+    """
+    sites = {site.name: site for site in find_sites(model)}
+    gates: dict[str, Tensor] = {}
+    for name, indices in heads.items():
+        gate_H = torch.ones(sites[_known(name, sites)].num_heads)
+        for index in indices:
+            if not 0 <= index < len(gate_H):
+                raise ValueError(f"{name} has heads 0 to {len(gate_H) - 1}, got {index}.")
+            gate_H[index] = 0
+        gates[name] = gate_H
+    return gated(model, gates)
+
+
+def _site_of(module: nn.Module) -> Site | None:
+    site = module.__dict__.get("site")
+    return site if isinstance(site, Site) else None
+
+
+def _chooses(where: Where, site: Site) -> bool:
+    return fnmatchcase(site.name, where) if isinstance(where, str) else where(site)
+
+
+def _known(name: str, sites: Mapping[str, Site]) -> str:
+    if name not in sites:
+        near = difflib.get_close_matches(name, sites, n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"Sites: {', '.join(sites)}."
+        raise ValueError(f"The model has no site {name!r}. {hint}")
+    return name
+
+
+def _put(entries: list[tuple[list[Any], Any]]) -> Change:
+    """Add each entry to its list; undoing takes that very entry out again."""
+    for holder, entry in entries:
+        holder.append(entry)
+
+    def take_out() -> None:
+        for holder, entry in entries:
+            place = max(index for index, present in enumerate(holder) if present is entry)
+            del holder[place]
+
+    return Change(take_out)
+
+
+@torch.compiler.disable
+def _call_watchers(site: Site, attended: Attended) -> None:
+    for watch in list(site.watchers):
+        watch(site, attended)
+
+
+def _in_backward() -> bool:
+    """True while gradient checkpointing repeats a forward pass inside a backward pass."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._current_graph_task_id() != -1  # pyright: ignore
