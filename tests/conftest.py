@@ -1,4 +1,4 @@
-"""What every test starts from: the same random numbers, two threads, checking that can be put off."""
+"""What every test starts from: the same random numbers, two threads, checking."""
 
 from collections.abc import Callable, Iterator
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from types import TracebackType
-from typing import Any
+from typing import Any, ParamSpec, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from headwise.ops.attended import Attended
 
+P = ParamSpec("P")
 Attend = Callable[..., Attended]  # attend(q, k, v, *, mask, bias, causal, …) -> Attended
 Watcher = Callable[["Site", Attended], None]
 Where = str | Callable[["Site"], bool]  # a pattern of names like "decoder.*.cross", or a test
@@ -108,7 +111,7 @@ class Site:
     def show(self, attended: Attended) -> None:
         """Call the watchers, once a computation: not when it is repeated in a backward pass."""
         if self.watchers and not _in_backward():
-            _call_watchers(self, attended)
+            _call_uncompiled(self.watchers, self, attended)
 
     def gated(self, out: Float[Tensor, "B H Q E"]) -> Float[Tensor, "B H Q E"]:
         """Multiply each head's output by its gates, before the output projection mixes heads."""
@@ -247,10 +250,28 @@ def _put(entries: list[tuple[list[Any], Any]]) -> Change:
     return Change(take_out)
 
 
-@torch.compiler.disable
-def _call_watchers(site: Site, attended: Attended) -> None:
-    for watch in list(site.watchers):
-        watch(site, attended)
+def _call(watchers: list[Watcher], site: Site, attended: Attended) -> None:
+    with _own_saved_tensors():
+        for watch in list(watchers):
+            watch(site, attended)
+
+
+def _own_saved_tensors() -> AbstractContextManager[object]:
+    """Inside gradient checkpointing, keep what watchers save out of its books.
+
+    The repeated pass calls no watcher, and checkpointing insists on the same saved tensors.
+    """
+    if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:  # pyright: ignore
+        return nullcontext()
+    return saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+
+
+def _outside_compilation(call: Callable[P, None]) -> Callable[P, None]:
+    """Watchers are plain Python with side effects: never part of a compiled graph."""
+    return cast(Callable[P, None], torch.compiler.disable(call))
+
+
+_call_uncompiled = _outside_compilation(_call)
 
 
 def _in_backward() -> bool:

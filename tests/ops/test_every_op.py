@@ -5,11 +5,19 @@ from functools import partial
 
 import pytest
 import torch
-from attention_cases import ALL, LEARNED, SIZES, assert_no_worse, inputs, masks, out_and_grads
 from torch.autograd import gradcheck
 from torch.nn.functional import scaled_dot_product_attention
 
 from headwise.ops import scores as scores_module
+from tests.ops.attention_cases import (
+    ALL,
+    LEARNED,
+    SIZES,
+    assert_no_worse,
+    inputs,
+    masks,
+    out_and_grads,
+)
 
 every_op = pytest.mark.parametrize("name", ALL)
 learned_op = pytest.mark.parametrize("name", LEARNED)
@@ -70,7 +78,9 @@ def test_gradients_are_right_with_mask_and_grouped_heads(name, impl):
 @both_impls
 def test_gradients_of_values_are_right_without_content(name, impl):
     q, k, v = inputs(5, dtype=torch.float64)
-    assert gradcheck(lambda v: ALL[name](q, k, v, causal=True, impl=impl).out, v.requires_grad_(), fast_mode=True)
+    assert gradcheck(
+        lambda v: ALL[name](q, k, v, causal=True, impl=impl).out, v.requires_grad_(), fast_mode=True
+    )
 
 
 @every_op
@@ -177,7 +187,9 @@ def test_lengths_equal_the_mask_they_stand_for(name, impl):
     lengths = torch.tensor([4, 7])
     mask = (torch.arange(7) < lengths[:, None])[:, None, None]
     by_lengths = ALL[name](q, k, v, lengths=lengths, causal=True, impl=impl).out
-    torch.testing.assert_close(by_lengths, ALL[name](q, k, v, mask=mask, causal=True, impl=impl).out)
+    torch.testing.assert_close(
+        by_lengths, ALL[name](q, k, v, mask=mask, causal=True, impl=impl).out
+    )
 
 
 @learned_op

@@ -51,7 +51,7 @@ def batches_by_length(
         seed: the same seed gives the same batches; give each epoch its own.
 
     >>> sorted(batches_by_length([3, 9, 3, 8], size=2, seed=0), key=min)
-    [[0, 2], [3, 1]]
+    [[2, 0], [3, 1]]
     """
     if not lengths:
         raise ValueError("At least one sequence is needed to make batches, got none.")

@@ -19,12 +19,13 @@ The target is made up. It has two genders, fixed for each noun and invisible in 
 - Pronouns are lo, la, loi, lai by gender and number of the *antecedent*.
 - `the` is ke; `a` and `some` have no counterpart.
 
-A sentence pair, its alignment drawn as "target word<-source position":
+A pair of `ToyLanguage()`; under each target word stands the source position it is aligned to:
 
-    0   1     2   3   4    5    6   7  8     9      10  11    12
     the small dog saw some cats and it often chased the birds .
+    0   1     2   3   4    5    6   7  8     9      10  11    12
 
-    ke<-0 dog<-2 small<-1 cats<-5 saw<-3 and<-6 often<-8 it<-7 ke<-10 birds<-11 chased<-9 .<-12
+    ke kagiga babare korufoi kufupta na totodu la ke ropokai nokepta .
+    0  2      1      5       3       6  8      7  10 11      9       12
 
     arcs            nsubj(3, 2) obj(3, 5) amod(2, 1) nsubj(9, 7) obj(9, 11) advmod(9, 8)
     coreference     (7, 2): `it` is the dog, the only noun in the singular

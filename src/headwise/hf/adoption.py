@@ -24,6 +24,7 @@ def adopt(model: Model) -> Model:
     if is_adopted(host):
         return model
     modules = attention_modules(host)
+    _check_unshared(host)
     backends = _backends(host, modules)
     register()
     for module in modules.values():
@@ -32,7 +33,7 @@ def adopt(model: Model) -> Model:
     for path, module in modules.items():
         module.__dict__["site"] = Site(names[path], head_count(module), placeholder)
     for config in _configs(host):
-        config._attn_implementation_internal = PREFIX + config._attn_implementation
+        set_backend(config, PREFIX + backend_of(config))
     return model
 
 
@@ -44,7 +45,7 @@ def release(model: nn.Module) -> None:
     for module in host.modules():
         module.__dict__.pop("site", None)
     for config in _configs(host):
-        config._attn_implementation_internal = config._attn_implementation.removeprefix(PREFIX)
+        set_backend(config, backend_of(config).removeprefix(PREFIX))
 
 
 def unwrapped(model: nn.Module) -> PreTrainedModel:
@@ -59,8 +60,23 @@ def unwrapped(model: nn.Module) -> PreTrainedModel:
 
 
 def is_adopted(host: PreTrainedModel) -> bool:
-    """Whether `adopt` was called on this model."""
-    return any(str(config._attn_implementation).startswith(PREFIX) for config in _configs(host))
+    """Whether `adopt` was called on this model, and its backend not changed since."""
+    modules = attention_modules(host).values()
+    return bool(modules) and all(
+        "site" in module.__dict__
+        and backend_of(cast(PreTrainedConfig, module.config)).startswith(PREFIX)
+        for module in modules
+    )
+
+
+def backend_of(config: PreTrainedConfig) -> str:
+    """The attention implementation a configuration names; none means eager."""
+    return config._attn_implementation or "eager"  # pyright: ignore[reportPrivateUsage]
+
+
+def set_backend(config: PreTrainedConfig, backend: str) -> None:
+    """Name another one, for this configuration alone. It is never saved with the model."""
+    config._attn_implementation_internal = backend  # pyright: ignore[reportPrivateUsage]
 
 
 def _configs(host: PreTrainedModel) -> list[PreTrainedConfig]:
@@ -70,6 +86,15 @@ def _configs(host: PreTrainedModel) -> list[PreTrainedConfig]:
     return list(found.values())
 
 
+def _check_unshared(host: PreTrainedModel) -> None:
+    """Models built from one configuration object read one backend, so only one can be adopted."""
+    if any(backend_of(config).startswith(PREFIX) for config in _configs(host)):
+        raise ValueError(
+            f"{type(host).__name__} shares its configuration with a model that is adopted "
+            "already. Release that one, or build this one from copy.deepcopy(config)."
+        )
+
+
 def _backends(host: PreTrainedModel, modules: dict[str, nn.Module]) -> dict[int, str]:
     name = type(host).__name__
     if not modules:
@@ -77,7 +102,7 @@ def _backends(host: PreTrainedModel, modules: dict[str, nn.Module]) -> dict[int,
             f"{name} does not route its attention through transformers' attention interface, so "
             "headwise cannot reach it. BERT, GPT-2, Llama, BART, T5, ViT and their kin do."
         )
-    backends = {id(config): config._attn_implementation or "eager" for config in _configs(host)}
+    backends = {id(config): backend_of(config) for config in _configs(host)}
     for module in modules.values():
         backend = backends[id(module.config)]
         if backend not in MASKS:

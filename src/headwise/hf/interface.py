@@ -4,6 +4,7 @@ It is registered under one neutral name for each host backend, together with tha
 mask function, so that the host computes exactly what it would have computed without us.
 """
 
+import math
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -86,8 +87,8 @@ def _attend_at_site(
     dropout: float = 0.0,
     **host_arguments: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    site = module.__dict__["site"]
-    if site.replacements:
+    site: Site | None = module.__dict__.get("site")
+    if site is not None and site.replacements:
         return _replaced(
             site,
             module,
@@ -110,6 +111,8 @@ def _attend_at_site(
         dropout=dropout,
         **host_arguments,
     )
+    if site is None:  # a model that shares its configuration with an adopted one
+        return out_BQHE, weights
     if site.watchers:
         scores = _scores(site, module, query, key, attention_mask, backend, scaling, host_arguments)
         site.show(Attended(out_BQHE.transpose(1, 2), scores, softmax_rows))
@@ -143,13 +146,18 @@ def _replaced(
         bias=seen.bias,
         causal=seen.causal,
         lengths=None,
-        scale=scaling,
+        scale=_unusual(scaling, query.shape[-1]),
         dropout=dropout,
     )
     site.show(attended)
     out_BQHE = site.gated(attended.out).transpose(1, 2).contiguous()
     # eager hosts hand their weights on, so that output_attentions keeps working
     return out_BQHE, attended.weights if backend == "eager" else None
+
+
+def _unusual(scaling: float | None, width: int) -> float | None:
+    """None for the scale all ops use anyway, so that ops which take no scale can replace hosts."""
+    return None if scaling is not None and math.isclose(scaling, width**-0.5) else scaling
 
 
 def _scores(

@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections import Counter
+from functools import cache
 
 from torch import nn
 
@@ -15,6 +16,7 @@ def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
     return {path: m for path, m in model.named_modules() if uses_interface(type(m))}
 
 
+@cache
 def uses_interface(kind: type[nn.Module]) -> bool:
     """Whether a class's own forward looks its attention function up in the interface."""
     if not kind.__module__.startswith("transformers."):

@@ -32,24 +32,49 @@ def check_parity(model: nn.Module, batch: Mapping[str, Any]) -> Parity:
 
         assert headwise.check_parity(model, tokenizer("hello", return_tensors="pt"))
     """
-    was_adopted = is_adopted(unwrapped(model))
-    if was_adopted:
-        release(model)
-    alone = _outputs(model, batch)
-    adopt(model)
+    host = unwrapped(model)
+    set_aside = _set_sites_aside(host) if is_adopted(host) else None
+    try:
+        alone = _outputs(model, batch)
+        calls, watched = _watched_outputs(model, batch)
+    finally:
+        if set_aside is not None:
+            adopt(model)
+            _put_sites_back(host, set_aside)
+    return _compare(alone, watched, calls)
+
+
+def _watched_outputs(model: nn.Module, batch: Mapping[str, Any]) -> tuple[int, list[Tensor]]:
+    """How many computations were seen, and the outputs."""
     calls = 0
 
     def count(site: Site, attended: Attended) -> None:
         nonlocal calls
         calls += int(attended.peak.numel() > 0)
 
+    adopt(model)
     try:
         with observe(model, count):
             watched = _outputs(model, batch)
     finally:
-        if not was_adopted:
-            release(model)
-    return _compare(alone, watched, calls)
+        release(model)
+    return calls, watched
+
+
+def _set_sites_aside(host: nn.Module) -> dict[str, Site]:
+    """Release a model, keeping its sites with their watchers, replacements and gates."""
+    sites = {
+        path: module.__dict__["site"]
+        for path, module in host.named_modules()
+        if "site" in module.__dict__
+    }
+    release(host)
+    return sites
+
+
+def _put_sites_back(host: nn.Module, sites: dict[str, Site]) -> None:
+    for path, site in sites.items():
+        host.get_submodule(path).__dict__["site"] = site
 
 
 def _outputs(model: nn.Module, batch: Mapping[str, Any]) -> list[Tensor]:

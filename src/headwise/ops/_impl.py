@@ -1,6 +1,6 @@
 """Choosing between an operation's implementations, in one place and out loud."""
 
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 Impl = Literal["auto", "reference", "torch", "triton"]
 Chosen = Literal["reference", "torch", "triton"]
@@ -22,7 +22,6 @@ def choose(impl: Impl, *, triton_obstacle: str | None, torch_obstacle: str | Non
     }
     if impl == "auto":
         return next(name for name, obstacle in obstacles.items() if obstacle is None)
-    chosen = cast(Chosen, impl)
-    if obstacles[chosen]:
-        raise ValueError(f"impl={impl!r} cannot run this call: {obstacles[chosen]}. Use 'auto'.")
-    return chosen
+    if obstacles[impl]:
+        raise ValueError(f"impl={impl!r} cannot run this call: {obstacles[impl]}. Use 'auto'.")
+    return impl

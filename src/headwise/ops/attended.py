@@ -11,9 +11,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from headwise.ops.scores import Scores, cut
+from headwise.ops.scores import Scores, cut, join_blocks
 
 T = TypeVar("T")
+Reduce = Callable[[Tensor, slice], tuple[Tensor, ...]]
 Weigh = Callable[[Tensor], Tensor]  # scores, -inf where masked -> weights, one row at a time
 
 
@@ -89,27 +90,35 @@ class Attended:
         """
         if (keys is None) == (offset is None):
             raise ValueError("mass() takes either keys= or offset=, and exactly one of them.")
-        return self._sweep(lambda rows: self._mass_rows(rows, keys, offset))
+        if keys is not None and keys.dtype != torch.bool:
+            raise ValueError(f"keys must be boolean, True where weight counts, got {keys.dtype}.")
 
-    def only(self, keys: Bool[Tensor, "B K"]) -> "Attended":
-        """The same call with the weight on all other keys left out, and not renormalised."""
+        def on_chosen(weights_BHQK: Tensor, rows: slice) -> tuple[Tensor]:
+            return ((weights_BHQK * self._chosen(rows, keys, offset)).sum(-1),)
 
-        def weigh(scores_BHQK: Tensor) -> Tensor:
-            return self.weigh(scores_BHQK).masked_fill(~keys[:, None, None], 0)
+        return self.sweep(on_chosen)[0]
 
-        return Attended(self.out, self.scores, weigh, exponential=False)
+    def sweep(self, reduce: Reduce) -> tuple[Float[Tensor, "B H Q"], ...]:
+        """Your own row statistics in one pass, never the whole matrix.
+
+        Args:
+            reduce: (weights (B, H, q, K), the range of queries) -> tensors of shape (B, H, q).
+        """
+
+        def of_rows(rows: slice) -> tuple[Tensor, ...]:
+            return reduce(self._block(rows), rows)
+
+        return self._join(of_rows)
 
     @cached_property
     def _rows(self) -> _Rows:
-        blocks = [self._remember_little(self._rows_of, rows) for rows in self.scores.blocks()]
-        return _Rows(*(torch.cat(parts, dim=2) for parts in zip(*blocks, strict=True)))
+        return _Rows(*self._join(self._rows_of))
 
     def _block(self, rows: slice) -> Tensor:
         return self.weigh(self.scores.rows(rows))
 
-    def _sweep(self, of_rows: Callable[[slice], Tensor]) -> Tensor:
-        parts = [self._remember_little(of_rows, rows) for rows in self.scores.blocks()]
-        return torch.cat(parts, dim=2)
+    def _join(self, of_rows: Callable[[slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        return join_blocks(self.scores, lambda rows: self._remember_little(of_rows, rows))
 
     def _remember_little(self, of_rows: Callable[[slice], T], rows: slice) -> T:
         """Run on one block; for the backward pass recompute the block, do not keep it."""
@@ -133,14 +142,9 @@ class Attended:
             sum_squares=weights_BHQK.square().sum(-1),
         )
 
-    def _mass_rows(self, rows: slice, keys: Tensor | None, offset: int | None) -> Tensor:
-        weights_BHQK = self._block(rows)
+    def _chosen(self, rows: slice, keys: Tensor | None, offset: int | None) -> Tensor:
+        """The keys whose weight is asked for, broadcastable to (B, H, q, K)."""
         if keys is None:
             assert offset is not None
-            position_QK = self.scores.query_position(rows) + offset
-            chosen = self.scores.key_position() == position_QK
-        elif keys.dim() == 2:
-            chosen = keys[:, None, None]
-        else:
-            chosen = cut(keys, rows)
-        return (weights_BHQK * chosen).sum(-1)
+            return self.scores.key_position() == self.scores.query_position(rows) + offset
+        return keys[:, None, None] if keys.dim() == 2 else cut(keys, rows)

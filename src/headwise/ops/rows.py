@@ -18,7 +18,8 @@ def softmax_rows(scores_XK: Tensor) -> Tensor:
 
 
 def hide(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Scores with -inf where the boolean mask says a key may not be attended."""
+    """Scores, at least float32, with -inf where the boolean mask says a key may not be attended."""
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if mask is None:
         return scores
     if mask.dtype != torch.bool:

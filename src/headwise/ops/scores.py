@@ -39,7 +39,8 @@ class Scores:
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(B, H, Q, K)."""
-        return (*self.q.shape[:3], self.k.shape[2])
+        batch, heads, n_queries, _ = self.q.shape
+        return batch, heads, n_queries, self.k.shape[2]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -63,10 +64,10 @@ class Scores:
         return torch.arange(self.shape[3], device=self.q.device)[None]
 
     def blocks(self) -> Iterator[slice]:
-        """Ranges of queries whose scores fit a block."""
+        """Ranges of queries whose scores fit a block; one empty range when there are no queries."""
         batch, heads, n_queries, n_keys = self.shape
         step = max(1, BLOCK_ELEMENTS // max(1, batch * heads * n_keys))
-        for start in range(0, n_queries, step):
+        for start in range(0, max(1, n_queries), step):
             yield slice(start, min(start + step, n_queries))
 
     def rows(self, rows: slice = slice(None)) -> Tensor:
@@ -100,6 +101,28 @@ class Scores:
             return score.expand(*q_BHQD.shape[:3], self.shape[3])
         k_BHKD = spread_groups(self.k, self.shape[1]).to(self.dtype)
         return (q_BHQD * self.multiplier) @ k_BHKD.transpose(-1, -2)
+
+
+def join_blocks(
+    scores: Scores, compute: Callable[[slice], tuple[Tensor, ...]]
+) -> tuple[Tensor, ...]:
+    """Each result of `compute(rows)`, (B, H, q, ...), for all queries together.
+
+    Results are copied into tensors made once. Kept as they are, small ones would be carved out of
+    the memory a block has freed, the next block would not fit there, and memory would grow block
+    by block until it equals that of the whole matrix.
+    """
+    whole: tuple[Tensor, ...] = ()
+    for rows in scores.blocks():
+        parts = compute(rows)
+        if not whole:
+            queries = scores.shape[2]
+            whole = tuple(
+                part.new_empty(*part.shape[:2], queries, *part.shape[3:]) for part in parts
+            )
+        for full, part in zip(whole, parts, strict=True):
+            full[:, :, rows] = part
+    return whole
 
 
 def spread_groups(shared_BGKD: Tensor, num_heads: int) -> Tensor:

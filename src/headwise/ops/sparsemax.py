@@ -26,7 +26,7 @@ def sparsemax(
     >>> sparsemax(torch.tensor([0.6, 0.2, -1.0]))
     tensor([0.7000, 0.3000, 0.0000])
     """
-    return _sparsemax_rows(hide(scores, mask))
+    return _sparsemax_rows(hide(scores, mask)).to(scores.dtype)
 
 
 def sparsemax_attention(

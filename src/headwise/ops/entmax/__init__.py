@@ -35,7 +35,7 @@ def entmax(
     tensor([0.8146, 0.1621, 0.0233, 0.0000, 0.0000])
     """
     _check_alpha(alpha)
-    return entmax_rows(hide(scores, mask), alpha)
+    return entmax_rows(hide(scores, mask), alpha).to(scores.dtype)
 
 
 def entmax_attention(

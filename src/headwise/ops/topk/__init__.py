@@ -19,6 +19,8 @@ from headwise.ops.scores import Scores, check_dropout, check_values
 from headwise.ops.topk import reference
 from headwise.ops.topk.cpu import sparse_values, sparse_values_obstacle
 
+__all__ = ["Ties", "topk", "topk_attention"]
+
 Ties = Literal["all", "first"]
 
 
@@ -42,7 +44,7 @@ def topk(
     tensor([0.7311, 0.2689, 0.0000, 0.0000, 0.0000])
     """
     _check(keep, ties)
-    return reference.topk(hide(scores, mask), keep, ties)
+    return reference.topk(hide(scores, mask), keep, ties).to(scores.dtype)
 
 
 def topk_attention(

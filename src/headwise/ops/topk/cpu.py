@@ -1,138 +1,237 @@
 """Exact top-k attention for CPUs: gather only the kept pairs, forward and backward.
 
-Selection is `torch.topk` on blocks of scores. Sums of values, and of keys in the gradient of q, are
-`embedding_bag`s over the kept keys of each query. The gradients of k and v need the queries that
-kept each key, so the pairs are sorted by key once. Per query, `keep` scores and key numbers are
-remembered, and nothing else of size Q·K.
+Sums over the kept keys of a query (the output, the gradient of q) are `embedding_bag`s. Sums over
+the queries that kept a key (the gradients of k and v) are too, once the pairs are sorted by key.
+What is remembered between the passes is `keep` weights and key numbers a query, never Q x K.
 
-Axis R: the kept keys of a query, `keep` of them. Axis P: all kept pairs. Axis N: all keys, B·G·K.
+Axes: R the kept keys of a query; X all queries, B·H·Q; N all keys, B·G·K; P all pairs, X·R.
 """
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import dropout as drop
-from torch.nn.functional import embedding_bag
+from torch.nn.functional import embedding_bag, pad
+from torch.utils.checkpoint import checkpoint
 
 from headwise.ops.rows import softmax_rows
 from headwise.ops.scores import Scores, spread_groups
+from headwise.ops.topk import reference
 
-BLOCK_SCORES = 2**20  # 4 MB in float32
-BLOCK_GATHER = 2**19  # elements of gathered values held at once in the backward pass
+BLOCK_SCORES = 2**20  # 4 MB in float32; larger is no faster and makes ties cost more
+BLOCK_VALUES = 2**19  # gathered values held at once in the backward pass, 2 MB
 
 
 class _Choice(NamedTuple):
-    score_BHQR: Tensor
     key_BHQR: Tensor  # int32
-    blocks_with_ties: list[slice]  # where a row keeps more than R keys
+    score_BHQR: Tensor  # -inf where the query sees fewer than R keys
+    overfull: list[bool]  # for each block: does a query keep more than R keys?
 
 
 def sparse_values_obstacle(scores: Scores, keep: int) -> str | None:
     """Why `sparse_values` cannot or should not run this call, or None."""
-    n_keys = scores.shape[3]
+    batch, heads, n_queries, n_keys = scores.shape
     if scores.q.device.type != "cpu":
-        return "it is written for CPUs"
-    if keep >= n_keys:
-        return f"{n_keys} keys leave nothing to choose for keep={keep}"
-    if scores.bias is not None and scores.bias.requires_grad:
+        return f"it gathers on CPUs only, and q is on {scores.q.device.type}"
+    # Time forward + backward over that of the dense definition, one thread, float32, D = 64. Calls
+    # of 2**17 scores and more: n_keys = 2 keep 1.4 to 1.8, 4 keep 0.8 to 1.0, 8 keep 0.6 to 0.9,
+    # 64 keep 0.2 to 0.6. Calls of 2**15: 0.9 to 1.8; of 2**12: 1.7 to 1.9 (many small calls).
+    if n_keys < 4 * keep:
+        return f"keep={keep} of {n_keys} keys is not sparse enough to gain from gathering"
+    if batch * heads * n_queries * n_keys < 2**16:
+        return "the call is so small that the dense definition is faster"
+    if scores.bias is not None and scores.bias.requires_grad and torch.is_grad_enabled():
         return "the gradient of a bias is dense"
+    if batch * heads * n_queries * keep >= 2**31:
+        return "the kept pairs are numbered in 32 bits and there are more"
     return None
 
 
 def sparse_values(scores: Scores, v: Tensor, *, keep: int, ties: str, dropout: float) -> Tensor:
-    """Sum the values of the kept keys of every query; (B, H, Q, E). Differentiable once.
+    """Sum the values of the kept keys of every query, (B, H, Q, E). Differentiable once.
 
-    With ties="all", blocks of queries in which some row keeps more than `keep` keys follow the
-    dense definition, since nothing bounds how many such a row keeps.
+    With ties="all" nothing bounds how many keys a query keeps, so a block of queries in which one
+    keeps more than `keep` is computed by the dense definition, and recomputed for its gradient.
     """
-    choice = _choose(scores, keep, ties)
-    out = _Sparse.apply(scores, scores.q, scores.k, v, choice.key_BHQR, choice.score_BHQR, dropout)
+    step = _block_size(scores)
+    with torch.autocast("cpu", enabled=False):  # selection in bfloat16 would be another selection
+        choice = _choose(scores, keep, ties, step)
+        weights_BHQR = softmax_rows(choice.score_BHQR)
+        out_BHQE: Tensor = _KeptPairs.apply(  # pyright: ignore[reportAssignmentType]
+            scores.q, scores.k, v, choice.key_BHQR, weights_BHQR, dropout, scores.multiplier
+        )
+        if not any(choice.overfull):
+            return out_BHQE
+        blocks = list(out_BHQE.split(step, dim=2))
+        for number, overfull in enumerate(choice.overfull):
+            if overfull:
+                rows = slice(number * step, (number + 1) * step)
+                blocks[number] = _dense_block(scores, v, keep, dropout, rows)
+        return torch.cat(blocks, dim=2)
+
+
+def _block_size(scores: Scores) -> int:
+    batch, heads, _, n_keys = scores.shape
+    return max(1, BLOCK_SCORES // (batch * heads * n_keys))
+
+
+@torch.no_grad()
+def _choose(scores: Scores, keep: int, ties: str, step: int) -> _Choice:
+    """The best keys of every query, and the blocks in which `keep` of them are not enough."""
+    # once, instead of in every block
+    q_BHQD, k_BGKD = scores.q.to(scores.dtype), scores.k.to(scores.dtype)
+    scores = replace(scores, q=q_BHQD, k=spread_groups(k_BGKD, scores.shape[1]))
+    blocks: list[tuple[Tensor, Tensor]] = []
+    overfull: list[bool] = []
+    for start in range(0, scores.shape[2], step):
+        rows = slice(start, start + step)
+        scores_BHQK = scores.rows(rows)
+        score_BHQR, key_BHQR = _best(scores_BHQK, keep)
+        last_BHQ = score_BHQR.amin(dim=-1)
+        next_BHQ = scores_BHQK.scatter_(-1, key_BHQR, -math.inf).amax(dim=-1)
+        tied = bool(((next_BHQ == last_BHQ) & (last_BHQ > -math.inf)).any())
+        if tied and ties == "first":
+            score_BHQR, key_BHQR = _first_best(scores.rows(rows), keep)
+        elif tied:
+            score_BHQR.fill_(-math.inf)  # the dense block will take this one's place
+        overfull.append(tied and ties == "all")
+        blocks.append((key_BHQR.int(), score_BHQR))
+    key_BHQR, score_BHQR = (torch.cat(part, dim=2) for part in zip(*blocks, strict=True))
+    return _Choice(key_BHQR, score_BHQR, overfull)
+
+
+def _best(scores_XK: Tensor, keep: int) -> tuple[Tensor, Tensor]:
+    """The `keep` largest scores of each row and their keys, in no particular order.
+
+    `torch.topk` slows down threefold where 64 keep > n_keys. There we first look at the maxima of
+    groups of four keys: the best keys are in the groups with the best maxima.
+    """
+    n_keys = scores_XK.shape[-1]
+    if not 16 * keep <= n_keys < 64 * keep:
+        return scores_XK.topk(keep, dim=-1, sorted=False)
+    padded_XK = pad(scores_XK, (0, -n_keys % 4), value=-math.inf) if n_keys % 4 else scores_XK
+    groups = padded_XK.shape[-1] // 4
+    group_X1R = padded_XK.unflatten(-1, (4, groups)).amax(dim=-2, keepdim=True).topk(keep).indices
+    member_41 = torch.arange(0, 4 * groups, groups)[:, None]
+    key_XK = (group_X1R + member_41).flatten(-2)
+    score_XR, place_XR = padded_XK.gather(-1, key_XK).topk(keep, dim=-1, sorted=False)
+    # padding is only taken where a row sees fewer than `keep` keys, with score -inf
+    return score_XR, key_XK.gather(-1, place_XR).clamp(max=n_keys - 1)
+
+
+def _first_best(scores_XK: Tensor, keep: int) -> tuple[Tensor, Tensor]:
+    """The same, of equal scores the lowest key."""
+    score_XK, key_XK = scores_XK.sort(dim=-1, descending=True, stable=True)
+    return score_XK[..., :keep], key_XK[..., :keep]
+
+
+def _dense_block(scores: Scores, v: Tensor, keep: int, dropout: float, rows: slice) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights_BHQK = reference.topk(replace(scores, q=q, k=k).rows(rows), keep, "all")
+        v_BHKE = spread_groups(v, scores.shape[1]).to(weights_BHQK.dtype)
+        return (drop(weights_BHQK, p=dropout) @ v_BHKE).to(v.dtype)
+
+    out: Tensor = checkpoint(
+        attend, scores.q, scores.k, v, use_reentrant=False, preserve_rng_state=dropout > 0
+    )
     return out
 
 
-def _choose(scores: Scores, keep: int, ties: str) -> _Choice:
-    """The `keep` best keys of every query and their scores."""
-    with torch.no_grad():
-        k_BHKD = spread_groups(scores.k, scores.shape[1]).to(scores.dtype)
-        scores = replace(scores, q=scores.q.to(scores.dtype), k=k_BHKD)
-        kept, keys, tied = [], [], []
-        for rows in _blocks(scores):
-            scores_BHQK = scores.rows(rows)
-            score_BHQR, key_BHQR = scores_BHQK.topk(keep, dim=-1, sorted=False)
-            last_BHQ = score_BHQR.amin(dim=-1)
-            # what is left after taking the best out: cheaper than asking for keep + 1
-            next_BHQ = scores_BHQK.scatter_(-1, key_BHQR, -math.inf).amax(dim=-1)
-            tied_BHQ = (next_BHQ == last_BHQ) & (last_BHQ > -math.inf)
-            if tied_BHQ.any():
-                tied.append(rows)
-            kept.append(score_BHQR)
-            keys.append(key_BHQR.int())
-    return _Choice(torch.cat(kept, dim=2), torch.cat(keys, dim=2), tied)
+class _KeptPairs(torch.autograd.Function):
+    """Values summed under given weights; backward as if softmax of q·k had made the weights."""
 
-
-def _blocks(scores):
-    batch, heads, n_queries, n_keys = scores.shape
-    step = max(1, BLOCK_SCORES // max(1, batch * heads * n_keys))
-    for start in range(0, n_queries, step):
-        yield slice(start, min(start + step, n_queries))
-
-
-class _Sparse(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, scores, q, k, v, key_BHQR, score_BHQR, dropout):
-        dtype = scores.dtype
-        B, H, Q, K = scores.shape
-        G = k.shape[1]
-        w = softmax_rows(score_BHQR)
-        group = torch.arange(B * G, dtype=torch.int32).view(B, G).repeat_interleave(H // G, 1)
-        flat = (key_BHQR + (group * K)[:, :, None, None]).flatten(0, 2)
-        kept = None
-        wd = w
-        if dropout:
-            kept = drop(torch.ones_like(w), dropout)
-            wd = w * kept
-        vN = v.to(dtype).reshape(B * G * K, -1)
-        out = embedding_bag(flat, vN, per_sample_weights=wd.flatten(0, 2), mode="sum")
-        ctx.save_for_backward(q, k, v, flat, w.flatten(0, 2), kept)
-        ctx.mult = scores.multiplier
-        ctx.H = H
-        return out.view(B, H, Q, -1).to(v.dtype)
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        key_BHQR: Tensor,
+        weights_BHQR: Tensor,
+        dropout: float,
+        multiplier: float,
+    ) -> Tensor:
+        key_XR = _number_keys(key_BHQR, k)
+        weights_XR = weights_BHQR.flatten(0, 2)
+        factor_XR = drop(torch.ones_like(weights_XR), p=dropout) if dropout else None
+        dropped_XR = weights_XR if factor_XR is None else weights_XR * factor_XR
+        v_NE = _as_table(v, weights_XR.dtype)
+        out_XE = embedding_bag(key_XR, v_NE, per_sample_weights=dropped_XR, mode="sum")
+        ctx.save_for_backward(q, k, v, key_XR, weights_XR, factor_XR)
+        ctx.multiplier = multiplier
+        return out_XE.view(*q.shape[:3], v.shape[3]).to(v.dtype)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, g):
-        q, k, v, flat, w, kept = ctx.saved_tensors
-        dt = w.dtype
-        B, H, Q, D = q.shape
-        N = k.shape[:3].numel()
-        E = v.shape[3]
-        R = flat.shape[1]
-        gX = g.to(dt).reshape(-1, E)
-        vN = v.to(dt).reshape(N, E)
-        kN = k.to(dt).reshape(N, D)
-        qX = q.to(dt).reshape(-1, D)
-        dw = torch.empty_like(w)
-        step = max(1, BLOCK_GATHER // (R * E))
-        for a in range(0, len(w), step):
-            f = flat[a : a + step]
-            dw[a : a + step] = (
-                vN.index_select(0, f.reshape(-1)).view(-1, R, E) @ gX[a : a + step, :, None]
-            )[..., 0]
-        ds = w * (dw - (w * dw).sum(-1, keepdim=True)) * ctx.mult
-        dq = embedding_bag(flat, kN, per_sample_weights=ds, mode="sum").view_as(q)
-        fp = flat.flatten()
-        order = fp.argsort(stable=True)
-        cnt = torch.bincount(fp, minlength=N)
-        off = (cnt.cumsum(0) - cnt).int()
-        row = (order // R).int()
-        dk = embedding_bag(
-            row, qX, off, per_sample_weights=ds.flatten()[order], mode="sum"
-        ).view_as(k)
-        dv = embedding_bag(row, gX, off, per_sample_weights=w.flatten()[order], mode="sum").view_as(
-            v
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        q, k, v, key_XR, weights_XR, factor_XR = ctx.saved_tensors
+        need_q, need_k, need_v = ctx.needs_input_grad[:3]
+        q_XD, k_ND, v_NE, grad_XE = (_as_table(x, weights_XR.dtype) for x in (q, k, v, grads[0]))
+        dropped_XR = weights_XR if factor_XR is None else weights_XR * factor_XR
+        grad_q = grad_k = grad_v = grad_scores_XR = None
+        if need_q or need_k:
+            grad_weights_XR = _products(grad_XE, v_NE, key_XR)
+            mean_X1 = (dropped_XR * grad_weights_XR).sum(-1, keepdim=True)
+            grad_scores_XR = (dropped_XR * grad_weights_XR - weights_XR * mean_X1) * ctx.multiplier
+        if need_q:
+            grad_q = embedding_bag(key_XR, k_ND, per_sample_weights=grad_scores_XR, mode="sum")
+            grad_q = grad_q.view_as(q).to(q.dtype)
+        if need_k or need_v:
+            pairs = _sort_by_key(key_XR, len(k_ND))
+            if grad_scores_XR is not None and need_k:
+                grad_k = pairs.sum_by_key(q_XD, grad_scores_XR).view_as(k).to(k.dtype)
+            if need_v:
+                grad_v = pairs.sum_by_key(grad_XE, dropped_XR).view_as(v).to(v.dtype)
+        return grad_q, grad_k, grad_v, None, None, None, None
+
+
+def _number_keys(key_BHQR: Tensor, k: Tensor) -> Tensor:
+    """Rows of the table of all keys, (X, R), from positions within each query's own keys."""
+    batch, groups, n_keys = k.shape[:3]
+    first_BG = torch.arange(0, batch * groups * n_keys, n_keys, dtype=torch.int32)
+    first_BG = first_BG.view(batch, groups)
+    return (key_BHQR + spread_groups(first_BG, key_BHQR.shape[1])[:, :, None, None]).flatten(0, 2)
+
+
+def _as_table(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype).reshape(-1, x.shape[-1])
+
+
+def _products(grad_XE: Tensor, v_NE: Tensor, key_XR: Tensor) -> Tensor:
+    """grad_x . v_key for every pair, gathering the values of some queries at a time."""
+    n_kept, width = key_XR.shape[1], v_NE.shape[1]
+    step = max(1, BLOCK_VALUES // (n_kept * width))
+    products_XR = grad_XE.new_empty(key_XR.shape)
+    with torch.autocast("cpu", enabled=False):
+        for start in range(0, len(key_XR), step):
+            rows = slice(start, start + step)
+            v_XRE = v_NE.index_select(0, key_XR[rows].flatten()).view(-1, n_kept, width)
+            products_XR[rows] = torch.einsum("xre,xe->xr", v_XRE, grad_XE[rows])
+    return products_XR
+
+
+class _PairsByKey(NamedTuple):
+    pair_P: Tensor  # the pairs, those of the first key first
+    query_P: Tensor  # their queries
+    start_N: Tensor  # where each key's pairs begin
+
+    def sum_by_key(self, rows_XD: Tensor, weights_XR: Tensor) -> Tensor:
+        """The weighted sum of the rows of the queries that kept each key, (N, D)."""
+        weights_P = weights_XR.flatten()[self.pair_P]
+        return embedding_bag(
+            self.query_P, rows_XD, self.start_N, per_sample_weights=weights_P, mode="sum"
         )
-        return None, dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype), None, None, None
+
+
+def _sort_by_key(key_XR: Tensor, n_keys: int) -> _PairsByKey:
+    key_P = key_XR.flatten()
+    pair_P = key_P.argsort(stable=True)
+    count_N = torch.bincount(key_P, minlength=n_keys)
+    start_N = count_N.cumsum(0) - count_N
+    return _PairsByKey(pair_P, (pair_P // key_XR.shape[1]).int(), start_N.int())

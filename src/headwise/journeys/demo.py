@@ -1,0 +1,203 @@
+"""The first journey: train a small translator on the toy language and see what its heads do.
+
+    headwise demo
+
+Under 90 seconds on two CPU cores. Everything is written to a Run folder with a report; started
+again after an interruption it goes on where it stopped.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from headwise.analysis import ablate, toy_gold, with_roles
+from headwise.data.parallel import ParallelBatch, ParallelData
+from headwise.data.toy import ToyLanguage, ToyPair
+from headwise.data.vocabulary import EOS, PAD, Vocabulary
+from headwise.journeys.progress import counting
+from headwise.journeys.translator import Translator, bleu, token_accuracy
+from headwise.models import Transformer, TransformerConfig
+from headwise.recording import HeadTable, Pointing, Profile, Run, Samples
+from headwise.reporting import write_report
+from headwise.sites import observe
+from headwise.training import FitConfig, fit, label_smoothed_loss, progress_bar
+
+EVALUATE_EVERY = 100  # steps
+
+
+@dataclass(frozen=True)
+class DemoConfig:
+    """Settings of the demo; the defaults take about a minute on two cores."""
+
+    train_pairs: int = 20_000
+    test_pairs: int = 500
+    ablation_pairs: int = 200  # sentences translated anew with each head off
+    samples: int = 6  # sentences whose attention is drawn
+    width: int = 128
+    heads: int = 4
+    layers: int = 2  # in encoder and decoder alike
+    batch_size: int = 64
+    steps: int = 1000
+    learning_rate: float = 3e-3
+    warmup: int = 200
+    seed: int = 0
+
+
+def demo(config: DemoConfig, folder: Path) -> HeadTable:
+    """Train, look at every head, switch each off; returns the table that the report shows."""
+    started = time.perf_counter()
+    with Run.create(folder, config) as run:
+        language = ToyLanguage()
+        train = language.pairs(config.train_pairs, seed=config.seed)
+        test = language.pairs(config.test_pairs, seed=config.seed + 1)
+        translator = _train(config, run, train, test)
+        figures = _evaluate(translator, test)
+        run.write_json("trace/attention.json", _draw(translator, test[: config.samples]))
+        table = _look(translator, test)
+        table = _switch_off(translator, test[: config.ablation_pairs], table)
+        figures["sentences"] = len(test)
+        figures["seconds"] = time.perf_counter() - started
+        run.save_heads(table)
+        run.save_figures(figures)
+        write_report(run)
+    return table
+
+
+def _train(
+    config: DemoConfig, run: Run, train: Sequence[ToyPair], test: Sequence[ToyPair]
+) -> Translator:
+    translator = _untrained(config, train)
+    if run.has("model.safetensors"):
+        return Translator.load(run)
+    check = _batch(translator, test[:200])
+
+    def loss(model: nn.Module, batch: ParallelBatch) -> Tensor:
+        logits_BTV = model(batch.source, batch.source_lengths, batch.target_in)
+        return label_smoothed_loss(logits_BTV, batch.target_out, pad=PAD)
+
+    with progress_bar(config.steps, label="training") as show:
+
+        def report(step: int, metrics: Mapping[str, float]) -> None:
+            show(step, metrics)
+            if step % EVALUATE_EVERY == 0:
+                run.log(step, accuracy=token_accuracy(translator, check))
+                translator.model.train()
+
+        fit(
+            translator.model,
+            loss,
+            _batches(config, translator, train),
+            run=run,
+            config=_fit_config(config),
+            tokens=lambda batch: int(batch.target_lengths.sum()),
+            progress=report,
+        )
+    translator.save(run)
+    return Translator.load(run)
+
+
+def _untrained(config: DemoConfig, train: Sequence[ToyPair]) -> Translator:
+    sources = Vocabulary.from_sentences(pair.source for pair in train)
+    targets = Vocabulary.from_sentences(pair.target for pair in train)
+    torch.manual_seed(config.seed)
+    shape = TransformerConfig(
+        source_vocab=len(sources),
+        target_vocab=len(targets),
+        width=config.width,
+        heads=config.heads,
+        encoder_layers=config.layers,
+        decoder_layers=config.layers,
+        feed_forward=2 * config.width,
+        max_length=64,
+    )
+    return Translator(Transformer(shape), sources, targets)
+
+
+def _fit_config(config: DemoConfig) -> FitConfig:
+    return FitConfig(
+        steps=config.steps,
+        learning_rate=config.learning_rate,
+        warmup=config.warmup,
+        checkpoint_every=100,
+        seed=config.seed,
+    )
+
+
+def _batches(config: DemoConfig, translator: Translator, train: Sequence[ToyPair]) -> ParallelData:
+    return ParallelData(
+        [translator.source_vocabulary.encode(pair.source) for pair in train],
+        [translator.target_vocabulary.encode(pair.target) for pair in train],
+        batch_size=config.batch_size,
+        seed=config.seed,
+    )
+
+
+def _batch(translator: Translator, pairs: Sequence[ToyPair]) -> ParallelBatch:
+    return translator.batch([pair.source for pair in pairs], [pair.target for pair in pairs])
+
+
+def _evaluate(translator: Translator, test: Sequence[ToyPair]) -> dict[str, float | str]:
+    sources, targets = [pair.source for pair in test], [pair.target for pair in test]
+    score = bleu(translator.translate(sources, beams=4), targets)
+    return {
+        "token_accuracy": token_accuracy(translator, _batch(translator, test)),
+        "bleu": score.score,
+        "bleu_signature": score.signature,
+    }
+
+
+@torch.no_grad()
+def _draw(translator: Translator, pairs: Sequence[ToyPair]) -> dict[str, object]:
+    samples = Samples()
+    with observe(translator.model, samples):
+        for pair in pairs:
+            samples.start({"encoder": [*pair.source, "<eos>"], "decoder": ["<bos>", *pair.target]})
+            batch = _batch(translator, [pair])
+            translator.model(batch.source, batch.source_lengths, batch.target_in)
+    return samples.drain()
+
+
+@torch.no_grad()
+def _look(translator: Translator, test: Sequence[ToyPair]) -> HeadTable:
+    """Confidence, distances, and agreement with the gold annotation."""
+    profile, pointing = Profile(), Pointing()
+    with observe(translator.model, profile, pointing):
+        for start in range(0, len(test), 100):
+            pairs = test[start : start + 100]
+            batch = _batch(translator, pairs)
+            profile.words = {
+                "encoder": (batch.source != PAD) & (batch.source != EOS),
+                "decoder": batch.target_in != PAD,
+            }
+            pointing.gold = toy_gold(pairs)
+            pointing.count_offsets()
+            translator.model(batch.source, batch.source_lengths, batch.target_in)
+    table = HeadTable.of(profile.drain() | pointing.drain())
+    return with_roles(table, pointing.baselines())
+
+
+def _switch_off(translator: Translator, pairs: Sequence[ToyPair], table: HeadTable) -> HeadTable:
+    """Add what accuracy and BLEU lose when each head alone is off."""
+    sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    batch = _batch(translator, pairs)
+
+    def measure() -> dict[str, float]:
+        return {
+            "accuracy": token_accuracy(translator, batch),
+            "bleu": bleu(translator.translate(sources), targets).score,
+        }
+
+    whole = measure()
+    with counting("switching heads off") as count:
+        without = ablate(translator.model, measure, progress=count)
+    drops = {
+        f"{name}_drop": {
+            site: [whole[name] - value for value in values] for site, values in sites.items()
+        }
+        for name, sites in without.items()
+    }
+    return table.join(HeadTable.of(drops))

@@ -1,0 +1,21 @@
+"""Progress bars for anything longer than a moment."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+Counted = Callable[[int, int], None]  # (done, in all)
+
+
+@contextmanager
+def counting(label: str) -> Generator[Counted]:
+    """A bar from 0 to all; call what it yields with (done, in all)."""
+    columns = (TextColumn(label), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns) as bar:
+        task = bar.add_task(label, total=None)
+
+        def count(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield count

@@ -1,0 +1,249 @@
+"""The Transformer for translation: encoder and decoder (Vaswani et al., 2017), pre- or post-norm.
+
+    pre-norm     x + dropout(layer(norm(x))), and one more norm on top of each stack
+    post-norm    norm(x + dropout(layer(x)))
+
+Word embeddings are multiplied by sqrt(width) and sinusoidal positions added. Pre-norm with a final
+norm is the setting of Voita et al. (2019), post-norm that of the original paper.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from headwise.models.attention import Cache, MultiHeadAttention
+
+Norm = Literal["pre", "post"]
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """The shape of a Transformer."""
+
+    source_vocab: int
+    target_vocab: int
+    width: int = 128
+    heads: int = 4
+    encoder_layers: int = 2
+    decoder_layers: int = 2
+    feed_forward: int = 256  # inner width of the feed-forward layers
+    dropout: float = 0.1  # of embeddings and of what each layer adds
+    feed_forward_dropout: float = 0.0  # inside the feed-forward layers
+    attention_dropout: float = 0.0  # of attention weights
+    norm: Norm = "pre"
+    max_length: int = 256  # positions of the longest sentence, marks included
+    share_embeddings: bool = True  # the output projection is the target embedding
+
+    def __post_init__(self) -> None:
+        for name in ("source_vocab", "target_vocab", "width", "heads", "feed_forward"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.width % self.heads or self.width % 2:
+            raise ValueError(
+                f"width must be even and a multiple of heads, got {self.width} and {self.heads}."
+            )
+
+
+class Transformer(nn.Module):
+    """Translate: `forward` while training, `encode` once and `decode` step by step afterwards.
+
+    Sites are named `encoder.0.self`, `decoder.0.self`, `decoder.0.cross`. Padding goes at the end
+    of a row. Target padding needs no mask: no real position looks at a later one.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_source = Embedding(config.source_vocab, config)
+        self.encoder = nn.ModuleList(EncoderLayer(i, config) for i in range(config.encoder_layers))
+        self.encoder_norm = _final_norm(config)
+        self.embed_target = Embedding(config.target_vocab, config)
+        self.decoder = nn.ModuleList(DecoderLayer(i, config) for i in range(config.decoder_layers))
+        self.decoder_norm = _final_norm(config)
+        self.read_out = nn.Linear(config.width, config.target_vocab, bias=False)
+        self.apply(_initialize)
+        if config.share_embeddings:
+            self.read_out.weight = self.embed_target.words.weight
+
+    def encode(
+        self, source: Int[Tensor, "B K"], source_lengths: Int[Tensor, " B"]
+    ) -> Float[Tensor, "B K M"]:
+        """What the decoder looks at: a vector for each source position.
+
+        Args:
+            source: ids, padded at the end.
+            source_lengths: how many ids of each row are real.
+        """
+        memory_BKM = self.embed_source(source)
+        for layer in self.encoder:
+            memory_BKM = layer(memory_BKM, source_lengths)
+        return self.encoder_norm(memory_BKM)
+
+    def decode(
+        self,
+        target: Int[Tensor, "B T"],
+        memory: Float[Tensor, "B K M"],
+        source_lengths: Int[Tensor, " B"],
+        *,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "B T V"]:
+        """Scores of the word that follows each target position, before the softmax.
+
+        Args:
+            target: ids from the beginning mark on; with a cache only those it has not seen.
+            memory: from `encode`.
+            source_lengths: as given to `encode`.
+            cache: remembers keys and values from call to call; cross-attention's are computed once.
+        """
+        state_BTM = self.embed_target(target, start=cache.length if cache else 0)
+        for layer in self.decoder:
+            state_BTM = layer(state_BTM, memory, source_lengths, cache)
+        if cache is not None:
+            cache.length += target.shape[1]
+        return self.read_out(self.decoder_norm(state_BTM))
+
+    def forward(
+        self,
+        source: Int[Tensor, "B K"],
+        source_lengths: Int[Tensor, " B"],
+        target: Int[Tensor, "B T"],
+    ) -> Float[Tensor, "B T V"]:
+        """Scores of each next word given the right words before it (teacher forcing)."""
+        return self.decode(target, self.encode(source, source_lengths), source_lengths)
+
+
+class Embedding(nn.Module):
+    """Words and their positions as vectors: sqrt(width) * word + position, then dropout."""
+
+    positions: Tensor
+
+    def __init__(self, vocab: int, config: TransformerConfig) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocab, config.width)
+        self.dropout = nn.Dropout(config.dropout)
+        table_TM = sinusoids(config.max_length, config.width)
+        self.register_buffer("positions", table_TM, persistent=False)
+
+    def forward(self, ids: Int[Tensor, "B T"], *, start: int = 0) -> Float[Tensor, "B T M"]:
+        end, room = start + ids.shape[1], len(self.positions)
+        if end > room:
+            raise ValueError(
+                f"A sentence of {end} positions does not fit max_length={room}; "
+                "shorten it or build the model with a larger max_length."
+            )
+        scale = math.sqrt(self.words.embedding_dim)
+        return self.dropout(self.words(ids) * scale + self.positions[start:end])
+
+
+class Residual(nn.Module):
+    """Add what a layer computes to what it was given, with the norm before or after."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.norm_first = config.norm == "pre"
+        self.norm = nn.LayerNorm(config.width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self, x: Float[Tensor, "B T M"], layer: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "B T M"]:
+        if self.norm_first:
+            return x + self.dropout(layer(self.norm(x)))
+        return self.norm(x + self.dropout(layer(x)))
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward."""
+
+    def __init__(self, index: int, config: TransformerConfig) -> None:
+        super().__init__()
+        self.attention = _attention(f"encoder.{index}.self", config)
+        self.feed_forward = _feed_forward(config)
+        self.add_attention, self.add_feed_forward = Residual(config), Residual(config)
+
+    def forward(
+        self, x: Float[Tensor, "B K M"], lengths: Int[Tensor, " B"]
+    ) -> Float[Tensor, "B K M"]:
+        def attend(x_BKM: Tensor) -> Tensor:
+            return self.attention(x_BKM, self.attention.keys_values(x_BKM), lengths=lengths)
+
+        return self.add_feed_forward(self.add_attention(x, attend), self.feed_forward)
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, attention to the source, and feed-forward."""
+
+    def __init__(self, index: int, config: TransformerConfig) -> None:
+        super().__init__()
+        self.attention = _attention(f"decoder.{index}.self", config)
+        self.cross = _attention(f"decoder.{index}.cross", config)
+        self.feed_forward = _feed_forward(config)
+        self.add_attention, self.add_cross = Residual(config), Residual(config)
+        self.add_feed_forward = Residual(config)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T M"],
+        memory: Float[Tensor, "B K M"],
+        lengths: Int[Tensor, " B"],
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "B T M"]:
+        cache = Cache() if cache is None else cache
+
+        def attend(x_BTM: Tensor) -> Tensor:
+            seen = cache.extend(self.attention.site.name, self.attention.keys_values(x_BTM))
+            return self.attention(x_BTM, seen, causal=True)
+
+        def look_at_source(x_BTM: Tensor) -> Tensor:
+            name = self.cross.site.name
+            seen = cache.known.get(name) or cache.extend(name, self.cross.keys_values(memory))
+            return self.cross(x_BTM, seen, lengths=lengths)
+
+        x = self.add_cross(self.add_attention(x, attend), look_at_source)
+        return self.add_feed_forward(x, self.feed_forward)
+
+
+def sinusoids(length: int, width: int) -> Float[Tensor, "T M"]:
+    """Position p as sin(p / 10000^(2i/width)) for each i < width/2, then the cosines.
+
+    >>> sinusoids(2, 2)
+    tensor([[0.0000, 1.0000],
+            [0.8415, 0.5403]])
+    """
+    rate_M = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000) / width))
+    angle_TM = torch.arange(length)[:, None] * rate_M
+    return torch.cat([angle_TM.sin(), angle_TM.cos()], dim=-1)
+
+
+def _attention(name: str, config: TransformerConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        config.width, heads=config.heads, name=name, dropout=config.attention_dropout
+    )
+
+
+def _feed_forward(config: TransformerConfig) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(config.width, config.feed_forward),
+        nn.ReLU(),
+        nn.Dropout(config.feed_forward_dropout),
+        nn.Linear(config.feed_forward, config.width),
+    )
+
+
+def _final_norm(config: TransformerConfig) -> nn.Module:
+    return nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+
+
+def _initialize(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.Embedding):
+        # times sqrt(width) this is of unit variance, and tied it gives logits of unit variance
+        nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)

@@ -1,0 +1,101 @@
+"""The report of a run: one HTML file, made of the Run folder alone and good without a network."""
+
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from headwise.recording import HeadTable, Run
+from headwise.reporting.attention_data import attention_data
+from headwise.reporting.curves import Curve, curves_data, curves_of, curves_section
+from headwise.reporting.head_section import heads_data, is_numeric, table_section
+from headwise.reporting.making import making_section, tiles
+from headwise.reporting.markup import Html, element, join, script_data
+
+SCRIPTS = ("page.js", "heads.js", "attention.js")
+
+
+def write_report(run: Run) -> Path:
+    """Write `report.html` into the run folder and say where it is.
+
+    The page shows what the run holds: figures, learning curves, head maps, attention of sample
+    sentences, the whole table of heads, and how the run was made. What the run does not hold is
+    left out. Style, script and data are inside the file, so that it can be opened from disk, sent
+    by mail or kept for years. The same folder always gives the same file.
+
+    Args:
+        run: read, never changed, but for its `report.html`.
+    """
+    run.write_text("report.html", _page(run))
+    return run.path("report.html")
+
+
+def _page(run: Run) -> str:
+    table = run.heads() if run.has("heads.json") else HeadTable((), {})
+    attention = attention_data(_optional(run, "trace/attention.json", {"sentences": []}))
+    curves = curves_of(run.metrics())
+    data = {"heads": heads_data(table), "curves": curves_data(curves), "attention": attention}
+    name = _name(run)
+    page = Template(_resource("page.html")).substitute(
+        title=element("title", f"{name} · Headwise report"),
+        style=_resource("page.css"),
+        name=element("h1", name),
+        summary=element("p", _summary(run, table, attention), attributes={"class": "summary"}),
+        sections=_sections(run, table=table, curves=curves, has_attention=bool(attention)),
+        making=_making(run),
+        data=script_data(data),
+        script="".join(map(_resource, SCRIPTS)),
+    )
+    # a token or name may hold half a surrogate pair, which UTF-8 cannot write
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def _sections(run: Run, *, table: HeadTable, curves: list[Curve], has_attention: bool) -> Html:
+    has_maps = any(map(is_numeric, table.columns.values()))
+    return join(
+        [
+            tiles(_optional(run, "figures.json", {})),
+            curves_section(curves) if curves else Html(""),
+            Html(_resource("maps.html") if has_maps else ""),
+            Html(_resource("attention.html") if has_attention else ""),
+            table_section(table) if len(table) else Html(""),
+        ]
+    )
+
+
+def _making(run: Run) -> Html:
+    return making_section(
+        config=run.config(),
+        environment=_optional(run, "environment.json", {}),
+        figures=_optional(run, "figures.json", {}),
+    )
+
+
+def _summary(run: Run, table: HeadTable, attention: list[dict[str, Any]]) -> str:
+    """How much there is, and since when, in one line."""
+    sites = {head.site for head in table.heads}
+    started = str(_optional(run, "environment.json", {}).get("started", ""))[:10]
+    parts = [
+        f"{len(table)} heads at {len(sites)} attention sites" if table.heads else "",
+        f"attention of {len(attention)} sample sentences" if attention else "",
+        f"made on {started}" if started else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _name(run: Run) -> str:
+    return run.folder.resolve().name or "run"
+
+
+def _optional(run: Run, name: str, otherwise: dict[str, Any]) -> dict[str, Any]:
+    """A JSON object of the run, or what to take when the run has no such file."""
+    if not run.has(name):
+        return otherwise
+    value = run.read_json(name)
+    if not isinstance(value, dict):
+        raise ValueError(f"{run.path(name)} must hold a JSON object; make it again.")
+    return value
+
+
+def _resource(name: str) -> str:
+    return (files("headwise.reporting") / name).read_text(encoding="utf-8")

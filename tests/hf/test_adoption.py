@@ -1,0 +1,141 @@
+"""Adopting hosts, letting them go, and refusing those that cannot be reached."""
+
+import copy
+
+import pytest
+import torch
+import transformers as hf
+from torch import nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from headwise.hf import adopt, check_parity, release
+from headwise.sites import find_sites, masked, observe
+from tests.hf.families import BACKENDS, SIZES, Watch, batch_of, build, outputs
+
+both_backends = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def test_adopting_returns_the_model_and_twice_is_once():
+    model = build("BERT")
+    assert adopt(model) is model
+    sites = find_sites(model)
+    assert adopt(model) is model
+    assert all(a is b for a, b in zip(sites, find_sites(model), strict=True))
+
+
+@pytest.mark.parametrize("name", ["BERT", "T5", "BART"])
+@both_backends
+def test_release_gives_back_the_backend_and_takes_the_sites(name, backend):
+    model, batch = build(name, backend), batch_of(name)
+    wanted = outputs(model, batch)
+    release(adopt(model))
+    assert backends(model) == {backend}
+    assert not any("site" in module.__dict__ for module in model.modules())
+    assert torch.equal(outputs(model, batch), wanted)
+    with pytest.raises(ValueError, match=r"no attention sites.*adopt"):
+        find_sites(model)
+    with pytest.raises(ValueError, match="was not adopted"):
+        release(model)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # DeBERTa's own
+@pytest.mark.parametrize("name", ["Deberta", "DebertaV2", "XLNet"])
+def test_a_host_outside_the_attention_interface_is_told_so(name):
+    sizes = {"d_model": 32, "n_layer": 2, "n_head": 4} if name == "XLNet" else SIZES
+    host = getattr(hf, f"{name}Model")(getattr(hf, f"{name}Config")(**sizes))
+    before = backends(host)
+    with pytest.raises(ValueError, match=f"{name}Model does not route its attention"):
+        adopt(host)
+    assert backends(host) == before
+
+
+def test_what_is_no_hugging_face_model_is_refused():
+    for act in (adopt, release, lambda model: check_parity(model, {})):
+        with pytest.raises(ValueError, match=r"takes a Hugging Face model .* got Linear"):
+            act(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("backend", ["flash_attention_2", "flex_attention", "paged|sdpa"])
+def test_other_backends_are_refused_by_name(backend):
+    model = build("BERT")
+    model.config._attn_implementation_internal = backend
+    with pytest.raises(ValueError, match="headwise adopts eager and sdpa") as caught:
+        adopt(model)
+    assert repr(backend) in str(caught.value) and "set_attn_implementation" in str(caught.value)
+    assert backends(model) == {backend}
+    assert not any("site" in module.__dict__ for module in model.modules())
+
+
+def test_attention_computed_beside_the_interface_is_refused():
+    with pytest.raises(ValueError, match="reorder_and_upcast_attn"):
+        adopt(build("GPT-2", "eager", reorder_and_upcast_attn=True))
+    assert find_sites(adopt(build("GPT-2", "sdpa", reorder_and_upcast_attn=True)))
+
+
+def test_a_name_taken_by_another_tool_is_noticed(monkeypatch):
+    taken = {**ALL_ATTENTION_FUNCTIONS._local_mapping, "headwise_over_sdpa": print}
+    monkeypatch.setattr(ALL_ATTENTION_FUNCTIONS, "_local_mapping", taken)
+    model = build("BERT")
+    with pytest.raises(ValueError, match="Another tool has registered"):
+        adopt(model)
+    assert backends(model) == {"sdpa"}
+
+
+@both_backends
+def test_a_saved_adopted_model_is_a_plain_model(tmp_path, backend):
+    model, batch = adopt(build("BERT", backend)), batch_of("BERT")
+    model.save_pretrained(tmp_path)
+    assert "headwise" not in (tmp_path / "config.json").read_text()
+    again = hf.BertForMaskedLM.from_pretrained(tmp_path, attn_implementation=backend)
+    assert backends(again) == {backend}
+    assert torch.equal(outputs(again, batch), outputs(model, batch))
+    assert check_parity(again, batch)
+
+
+def test_a_copy_of_an_adopted_model_has_sites_of_its_own():
+    model, batch = adopt(build("T5")), batch_of("T5")
+    wanted, watch = outputs(model, batch), Watch()
+    twin = copy.deepcopy(model)
+    assert not set(map(id, find_sites(model))) & set(map(id, find_sites(twin)))
+    with masked(twin, {"encoder.0.self": [0]}), observe(twin, watch):
+        assert torch.equal(outputs(model, batch), wanted)
+        assert not watch.seen
+        assert not torch.equal(outputs(twin, batch), wanted)
+    release(twin)
+    assert find_sites(model) and torch.equal(outputs(twin, batch), wanted)
+
+
+def test_a_model_that_shares_its_configuration_runs_on_and_is_refused():
+    config = hf.BertConfig(**SIZES)
+    first, second = (hf.BertForMaskedLM(config).eval() for _ in range(2))
+    batch = batch_of("BERT")
+    wanted = outputs(second, batch)
+    adopt(first)
+    assert torch.equal(outputs(second, batch), wanted)
+    with pytest.raises(ValueError, match=r"shares its configuration.*deepcopy"):
+        adopt(second)
+    release(first)
+    assert find_sites(adopt(second))
+
+
+def test_a_model_switched_to_another_backend_is_adopted_anew():
+    model, batch, watch = adopt(build("BERT")), batch_of("BERT"), Watch()
+    model.set_attn_implementation("eager")
+    wanted = outputs(model, batch)
+    with observe(adopt(model), watch):
+        assert torch.equal(outputs(model, batch), wanted)
+    assert len(watch.seen) == 2
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_compiled_and_parallel_wrappers_are_looked_through():
+    for wrapped in (torch.compile(build("BERT")), nn.DataParallel(build("BERT"))):
+        assert adopt(wrapped) is wrapped
+        assert len(find_sites(wrapped)) == 2
+        release(wrapped)
+
+
+def backends(model: nn.Module) -> set[str | None]:
+    """The attention implementations that the parts of a model name."""
+    held = [getattr(module, "config", None) for module in model.modules()]
+    return {config._attn_implementation for config in held if config is not None}

@@ -1,0 +1,238 @@
+"""What is seen at a host's sites is what the host computes: masks, biases and groups."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor, nn
+
+from headwise.hf import adopt
+from headwise.ops import softmax_attention
+from headwise.sites import observe, replace
+from tests.hf.families import (
+    BACKENDS,
+    FAMILIES,
+    WITH_CACHE,
+    Batch,
+    Watch,
+    batch_of,
+    build,
+    cached_steps,
+    outputs,
+    randomised,
+)
+
+HUGE = torch.finfo(torch.float32).min
+every_family = pytest.mark.parametrize("name", FAMILIES)
+both_backends = pytest.mark.parametrize("backend", BACKENDS)
+
+
+@every_family
+@both_backends
+@pytest.mark.parametrize("padding", ["none", "right", "left"])
+def test_statistics_are_those_of_the_weights_an_eager_host_returns(name, backend, padding):
+    batch = batch_of(name, padding=padding)
+    padded_BQ = batch.get("attention_mask", torch.ones(3, 9)) == 0
+    wanted = returned_weights(build(name, "eager"), batch)
+    watch = watched(build(name, backend), batch)
+    assert count(wanted) == len(watch.seen)
+    for site, attended in watch.seen:
+        weights_BHQK = wanted[kind_of(name, site)].pop(0)
+        blind_BHQ = attended.peak == 0
+        if site.endswith("cross") or weights_BHQK.shape[2] != padded_BQ.shape[1]:
+            assert not blind_BHQ.any()  # at least one key is real
+        else:
+            assert not (blind_BHQ & ~padded_BQ[:, None]).any()
+        if FAMILIES[name].kind == "crossed":  # what a blind query carries on depends on the backend
+            blind_BHQ = blind_BHQ | padded_BQ[:, None]
+        assert_statistics_are_of(attended, weights_BHQK, ~blind_BHQ)
+
+
+@pytest.mark.parametrize("name", WITH_CACHE)
+@both_backends
+def test_statistics_of_cached_steps_are_those_of_the_eager_host(name, backend):
+    model, watch = adopt(build(name, backend)), Watch()
+    steps = cached_steps(build(name, "eager"), name, output_attentions=True)
+    with observe(model, watch, where="decoder.*"):
+        for step, _ in zip(steps, cached_steps(model, name), strict=True):
+            wanted = weights_of(step)
+            for site, attended in watch.seen:
+                weights_BHQK = wanted[kind_of(name, site)].pop(0)
+                assert_statistics_are_of(attended, weights_BHQK, attended.peak > 0)
+                assert (attended.peak > 0).all()
+            watch.seen.clear()
+
+
+@both_backends
+@pytest.mark.parametrize("name", ["BERT", "Llama"])
+def test_a_mask_of_the_users_own_with_finite_biases_is_followed(name, backend):
+    mask_BHQK = torch.randn(3, 1, 9, 9)
+    mask_BHQK[:, :, :, 4] = HUGE
+    mask_BHQK[:, :, :, 6] = -math.inf
+    batch = {**batch_of(name), "attention_mask": mask_BHQK}
+    wanted = returned_weights(build(name, "eager"), batch)
+    watch = watched(build(name, backend), batch)
+    for site, attended in watch.seen:
+        weights_BHQK = wanted[kind_of(name, site)].pop(0)
+        assert_statistics_are_of(attended, weights_BHQK, attended.peak > 0)
+        assert (attended.mass(keys=torch.arange(9).eq(4).expand(3, 9)) == 0).all()
+    with replace(adopt(model := build(name, backend)), softmax_attention):
+        replaced = outputs(model, batch)
+    torch.testing.assert_close(replaced, outputs(build(name, backend), batch), atol=1e-5, rtol=1e-5)
+
+
+@both_backends
+def test_a_prefill_into_a_longer_static_cache_is_causal_from_the_first_position(backend):
+    """sdpa then gets no mask, a causal flag, and more keys than queries."""
+    batch, watch = batch_of("Llama"), Watch()
+    eager, model = build("Llama", "eager"), adopt(build("Llama", backend))
+    with torch.no_grad(), observe(model, watch):
+        wanted = eager(**batch, past_key_values=static_cache(eager), output_attentions=True)
+        model(**batch, past_key_values=static_cache(model))
+    for weights_BHQK, (_, attended) in zip(wanted.attentions, watch.seen, strict=True):
+        assert attended.weights.shape[-1] == 14
+        assert_statistics_are_of(attended, weights_BHQK, attended.peak > 0)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_loss_on_statistics_reaches_the_host_with_and_without_checkpointing(checkpointing):
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = adopt(build("BERT", **no_dropout)).train()
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+    entropies: list[Tensor] = []
+    with observe(model, lambda site, attended: entropies.append(attended.entropy.mean())):
+        logits = model(**batch_of("BERT")).logits
+    (torch.stack(entropies).sum() + logits.square().mean()).backward()
+    torch.testing.assert_close(query_gradients(model), entropy_gradients(), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("capped", [True, False])
+def test_a_host_that_caps_its_scores_is_refused_when_watched_and_runs_equal_when_not(capped):
+    config = hf.Gemma2Config(
+        vocab_size=100,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=64,
+        attn_logit_softcapping=5.0 if capped else None,
+        attn_implementation="eager",
+    )
+    model = randomised(hf.Gemma2ForCausalLM(config)).eval()
+    check_refusal(model, "softcap=, which changes the scores" if capped else None)
+
+
+def test_a_host_with_sinks_is_refused_when_watched_and_runs_equal_when_not():
+    config = hf.GptOssConfig(
+        vocab_size=100,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=16,
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        pad_token_id=0,
+        attn_implementation="eager",
+    )
+    model = randomised(hf.GptOssForCausalLM(config)).eval()
+    check_refusal(model, "s_aux=, which changes the scores")
+
+
+def test_an_argument_that_headwise_does_not_know_is_refused_by_name():
+    model = adopt(build("Llama"))
+    batch = {**batch_of("Llama"), "rotten_scores": torch.ones(1)}
+    outputs(model, batch)  # the host ignores it, and so do we while nobody watches
+    with (
+        pytest.raises(ValueError, match=r"rotten_scores=, which may change the scores.*where="),
+        observe(model, Watch()),
+    ):
+        outputs(model, batch)
+
+
+def check_refusal(model: nn.Module, message: str | None) -> None:
+    batch: Batch = {"input_ids": torch.randint(5, 95, (2, 7))}
+    wanted = outputs(model, batch)
+    adopt(model)
+    assert torch.equal(outputs(model, batch), wanted)
+    for change in (
+        lambda: observe(model, Watch()),
+        lambda: replace(model, softmax_attention),
+    ):
+        with change():
+            if message is None:
+                outputs(model, batch)
+            else:
+                with pytest.raises(ValueError, match=message):
+                    outputs(model, batch)
+        assert torch.equal(outputs(model, batch), wanted)
+
+
+def static_cache(model: nn.Module) -> hf.StaticCache:
+    return hf.StaticCache(config=model.config, max_cache_len=14)
+
+
+def watched(model: nn.Module, batch: Batch) -> Watch:
+    watch = Watch()
+    with observe(adopt(model), watch):
+        outputs(model, batch)
+    return watch
+
+
+def returned_weights(model: nn.Module, batch: Batch) -> dict[str, list[Tensor]]:
+    with torch.no_grad():
+        return weights_of(model(**batch, output_attentions=True))
+
+
+def weights_of(output: Any) -> dict[str, list[Tensor]]:
+    """The lists of weights, one a layer, by the host's name for them."""
+    return {kind: list(output[kind]) for kind in output if kind.endswith("attentions")}
+
+
+def count(weights: dict[str, list[Tensor]]) -> int:
+    return sum(len(layers) for layers in weights.values())
+
+
+def kind_of(name: str, site: str) -> str:
+    """Where the host puts the weights of a site."""
+    if site.endswith(".cross"):
+        return "cross_attentions"
+    if FAMILIES[name].kind == "two stacks":
+        return site.split(".")[0] + "_attentions"
+    return "attentions"
+
+
+def assert_statistics_are_of(attended: Any, weights_BHQK: Tensor, rows_BHQ: Tensor) -> None:
+    wanted = weights_BHQK[rows_BHQ]
+    assert len(wanted) > 0
+    positive = wanted.masked_fill(wanted == 0, 1)
+    pairs = (
+        (attended.weights[rows_BHQ], wanted),
+        (attended.peak[rows_BHQ], wanted.amax(-1)),
+        (attended.entropy[rows_BHQ], -(positive * positive.log()).sum(-1)),
+        (attended.sum_squares[rows_BHQ], wanted.square().sum(-1)),
+    )
+    for got, right in pairs:
+        torch.testing.assert_close(got, right, atol=1e-5, rtol=1e-4)
+
+
+def query_gradients(model: nn.Module) -> list[Tensor]:
+    return [
+        parameter.grad
+        for path, parameter in model.named_parameters()
+        if path.endswith("query.weight") and parameter.grad is not None
+    ]
+
+
+def entropy_gradients() -> list[Tensor]:
+    """The same loss from the weights that a plain eager host returns."""
+    model = build("BERT", "eager")
+    output = model(**batch_of("BERT"), output_attentions=True)
+    entropy = sum(-(w * w.log()).sum(-1).mean() for w in output.attentions)
+    (entropy + output.logits.square().mean()).backward()
+    return query_gradients(model)

@@ -1,0 +1,183 @@
+import math
+
+import pytest
+import torch
+from torch.nn.functional import log_softmax
+
+from headwise.models import Cache, Transformer, TransformerConfig, beam, greedy
+
+BOS, EOS = 1, 2
+MARKS = {"bos": BOS, "eos": EOS}
+
+
+@pytest.fixture
+def model():
+    """Random, but with opinions: some sentences end early, some late, some not at all."""
+    torch.manual_seed(2)
+    config = TransformerConfig(
+        11, 6, width=16, heads=2, feed_forward=32, max_length=40, share_embeddings=False
+    )
+    model = Transformer(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture
+def source(model):
+    return torch.randint(3, 11, (16, 8)), torch.randint(1, 9, (16,))
+
+
+def log_probability(model, source, lengths, hypothesis):
+    """What the model gives the sentence, by one pass without a cache."""
+    words = [BOS, *hypothesis.ids, *([EOS] if hypothesis.ended else [])]
+    target = torch.tensor([words])
+    logits = model(source[None], lengths[None], target[:, :-1])
+    return log_softmax(logits[0], dim=-1).gather(1, target[0, 1:, None]).sum().item()
+
+
+class Fixed:
+    """A translator whose next word depends on the last one only, by a table of probabilities."""
+
+    training = False
+
+    def __init__(self, table):
+        self.logits = torch.tensor(table).log()
+
+    def encode(self, source, source_lengths):
+        return torch.zeros(*source.shape, 1)
+
+    def decode(self, target, memory, source_lengths, *, cache=None):
+        return self.logits[target]
+
+
+@pytest.mark.parametrize("search", [greedy, beam])
+@pytest.mark.parametrize("max_length", [2, 12])
+def test_log_probability_is_what_the_model_says_without_a_cache(model, source, search, max_length):
+    hypotheses = search(model, *source, max_length=max_length, **MARKS)
+    assert len(hypotheses) == 16
+    assert any(hypothesis.ended for hypothesis in hypotheses)
+    for row, hypothesis in enumerate(hypotheses):
+        wanted = log_probability(model, source[0][row], source[1][row], hypothesis)
+        assert hypothesis.log_probability == pytest.approx(wanted, abs=1e-3)
+
+
+def test_greedy_takes_the_likeliest_word_at_every_step(model, source):
+    for row, hypothesis in enumerate(greedy(model, *source, max_length=12, **MARKS)):
+        words = torch.tensor([[BOS, *hypothesis.ids]])
+        best = model(source[0][row : row + 1], source[1][row : row + 1], words).argmax(-1)[0]
+        wanted = [*hypothesis.ids, EOS] if hypothesis.ended else hypothesis.ids
+        assert best.tolist()[: len(wanted)] == wanted
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6])
+def test_one_beam_is_greedy(model, source, length_penalty):
+    one = beam(model, *source, max_length=12, beams=1, length_penalty=length_penalty, **MARKS)
+    for got, wanted in zip(one, greedy(model, *source, max_length=12, **MARKS), strict=True):
+        assert (got.ids, got.ended) == (wanted.ids, wanted.ended)
+        assert got.log_probability == pytest.approx(wanted.log_probability, abs=1e-4)
+
+
+def test_more_beams_find_likelier_sentences(model, source):
+    first = greedy(model, *source, max_length=30, **MARKS)
+    better = beam(model, *source, max_length=30, length_penalty=0.0, beams=8, **MARKS)
+    both = [(a, b) for a, b in zip(first, better, strict=True) if a.ended and b.ended]
+    gains = [b.log_probability - a.log_probability for a, b in both]
+    assert len(gains) > 5
+    assert min(gains) > -1e-4
+    assert max(gains) > 0.01
+
+
+def test_a_beam_goes_round_the_trap_that_greedy_falls_into():
+    # words: 0 unused, 1 begin, 2 end, 3 the tempting word, 4 the right one
+    table = [[0.2] * 5] * 3 + [[0.2] * 5, [0.0, 0.0, 1.0, 0.0, 0.0]]
+    table[1] = [0.0, 0.0, 0.0, 0.6, 0.4]
+    arguments = (Fixed(table), torch.zeros(1, 1, dtype=torch.long), torch.ones(1, dtype=torch.long))
+    assert greedy(*arguments, max_length=5, **MARKS)[0].ids[0] == 3
+    found = beam(*arguments, max_length=5, beams=2, **MARKS)[0]
+    assert (found.ids, found.ended) == ([4], True)
+    assert found.log_probability == pytest.approx(math.log(0.4))
+
+
+@pytest.mark.parametrize("search", [greedy, beam])
+def test_a_sentence_that_never_ends_is_cut_and_says_so(search):
+    table = [[0.0, 0.0, 0.0, 0.7, 0.3]] * 5
+    sentence = torch.zeros(1, 1, dtype=torch.long), torch.ones(1, dtype=torch.long)
+    found = search(Fixed(table), *sentence, max_length=6, **MARKS)[0]
+    assert (found.ids, found.ended) == ([3] * 6, False)
+    assert found.log_probability == pytest.approx(6 * math.log(0.7))
+
+
+def test_a_larger_length_penalty_favours_the_longer_sentence():
+    # after each word the end (2) and one more word (3) are equally likely
+    table = [[0.25] * 4, [0.0, 0.0, 0.5, 0.5], [0.25] * 4, [0.0, 0.0, 0.5, 0.5]]
+    arguments = (Fixed(table), torch.zeros(1, 1, dtype=torch.long), torch.ones(1, dtype=torch.long))
+    lengths = [
+        len(beam(*arguments, max_length=6, beams=4, length_penalty=alpha, **MARKS)[0].ids)
+        for alpha in (0.0, 20.0)
+    ]
+    assert lengths[0] == 0
+    assert lengths[1] > 0
+
+
+@pytest.mark.parametrize("search", [greedy, beam])
+def test_a_sentence_is_decoded_alone_as_in_a_batch(model, source, search):
+    together = search(model, *source, max_length=12, **MARKS)
+    for row in (0, 5, 15):
+        length = int(source[1][row])
+        cut = source[0][row : row + 1, :length], source[1][row : row + 1]
+        alone = search(model, *cut, max_length=12, **MARKS)[0]
+        assert (alone.ids, alone.ended) == (together[row].ids, together[row].ended)
+
+
+@pytest.mark.parametrize("search", [greedy, beam])
+def test_decoding_twice_gives_the_same(model, source, search):
+    assert search(model, *source, max_length=9, **MARKS) == search(
+        model, *source, max_length=9, **MARKS
+    )
+
+
+@pytest.mark.parametrize("search", [greedy, beam])
+def test_nothing_is_longer_than_max_length_and_marks_are_left_out(model, source, search):
+    for hypothesis in search(model, *source, max_length=3, **MARKS):
+        assert len(hypothesis.ids) + hypothesis.ended <= 3
+        assert EOS not in hypothesis.ids
+        assert hypothesis.ended or len(hypothesis.ids) == 3
+
+
+@pytest.mark.parametrize("search", [greedy, beam])
+def test_decoding_stops_when_all_sentences_have_ended(search):
+    class Counting(Fixed):
+        calls = 0
+
+        def decode(self, target, memory, source_lengths, *, cache=None):
+            self.calls += 1
+            return super().decode(target, memory, source_lengths, cache=cache)
+
+    translator = Counting([[0.25] * 4, [0.0, 0.0, 0.1, 0.9], [0.25] * 4, [0.0, 0.0, 0.9, 0.1]])
+    sentences = torch.zeros(5, 2, dtype=torch.long), torch.full((5,), 2)
+    hypotheses = search(translator, *sentences, max_length=1000, **MARKS)
+    assert [hypothesis.ids for hypothesis in hypotheses] == [[3]] * 5
+    assert translator.calls < 20
+
+
+@pytest.mark.parametrize("search", [greedy, beam])
+def test_a_model_in_training_mode_is_refused(model, source, search):
+    with pytest.raises(ValueError, match=r"call model\.eval\(\) first"):
+        search(model.train(), *source, max_length=3, **MARKS)
+
+
+def test_settings_that_cannot_be_are_refused(model, source):
+    with pytest.raises(ValueError, match="beams must be at least 1, got 0"):
+        beam(model, *source, max_length=3, beams=0, **MARKS)
+    with pytest.raises(ValueError, match="length_penalty must not be negative"):
+        beam(model, *source, max_length=3, length_penalty=-1.0, **MARKS)
+    with pytest.raises(ValueError, match="max_length must be at least 1"):
+        greedy(model, *source, max_length=0, **MARKS)
+
+
+def test_an_empty_cache_has_nothing_to_reorder():
+    cache = Cache()
+    cache.reorder(torch.tensor([0]))
+    assert cache.known == {}

@@ -1,0 +1,126 @@
+"""Bad input gets a sentence: what was wanted, what came, what to do. The fixture `unchecked` lets
+our own messages through; jaxtyping, which users do not run, would speak first."""
+
+import pytest
+import torch
+
+from headwise.ops import (
+    entmax,
+    entmax_attention,
+    softmax_attention,
+    sparsemax,
+    topk,
+    topk_attention,
+    uniform_attention,
+)
+from tests.ops.attention_cases import ALL, LEARNED, inputs
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+ONES = torch.ones(2, 2, 5, 4)
+SHAPES = {
+    "three axes": (ONES[0], ONES, ONES, r"axes \(batch, heads, positions, width\), got q \(2, 5"),
+    "widths": (ONES, ONES[..., :3], ONES, r"agree in batch and width.*got q \(2, 2, 5, 4\)"),
+    "batches": (ONES, ONES[:1], ONES[:1], "agree in batch and width"),
+    "heads": (torch.ones(2, 3, 5, 4), ONES, ONES, "heads of q be a multiple of those of k"),
+    "no keys": (ONES, ONES[:, :, :0], ONES[:, :, :0], "no keys to attend to"),
+    "values": (ONES, ONES, ONES[:, :, :4], r"k and v must agree.*v \(2, 2, 4, 4\)"),
+    "value heads": (ONES, ONES, ONES[:, :1], r"k and v must agree.*v \(2, 1, 5, 4\)"),
+    "dtypes": (ONES, ONES.double(), ONES.double(), "one floating-point dtype, got torch.float32"),
+    "integers": (ONES.int(), ONES.int(), ONES.int(), "floating-point dtype, got torch.int32"),
+    "value dtype": (ONES, ONES, ONES.double(), "v .* torch.float64"),
+}
+OPTIONS = {
+    "float mask": ({"mask": torch.zeros(5, 5)}, r"mask must be boolean.*got torch.float32.*bias="),
+    "mask shape": ({"mask": torch.ones(4, 5) > 0}, r"mask must broadcast to .*\(2, 2, 5, 5\), got"),
+    "mask axes": ({"mask": torch.ones(1, 2, 2, 5, 5) > 0}, "mask must broadcast"),
+    "length shape": ({"lengths": torch.tensor([5])}, r"shape \(2,\), got \(1,\)"),
+    "length dtype": ({"lengths": torch.tensor([5.0, 5.0])}, "integer.*torch.float32"),
+    "boolean lengths": ({"lengths": torch.tensor([True, True])}, "integer.*torch.bool"),
+    "dropout": ({"dropout": 1.0}, "at least 0 and below 1, got 1.0"),
+    "negative dropout": ({"dropout": -0.1}, "at least 0 and below 1, got -0.1"),
+    "impl": ({"impl": "cuda"}, "one of auto, reference, torch, triton, got 'cuda'"),
+    "triton": ({"impl": "triton"}, "impl='triton' cannot run this call: .*Use 'auto'"),
+}
+BIASES = {
+    "bias shape": ({"bias": torch.ones(3, 5, 5)}, r"bias must broadcast to .*got \(3, 5, 5\)"),
+    "boolean bias": ({"bias": torch.ones(5, 5) > 0}, "bias must be floating-point.*mask="),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("case", SHAPES)
+def test_wrong_tensors_are_refused_with_a_reason(name, case):
+    *tensors, message = SHAPES[case]
+    with pytest.raises(ValueError, match=message):
+        ALL[name](*tensors)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("case", OPTIONS)
+def test_wrong_options_are_refused_with_a_reason(name, case):
+    options, message = OPTIONS[case]
+    with pytest.raises(ValueError, match=message):
+        ALL[name](*inputs(5), **options)
+
+
+@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize("case", BIASES)
+def test_wrong_biases_are_refused_with_a_reason(name, case):
+    options, message = BIASES[case]
+    with pytest.raises(ValueError, match=message):
+        LEARNED[name](*inputs(5), **options)
+
+
+@pytest.mark.parametrize("keep", [0, -1])
+def test_keep_must_keep_something(keep):
+    message = f"keep must be at least 1 key a query, got {keep}"
+    with pytest.raises(ValueError, match=message):
+        topk(torch.zeros(5), keep=keep)
+    with pytest.raises(ValueError, match=message):
+        topk_attention(*inputs(5), keep=keep)
+
+
+def test_unknown_ties_are_refused():
+    message = "ties must be 'all' or 'first', got 'last'"
+    with pytest.raises(ValueError, match=message):
+        topk(torch.zeros(5), ties="last")
+    with pytest.raises(ValueError, match=message):
+        topk_attention(*inputs(5), ties="last")
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5, torch.tensor(1.0), torch.tensor([1.5, 1.0])], ids=str)
+def test_alpha_must_be_above_one(alpha):
+    message = "alpha must be above 1, got.*use softmax_attention"
+    with pytest.raises(ValueError, match=message):
+        entmax_attention(*inputs(5), alpha=alpha)
+    with pytest.raises(ValueError, match=message):
+        entmax(torch.zeros(2, 2), alpha=alpha)
+
+
+def test_alpha_must_be_one_for_each_head():
+    with pytest.raises(ValueError, match=r"each of the 2 heads, got shape \(3,\)"):
+        entmax_attention(*inputs(5), alpha=torch.full((3,), 1.5))
+
+
+@pytest.mark.parametrize("weigh", [topk, sparsemax, entmax])
+def test_row_functions_want_a_boolean_mask(weigh):
+    with pytest.raises(ValueError, match=r"mask must be boolean.*got torch.float32"):
+        weigh(torch.zeros(2, 5), mask=torch.ones(5))
+
+
+def test_mass_wants_boolean_keys():
+    attended = softmax_attention(*inputs(5))
+    with pytest.raises(ValueError, match=r"keys must be boolean.*got torch.int64"):
+        attended.mass(keys=torch.tensor([0, 1]))
+
+
+def test_no_queries_give_empty_results():
+    q, k, v = inputs(5)
+    attended = uniform_attention(q[:, :, :0], k, v)
+    assert attended.out.shape == (2, 2, 0, 4)
+    assert attended.peak.shape == attended.mass(offset=0).shape == (2, 2, 0)
+
+
+def test_checking_is_off_here_and_only_here():
+    """The fixture works at all: this call has no fault but the annotation's."""
+    assert softmax_attention(*inputs(5), scale=1).out.shape == (2, 2, 5, 4)
