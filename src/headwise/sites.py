@@ -8,7 +8,7 @@ the end of a `with` block or by `.undo()`. They nest, and may be undone in any o
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -64,6 +64,7 @@ class Site:
     watchers: list[Watcher] = field(default_factory=list[Watcher])
     replacements: list[Attend] = field(default_factory=list[Attend])
     gates: list[Tensor] = field(default_factory=list[Tensor])
+    obstacle: Callable[[nn.Module], str | None] = lambda module: None  # why nobody calls this site
 
     def __call__(
         self,
@@ -149,8 +150,7 @@ def find_sites(model: nn.Module, *, where: Where = "*") -> list[Site]:
 
     Raises if the model has none, or if `where` chooses none.
     """
-    sites = [site for site in map(_site_of, model.modules()) if site is not None]
-    sites = list(dict.fromkeys(sites))
+    sites = list(dict.fromkeys(_sites_of(model)))
     if not sites:
         raise ValueError(
             f"{type(model).__name__} has no attention sites. For a Hugging Face model call "
@@ -220,9 +220,13 @@ def masked(model: nn.Module, heads: Mapping[str, Iterable[int]]) -> Change:
     return gated(model, gates)
 
 
-def _site_of(module: nn.Module) -> Site | None:
-    site = module.__dict__.get("site")
-    return site if isinstance(site, Site) else None
+def _sites_of(model: nn.Module) -> Iterator[Site]:
+    for module in model.modules():
+        site = module.__dict__.get("site")
+        if isinstance(site, Site):
+            if obstacle := site.obstacle(module):
+                raise ValueError(f"{site.name} is not in use: {obstacle}")
+            yield site
 
 
 def _chooses(where: Where, site: Site) -> bool:

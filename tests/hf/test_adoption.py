@@ -139,3 +139,11 @@ def backends(model: nn.Module) -> set[str | None]:
     """The attention implementations that the parts of a model name."""
     held = [getattr(module, "config", None) for module in model.modules()]
     return {config._attn_implementation for config in held if config is not None}
+
+
+def test_sites_that_nobody_calls_any_more_say_so():
+    model = adopt(build("BERT"))
+    model.set_attn_implementation("eager")
+    with pytest.raises(ValueError, match="switched to 'eager' after adopt"):
+        find_sites(model)
+    assert find_sites(adopt(model))

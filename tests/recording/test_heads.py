@@ -214,7 +214,7 @@ def test_it_prints_three_digits_to_the_right_and_text_as_it_is(table):
     numbers = [0.123456, 1234.5, 0.0, 0.00001234, None]
     lines = str(table.with_column("many", numbers)).splitlines()
     assert lines[0].split() == ["head", "confidence", "role", "many"]
-    assert [line.split()[-1] for line in lines[1:5]] == ["0.123", "1234", "0", "1.23e-05"]
+    assert [line.split()[-1] for line in lines[1:5]] == ["0.123", "1234", "0.000", "0.000"]
     ends = {len(line) for line in lines[1:5]}
     assert ends == {len(lines[0])}
     assert "[next]" in lines[4]

@@ -10,7 +10,7 @@ NEIGHBOURS = {-1: "previous", 1: "next"}
 
 
 def with_roles(table: HeadTable, baselines: Mapping[str, float]) -> HeadTable:
-    """Add a `role` column.
+    """Add a `role` column, the first.
 
     A head is positional when at least 90 % of its queries look at the same neighbour; otherwise
     it has the annotated role that it beats the fixed-distance baseline of by most, and by at least
@@ -20,8 +20,8 @@ def with_roles(table: HeadTable, baselines: Mapping[str, float]) -> HeadTable:
         table: needs offset and offset_share, and a column for each label in `baselines`.
         baselines: {label: what one fixed distance reaches}, as from `Pointing.baselines()`.
     """
-    roles = [_role(row, baselines) for _, row in table]
-    return table.with_column("role", roles)
+    roles = tuple(_role(row, baselines) for _, row in table)
+    return HeadTable(table.heads, {"role": roles, **table.columns})
 
 
 def _role(

@@ -31,10 +31,20 @@ def adopt(model: Model) -> Model:
         _check_module(module, backends[id(module.config)])
     names = site_names(modules)
     for path, module in modules.items():
-        module.__dict__["site"] = Site(names[path], head_count(module), placeholder)
+        module.__dict__["site"] = Site(
+            names[path], head_count(module), placeholder, obstacle=_gone_elsewhere
+        )
     for config in _configs(host):
         set_backend(config, PREFIX + backend_of(config))
     return model
+
+
+def _gone_elsewhere(module: nn.Module) -> str | None:
+    """Why an adopted module no longer calls its site, if so."""
+    backend = backend_of(cast(PreTrainedConfig, module.config))
+    if backend.startswith(PREFIX):
+        return None
+    return f"the model was switched to {backend!r} after adopt(). Call adopt(model) again."
 
 
 def release(model: nn.Module) -> None:

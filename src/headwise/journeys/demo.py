@@ -28,6 +28,8 @@ from headwise.training import FitConfig, fit, label_smoothed_loss, progress_bar
 
 EVALUATE_EVERY = 100  # steps
 
+Columns = dict[str, dict[str, list[float]]]  # measure -> site -> one value a head
+
 
 @dataclass(frozen=True)
 class DemoConfig:
@@ -41,9 +43,9 @@ class DemoConfig:
     heads: int = 4
     layers: int = 2  # in encoder and decoder alike
     batch_size: int = 64
-    steps: int = 1000
+    steps: int = 800
     learning_rate: float = 3e-3
-    warmup: int = 200
+    warmup: int = 100
     seed: int = 0
 
 
@@ -57,8 +59,7 @@ def demo(config: DemoConfig, folder: Path) -> HeadTable:
         translator = _train(config, run, train, test)
         figures = _evaluate(translator, test)
         run.write_json("trace/attention.json", _draw(translator, test[: config.samples]))
-        table = _look(translator, test)
-        table = _switch_off(translator, test[: config.ablation_pairs], table)
+        table = _look(translator, test, _switch_off(translator, test[: config.ablation_pairs]))
         figures["sentences"] = len(test)
         figures["seconds"] = time.perf_counter() - started
         run.save_heads(table)
@@ -162,8 +163,8 @@ def _draw(translator: Translator, pairs: Sequence[ToyPair]) -> dict[str, object]
 
 
 @torch.no_grad()
-def _look(translator: Translator, test: Sequence[ToyPair]) -> HeadTable:
-    """Confidence, distances, and agreement with the gold annotation."""
+def _look(translator: Translator, test: Sequence[ToyPair], drops: Columns) -> HeadTable:
+    """Confidence, distances, agreement with the gold annotation, and the drops beside them."""
     profile, pointing = Profile(), Pointing()
     with observe(translator.model, profile, pointing):
         for start in range(0, len(test), 100):
@@ -176,12 +177,12 @@ def _look(translator: Translator, test: Sequence[ToyPair]) -> HeadTable:
             pointing.gold = toy_gold(pairs)
             pointing.count_offsets()
             translator.model(batch.source, batch.source_lengths, batch.target_in)
-    table = HeadTable.of(profile.drain() | pointing.drain())
+    table = HeadTable.of(profile.drain() | drops | pointing.drain())
     return with_roles(table, pointing.baselines())
 
 
-def _switch_off(translator: Translator, pairs: Sequence[ToyPair], table: HeadTable) -> HeadTable:
-    """Add what accuracy and BLEU lose when each head alone is off."""
+def _switch_off(translator: Translator, pairs: Sequence[ToyPair]) -> Columns:
+    """What accuracy and BLEU lose when each head alone is off."""
     sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
     batch = _batch(translator, pairs)
 
@@ -194,10 +195,9 @@ def _switch_off(translator: Translator, pairs: Sequence[ToyPair], table: HeadTab
     whole = measure()
     with counting("switching heads off") as count:
         without = ablate(translator.model, measure, progress=count)
-    drops = {
+    return {
         f"{name}_drop": {
             site: [whole[name] - value for value in values] for site, values in sites.items()
         }
         for name, sites in without.items()
     }
-    return table.join(HeadTable.of(drops))

@@ -36,7 +36,7 @@ class Translator:
         """Translations, by greedy search or with beams."""
         padded = pad([[*self.source_vocabulary.encode(words), EOS] for words in sources])
         ids, lengths = padded.ids.to(self.device), padded.lengths.to(self.device)
-        longest = min(2 * ids.shape[1] + 8, self.model.config.max_length)
+        longest = min(2 * ids.shape[1] + 8, self.model.config.max_length - 1)  # the beginning mark
         self.model.eval()
         found: list[Hypothesis]
         if beams == 1:

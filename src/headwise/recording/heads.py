@@ -212,7 +212,9 @@ class HeadTable:
         table.add_column("head", no_wrap=True)
         for name, values in self.columns.items():
             is_text = any(isinstance(value, str) for value in values)
-            table.add_column(name, justify="left" if is_text else "right")
+            # spaces, so that a long name can be broken and the column stay narrow
+            header = name.replace("_", " ")
+            table.add_column(header, justify="left" if is_text else "right")
         for head, row in self:
             # Text, because Rich would read brackets in a plain string as markup
             table.add_row(str(head), *(Text(_show(value)) for value in row.values()))
@@ -271,9 +273,8 @@ def _kind_and_layer(site: str) -> tuple[str, int]:
 
 
 def _show(value: Value) -> str:
-    """Three significant digits, without an exponent where a person would not write one."""
+    """About three digits, in as many places for all values of a size, so that columns line up."""
     if not isinstance(value, float):
         return "" if value is None else str(value)
-    if value == 0.0 or 99.95 <= abs(value) < 1e6:
-        return f"{value:.0f}"
-    return f"{value:#.3g}" if 1e-4 <= abs(value) < 99.95 else f"{value:.2e}"
+    size = abs(value)
+    return f"{value:.{3 if size < 1 else 2 if size < 100 else 0}f}"

@@ -11,6 +11,7 @@ from headwise.reporting.numerals import decimals_for, written
 Number = float | int
 Point = tuple[Number, Number]  # (step, value)
 
+QUALITY = ("loss", "accuracy")
 MOST_POINTS = 400  # a chart is 480 units wide; more points would only fall on each other
 WIDTH, HEIGHT = 480, 230
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 10, 38
@@ -38,8 +39,9 @@ class Curve:
 
 
 def curves_of(metrics: Sequence[dict[str, float | int]]) -> list[Curve]:
-    """The curves of `run.metrics()`, in the order in which the metrics first appear."""
-    names = dict.fromkeys(name for entry in metrics for name in entry if name != "step")
+    """The curves of `run.metrics()`: how good first, then the others as they first appear."""
+    found = dict.fromkeys(name for entry in metrics for name in entry if name != "step")
+    names = sorted(found, key=lambda name: QUALITY.index(name) if name in QUALITY else len(QUALITY))
     return [
         Curve(name, tuple((entry["step"], entry[name]) for entry in metrics if name in entry))
         for name in names

@@ -1,0 +1,101 @@
+"""The command line: parse, call the library, show, exit."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from rich.console import Console
+from typer import Argument, Option, Typer
+
+if TYPE_CHECKING:
+    from headwise.recording import HeadTable
+
+app = Typer(
+    help="See, steer, sparsify and prune the attention of your models, head by head.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+console = Console(width=None if sys.stdout.isatty() else 200)
+
+SHOWN_ROWS = 48  # a longer table is shown by its head and told where the rest is
+
+Settings = Annotated[
+    list[str], Option("--set", help="NAME=VALUE, any setting of the journey; may be repeated")
+]
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, Option(help="folder of the run; one that is there is continued")] = Path(
+        "runs/demo"
+    ),
+    settings: Settings = [],  # noqa: B006
+) -> None:
+    """Train a small translator on the toy language and see what each of its heads does."""
+    from headwise.config import override
+    from headwise.journeys import DemoConfig, demo
+
+    config = override(DemoConfig(), settings)
+    table = demo(config, out)
+    first = ["role", "confidence", "bleu_drop", "accuracy_drop", "alignment", "coreference"]
+    _show(table, [*first, *(name for name in table.columns if name not in first)], out)
+
+
+@app.command()
+def inspect(
+    model: Annotated[Path, Argument(help="folder of a headwise run or a Hugging Face model")],
+    text: Annotated[Path, Option(help="text file, a sentence or paragraph a line")],
+    out: Annotated[
+        Path | None, Option(help="folder of the result; runs/inspect-MODEL unless given")
+    ] = None,
+    sort: Annotated[str | None, Option(help="column to sort the printed table by")] = None,
+    settings: Settings = [],  # noqa: B006
+) -> None:
+    """Print what each head of a model does on a text, and write a report."""
+    from headwise.config import override
+    from headwise.journeys import InspectConfig, inspect_folder
+
+    config = override(InspectConfig(model=str(model), text=str(text)), settings)
+    folder = out or Path("runs") / f"inspect-{model.resolve().name}"
+    table = inspect_folder(config, folder)
+    _show(table.sort(sort) if sort else table, list(table.columns), folder)
+
+
+def _show(table: "HeadTable", columns: list[str], folder: Path) -> None:
+    """Print the columns that fit the terminal, and say where the rest is."""
+    from headwise.recording import HeadTable
+
+    present = [name for name in columns if name in table.columns]
+    fitting = _fitting(present, console.width - max(len(str(head)) for head in table.heads))
+    rows = min(len(table), SHOWN_ROWS)
+    cut = {name: table.columns[name][:rows] for name in fitting}
+    console.print(HeadTable(table.heads[:rows], cut))
+    if rows < len(table):
+        console.print(f"… and {len(table) - rows} more heads.")
+    console.print(f"All {len(table)} heads, {len(table.columns)} columns: {folder / 'heads.json'}")
+    console.print(f"Report: {folder / 'report.html'}")
+
+
+def _fitting(columns: list[str], width: int) -> list[str]:
+    """The first columns, each as wide as the longest word of its name, that fit."""
+    kept: list[str] = []
+    for name in columns:
+        width -= 2 + max(6, *(len(word) for word in name.split("_")))
+        if width < 0:
+            break
+        kept.append(name)
+    return kept
+
+
+def main() -> None:
+    """Run a command; bad input is one sentence and exit code 2."""
+    try:
+        app(standalone_mode=True)
+    except ValueError as error:
+        print(f"headwise: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

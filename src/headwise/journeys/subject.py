@@ -1,0 +1,159 @@
+"""What `inspect` looks at: a model, and how lines of text become its forward passes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from headwise.data.vocabulary import EOS, PAD
+from headwise.journeys.translator import Translator
+
+MAX_TOKENS = 512  # of a line, where the model itself names no limit
+MAX_GENERATED = 64  # words of a translation that the decoder is looked at with
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Some lines, ready for a forward pass."""
+
+    inputs: Mapping[str, Tensor]
+    words: Mapping[str, Tensor]  # stack -> (B, T), True at real words
+    tokens: Sequence[Mapping[str, Sequence[str]]]  # of each line, by stack
+    truncated: int  # lines that were cut to fit the model
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """What a forward pass gave."""
+
+    values: Tensor  # (B, T, V) scores of words, (B, C) of classes, or (B, T, M) hidden states
+    are_scores: bool  # so that the largest is a prediction
+
+
+class Subject(Protocol):
+    """A model and how to read lines with it."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    def prepare(self, lines: Sequence[str]) -> Prepared:
+        """Turn lines into inputs. A translator translates them, so that its decoder has words."""
+        ...
+
+    def forward(self, prepared: Prepared) -> Output:
+        """One pass."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class TranslatorSubject:
+    """A translator trained by Headwise. Lines are split at white space."""
+
+    translator: Translator
+
+    @property
+    def model(self) -> nn.Module:
+        return self.translator.model
+
+    def prepare(self, lines: Sequence[str]) -> Prepared:
+        room = self.translator.model.config.max_length - 1
+        sources = [line.split() for line in lines]
+        cut = [words[:room] for words in sources]
+        targets = self.translator.translate(cut)
+        batch = self.translator.batch(cut, targets)
+        return Prepared(
+            inputs={
+                "source": batch.source,
+                "source_lengths": batch.source_lengths,
+                "target": batch.target_in,
+            },
+            words={
+                "encoder": (batch.source != PAD) & (batch.source != EOS),
+                "decoder": batch.target_in != PAD,
+            },
+            tokens=[
+                {"encoder": [*source, "<eos>"], "decoder": ["<bos>", *target]}
+                for source, target in zip(cut, targets, strict=True)
+            ],
+            truncated=sum(len(words) > room for words in sources),
+        )
+
+    def forward(self, prepared: Prepared) -> Output:
+        return Output(self.model(**prepared.inputs), are_scores=True)
+
+
+@dataclass(frozen=True, eq=False)
+class HuggingFaceSubject:
+    """An adopted Hugging Face model and its tokenizer."""
+
+    model: Any  # a PreTrainedModel; the classes of its kinds share no typed forward or generate
+    tokenizer: Any
+
+    def prepare(self, lines: Sequence[str]) -> Prepared:
+        encoded = self.tokenizer(
+            list(lines),
+            padding=True,
+            truncation=True,
+            max_length=self._room(),
+            return_special_tokens_mask=True,
+            return_overflowing_tokens=False,
+            return_tensors="pt",
+        )
+        special_BT = encoded.pop("special_tokens_mask").bool()
+        inputs = {name: tensor.to(self._device) for name, tensor in encoded.items()}
+        attended_BT = inputs["attention_mask"].bool()
+        stack = "encoder" if self._translates or not self._causal else "decoder"
+        words = {stack: attended_BT & ~special_BT.to(self._device)}
+        tokens = [
+            {stack: self._tokens(ids, real)}
+            for ids, real in zip(inputs["input_ids"], attended_BT, strict=True)
+        ]
+        if self._translates:
+            self._add_translation(inputs, words, tokens)
+        lengths = [len(ids) for ids in self.tokenizer(list(lines))["input_ids"]]
+        cut = sum(length > self._room() for length in lengths)
+        return Prepared(inputs, words, tokens, truncated=cut)
+
+    def forward(self, prepared: Prepared) -> Output:
+        output = self.model(**prepared.inputs)
+        if "logits" in output:
+            return Output(output.logits, are_scores=True)
+        return Output(output.last_hidden_state, are_scores=False)
+
+    def _add_translation(
+        self,
+        inputs: dict[str, Tensor],
+        words: dict[str, Tensor],
+        tokens: list[dict[str, list[str]]],
+    ) -> None:
+        generated_BT = self.model.generate(
+            **inputs, max_new_tokens=MAX_GENERATED, do_sample=False, num_beams=1
+        )
+        target_BT = generated_BT[:, :-1] if generated_BT.shape[1] > 1 else generated_BT
+        pad = self.model.config.pad_token_id
+        real_BT = target_BT != pad
+        real_BT[:, 0] = True  # many models begin the target with their padding token
+        inputs["decoder_input_ids"], words["decoder"] = target_BT, real_BT
+        for row, ids, real in zip(tokens, target_BT, real_BT, strict=True):
+            row["decoder"] = self._tokens(ids, real)
+
+    def _tokens(self, ids_T: Tensor, real_T: Tensor) -> list[str]:
+        return self.tokenizer.convert_ids_to_tokens(ids_T[real_T].tolist())
+
+    @property
+    def _translates(self) -> bool:
+        return bool(self.model.config.is_encoder_decoder)
+
+    @property
+    def _causal(self) -> bool:
+        return any(getattr(module, "is_causal", False) for module in self.model.modules())
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def _room(self) -> int:
+        named = getattr(self.model.config, "max_position_embeddings", None) or MAX_TOKENS
+        return min(self.tokenizer.model_max_length, named, MAX_TOKENS)
