@@ -13,7 +13,8 @@ import headwise
 PACKAGE = Path(headwise.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [  # a module may import from lower lines only, or from its own package
-    {"cli", "__main__"},
+    {"__main__"},
+    {"cli"},
     {"experiments"},
     {"journeys"},
     {"reporting"},

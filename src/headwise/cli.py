@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
-from typer import Argument, Option, Typer
+from rich.table import Table
+from typer import Argument, Exit, Option, Typer
 
 if TYPE_CHECKING:
+    from headwise.experiments import Estimate, Expected
     from headwise.recording import HeadTable
 
 app = Typer(
@@ -60,6 +62,54 @@ def inspect(
     folder = out or Path("runs") / f"inspect-{model.resolve().name}"
     table = inspect_folder(config, folder)
     _show(table.sort(sort) if sort else table, list(table.columns), folder)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str | None, Argument(help="an experiment, e.g. sen/synthetic; see --list")
+    ] = None,
+    smoke: Annotated[
+        bool, Option(help="tiny settings, seconds; verdicts are not enforced")
+    ] = False,
+    save: Annotated[
+        bool, Option(help="keep the figures in results/ and the pictures in docs/")
+    ] = False,
+    every: Annotated[bool, Option("--list", help="name the experiments and what they ask")] = False,
+    out: Annotated[Path, Option(help="folder that holds run folders")] = Path("runs"),
+    settings: Settings = [],  # noqa: B006
+) -> None:
+    """Run one of the papers' experiments and put its figures beside the paper's."""
+    if every or name is None:
+        return _list_experiments()
+    from headwise.config import override
+    from headwise.experiments import load_experiment
+    from headwise.experiments.running import is_as_before, reproduce
+
+    experiment = load_experiment(name)
+    config = override(experiment.smoke if smoke else experiment.config, settings)
+    folder = out / (f"{name}-smoke" if smoke else name)
+    figures = reproduce(name, config, folder, save=save)
+    console.print(_verdicts(experiment.expected, figures))
+    console.print(f"Run: {folder}")
+    if not smoke and not is_as_before(experiment.expected, figures):
+        raise Exit(1)
+
+
+def _list_experiments() -> None:
+    from headwise.experiments.shelf import experiment_names, summary_of
+
+    for name in experiment_names():
+        console.print(f"[bold]{name}[/bold]  {summary_of(name)}")
+
+
+def _verdicts(expected: "tuple[Expected, ...]", figures: "dict[str, Estimate]") -> Table:
+    from headwise.experiments.pages import HEADER, verdict_rows
+
+    table = Table(*HEADER, box=None, header_style="bold", pad_edge=False)
+    for row in verdict_rows(expected, figures):
+        table.add_row(*row)
+    return table
 
 
 def _show(table: "HeadTable", columns: list[str], folder: Path) -> None:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -38,8 +38,7 @@ def _hugging_face(folder: Path) -> HuggingFaceSubject:
     from safetensors import SafetensorError
 
     try:
-        settings = json.loads((folder / "config.json").read_text())
-        kind = _model_class(transformers, settings)
+        kind = _model_class(transformers, json.loads((folder / "config.json").read_bytes()))
         with _without_bars():
             model = kind.from_pretrained(folder, local_files_only=True, use_safetensors=True)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
@@ -56,10 +55,14 @@ def _hugging_face(folder: Path) -> HuggingFaceSubject:
     return HuggingFaceSubject(model, _tokenizer(folder))
 
 
-def _model_class(transformers: Any, settings: dict[str, Any]) -> Any:
+def _model_class(transformers: Any, settings: Any) -> Any:
     """The class the model was saved as, which keeps its output layer."""
-    named = (settings.get("architectures") or [""])[0]
-    return getattr(transformers, named, transformers.AutoModel)
+    if not isinstance(settings, dict):
+        raise ValueError("config.json must hold a JSON object of settings.")
+    named = cast(dict[str, Any], settings).get("architectures") or [""]
+    found = getattr(transformers, str(named[0]), None)
+    is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
+    return found if is_model else transformers.AutoModel
 
 
 def _tokenizer(folder: Path) -> Any:

@@ -111,33 +111,49 @@ class HuggingFaceSubject:
             for ids, real in zip(inputs["input_ids"], attended_BT, strict=True)
         ]
         if self._translates:
-            self._add_translation(inputs, words, tokens)
+            self._add_target(inputs, words, tokens)
         lengths = [len(ids) for ids in self.tokenizer(list(lines))["input_ids"]]
         cut = sum(length > self._room() for length in lengths)
         return Prepared(inputs, words, tokens, truncated=cut)
 
     def forward(self, prepared: Prepared) -> Output:
         output = self.model(**prepared.inputs)
-        if "logits" in output:
-            return Output(output.logits, are_scores=True)
-        return Output(output.last_hidden_state, are_scores=False)
+        if "last_hidden_state" in output:
+            return Output(output.last_hidden_state, are_scores=False)
+        # a model with several outputs, such as start and end of an answer, names the main one first
+        return Output(output["logits"] if "logits" in output else output[0], are_scores=True)
 
-    def _add_translation(
+    def _add_target(
         self,
         inputs: dict[str, Tensor],
         words: dict[str, Tensor],
         tokens: list[dict[str, list[str]]],
     ) -> None:
-        generated_BT = self.model.generate(
-            **inputs, max_new_tokens=MAX_GENERATED, do_sample=False, num_beams=1
+        target_BT = (
+            self._translated(inputs)
+            if self.model.can_generate()
+            else _shifted(inputs["input_ids"], start=self.model.config.decoder_start_token_id)
         )
-        target_BT = generated_BT[:, :-1] if generated_BT.shape[1] > 1 else generated_BT
-        pad = self.model.config.pad_token_id
-        real_BT = target_BT != pad
+        # the end mark is predicted, never looked at: what follows it is padding
+        real_BT = ~torch.isin(target_BT, self._end_marks(target_BT.device))
         real_BT[:, 0] = True  # many models begin the target with their padding token
         inputs["decoder_input_ids"], words["decoder"] = target_BT, real_BT
         for row, ids, real in zip(tokens, target_BT, real_BT, strict=True):
             row["decoder"] = self._tokens(ids, real)
+
+    def _translated(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        most = min(MAX_GENERATED, self._room() - 1)  # the beginning mark
+        generated_BT = self.model.generate(
+            **inputs, max_new_tokens=most, do_sample=False, num_beams=1
+        )
+        return generated_BT[:, :-1] if generated_BT.shape[1] > 1 else generated_BT
+
+    def _end_marks(self, device: torch.device) -> Tensor:
+        config = self.model.generation_config or self.model.config
+        ends = config.eos_token_id
+        listed = ends if isinstance(ends, list) else [ends]
+        known = [mark for mark in [*listed, self.model.config.pad_token_id] if mark is not None]
+        return torch.tensor(known, dtype=torch.long, device=device)
 
     def _tokens(self, ids_T: Tensor, real_T: Tensor) -> list[str]:
         return self.tokenizer.convert_ids_to_tokens(ids_T[real_T].tolist())
@@ -157,3 +173,9 @@ class HuggingFaceSubject:
     def _room(self) -> int:
         named = getattr(self.model.config, "max_position_embeddings", None) or MAX_TOKENS
         return min(self.tokenizer.model_max_length, named, MAX_TOKENS)
+
+
+def _shifted(source_BT: Tensor, *, start: int) -> Tensor:
+    """The source one position later, as BART reads it where there is nothing to generate."""
+    start_B1 = torch.full_like(source_BT[:, :1], start)
+    return torch.cat([start_B1, source_BT[:, :-1]], dim=1)

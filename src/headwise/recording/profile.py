@@ -78,11 +78,13 @@ class Profile:
             on_words_BHQK = weights_BHQK.masked_fill(~key_BK[:, None, None], 0)
             peak_BHQ, key_BHQ = on_words_BHQK.max(dim=-1)
             entropy_BHQ = torch.special.entr(weights_BHQK).sum(-1)
-            special_BHQ = weights_BHQK.sum(-1) - on_words_BHQK.sum(-1)
+            special_BHQ = (weights_BHQK - on_words_BHQK).sum(-1)
             return peak_BHQ, key_BHQ, entropy_BHQ, special_BHQ
 
         peak_BHQ, key_BHQ, entropy_BHQ, special_BHQ = attended.sweep(look)
-        counts_BHQ = query_BQ[:, None] & (peak_BHQ > 0)
+        counts_BHQ = query_BQ[:, None] & (peak_BHQ + special_BHQ > 0)
+        # a query may give words no weight at all: it counts, but points nowhere
+        points_BHQ = counts_BHQ & (peak_BHQ > 0)
         position_Q = attended.scores.query_position()[:, 0]
         first_B = key_BK.to(torch.int8).argmax(dim=1)
 
@@ -93,9 +95,9 @@ class Profile:
             queries=counts_BHQ.sum(dim=(0, 2)).cpu(),
             peak=total_H(peak_BHQ),
             entropy=total_H(entropy_BHQ),
-            first=total_H(key_BHQ == first_B[:, None, None]),
+            first=total_H((key_BHQ == first_B[:, None, None]) & points_BHQ),
             special=total_H(special_BHQ),
-            hits=self._hits(key_BHQ - position_Q, counts_BHQ).cpu(),
+            hits=self._hits(key_BHQ - position_Q, points_BHQ).cpu(),
             chances=self._chances(query_BQ, key_BK, position_Q, attended).cpu(),
         )
 
@@ -110,16 +112,16 @@ class Profile:
             )
         return words_BT.to(device)
 
-    def _hits(self, offset_BHQ: Tensor, counts_BHQ: Tensor) -> Tensor:
+    def _hits(self, offset_BHQ: Tensor, points_BHQ: Tensor) -> Tensor:
         bin_BHQ = offset_BHQ.clamp(-self.reach - 1, self.reach + 1) + self.reach + 1
-        hit_BHQO = one_hot(bin_BHQ, 2 * self.reach + 3) * counts_BHQ[..., None]
+        hit_BHQO = one_hot(bin_BHQ, 2 * self.reach + 3) * points_BHQ[..., None]
         return hit_BHQO.sum(dim=(0, 2))[:, 1:-1]  # both ends are "further away"
 
     def _chances(
         self, query_BQ: Tensor, key_BK: Tensor, position_Q: Tensor, attended: Attended
     ) -> Tensor:
         """How many queries have a word at each distance."""
-        wide_BK = pad(key_BK, (self.reach, self.reach))
+        wide_BK = pad(key_BK, (self.reach, self.reach + 1))  # the last stands for "beyond"
         furthest = 0 if attended.scores.causal else self.reach
         counts = [
             (

@@ -1,0 +1,102 @@
+"""What an experiment is: a config, tiny settings, how to reproduce it, and what to expect."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any, Literal
+
+from headwise.recording.run import Run
+
+Verdict = Literal["as before", "changed"]
+PaperVerdict = Literal["reproduced", "partly", "not"]
+
+# Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
+           2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064,
+           2.060, 2.056, 2.052, 2.048, 2.045, 2.042)  # fmt: skip
+NORMAL = 1.96  # and for more
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure measured several times, once a seed, with its 95 % interval.
+
+    >>> Estimate.of([0.9, 1.0, 1.1])
+    Estimate(mean=1.0, low=0.752, high=1.248, values=(0.9, 1.0, 1.1))
+    """
+
+    mean: float
+    low: float  # equal to the mean when there is one value
+    high: float
+    values: tuple[float, ...]
+
+    @staticmethod
+    def of(values: Sequence[float]) -> "Estimate":
+        """Mean and Student's interval of some values, at least one."""
+        if not values or not all(math.isfinite(value) for value in values):
+            raise ValueError(f"A figure needs one finite value or more, got {list(values)}.")
+        mean, count = fmean(values), len(values)
+        if count == 1:
+            return Estimate(mean, mean, mean, tuple(values))
+        quantile = STUDENT[count - 2] if count - 2 < len(STUDENT) else NORMAL
+        half = quantile * stdev(values) / math.sqrt(count)
+        return Estimate(mean, round(mean - half, 9), round(mean + half, 9), tuple(values))
+
+    def distance(self, value: float) -> float:
+        """How far a value lies outside the interval; 0 inside."""
+        return max(self.low - value, value - self.high, 0.0)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a figure should be: what we measured before, and what the paper says.
+
+    Args:
+        metric: the figure's name.
+        ours: the mean recorded in results/, None before the first full run.
+        tolerance: how far a new mean may lie from `ours`, from the spread of the seeds.
+        paper: the paper's figure; for a claim 1.0, where the metric is the share of seeds (or
+            words) for which the claim holds.
+        where: the table, figure or sentence it stands in.
+        margin: how far from the paper's figure our interval may end and still reproduce it.
+        partly: how far for a partial reproduction.
+    """
+
+    metric: str
+    ours: float | None = None
+    tolerance: float = 0.0
+    paper: float | None = None
+    where: str = ""
+    margin: float = 0.0
+    partly: float = 0.0
+
+    def verdict(self, got: Estimate) -> Verdict | None:
+        """Whether our own figure is what it was; None where none was recorded."""
+        if self.ours is None:
+            return None
+        return "as before" if abs(got.mean - self.ours) <= self.tolerance else "changed"
+
+    def paper_verdict(self, got: Estimate) -> PaperVerdict | None:
+        """Whether the paper's figure came out, from our interval alone; None if it has none."""
+        if self.paper is None:
+            return None
+        distance = got.distance(self.paper)
+        if distance <= self.margin:
+            return "reproduced"
+        return "partly" if distance <= max(self.partly, self.margin) else "not"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything `headwise reproduce` needs.
+
+    `reproduce(config, run)` does the work, draws pictures into `run` as `pictures/NAME.png`, and
+    returns for each figure its values, one a seed.
+    """
+
+    summary: str
+    config: Any  # a frozen dataclass with the paper's values
+    smoke: Any  # the same, tiny: seconds on one core
+    reproduce: Callable[[Any, Run], Mapping[str, Sequence[float]]]
+    expected: tuple[Expected, ...]

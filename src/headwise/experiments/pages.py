@@ -1,0 +1,95 @@
+"""Docs pages of experiments, generated from results/: ours beside the paper's, never typed.
+
+python -m headwise.experiments.pages sen
+"""
+
+import sys
+from pathlib import Path
+
+from headwise.experiments.base import Estimate, Expected
+from headwise.experiments.results import Result, kept
+from headwise.experiments.shelf import FOLDER, experiment_names, load_experiment
+from headwise.recording.files import write_text
+
+
+def page(family: str) -> str:
+    """The page of one family: its introduction, then a section an experiment."""
+    names = [name for name in experiment_names() if name.startswith(f"{family}/")]
+    if not names:
+        raise ValueError(f"There is no family of experiments {family!r}.")
+    introduction = (FOLDER / family / "introduction.md").read_text().strip()
+    return "\n\n".join([introduction, *map(_section, names)]) + "\n"
+
+
+def verdict_rows(expected: tuple[Expected, ...], figures: dict[str, Estimate]) -> list[list[str]]:
+    """A row a figure: name, ours, interval, seeds, paper, where, both verdicts."""
+    known = {item.metric: item for item in expected}
+    return [_row(known.get(metric, Expected(metric)), got) for metric, got in figures.items()]
+
+
+HEADER = [
+    "figure",
+    "ours",
+    "95 % interval",
+    "seeds",
+    "paper",
+    "where",
+    "paper's figure",
+    "since last",
+]
+
+
+def _section(name: str) -> str:
+    experiment, result = load_experiment(name), kept(name)
+    module = sys.modules[experiment.reproduce.__module__]
+    story = (module.__doc__ or "").strip()
+    if result is None:
+        return f"## {name}\n\n{story}\n\nNo full run has been recorded yet."
+    rows = verdict_rows(experiment.expected, dict(result.figures))
+    table = [HEADER, ["---"] * len(HEADER), *rows]
+    lines = "\n".join(f"| {' | '.join(row)} |" for row in table)
+    return "\n\n".join([f"## {name}", story, lines, *_pictures(result), _made(result)])
+
+
+def _pictures(result: Result) -> list[str]:
+    return [
+        f"![{picture.removesuffix('.png')}](pictures/{result.experiment}/{picture})"
+        for picture in result.pictures
+    ]
+
+
+def _made(result: Result) -> str:
+    environment = result.environment
+    machine = environment.get("gpu") or environment.get("cpu") or "unknown hardware"
+    return (
+        f"Made by `{result.command}` in {result.seconds:,.0f} s on {machine}, "
+        f"torch {environment.get('torch', '?')}, commit {str(environment.get('commit', '?'))[:10]}."
+    )
+
+
+def _row(expected: Expected, got: Estimate) -> list[str]:
+    several = len(got.values) > 1
+    return [
+        expected.metric,
+        _number(got.mean),
+        f"{_number(got.low)} to {_number(got.high)}" if several else "",
+        str(len(got.values)),
+        "" if expected.paper is None else _number(expected.paper),
+        expected.where,
+        expected.paper_verdict(got) or "",
+        expected.verdict(got) or "",
+    ]
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def main() -> None:
+    """Write the pages of the families named on the command line."""
+    for family in sys.argv[1:]:
+        write_text(Path("docs") / f"{family}.md", page(family))
+
+
+if __name__ == "__main__":
+    main()

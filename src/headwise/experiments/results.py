@@ -1,0 +1,84 @@
+"""What a full run found, as data: `results/FAMILY/NAME.json` and the pictures beside the docs."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headwise.config import to_json
+from headwise.experiments.base import Estimate, Experiment
+from headwise.recording.files import write_text
+from headwise.recording.run import Run
+
+RESULTS, PICTURES = Path("results"), Path("docs/pictures")
+
+
+@dataclass(frozen=True)
+class Result:
+    """The figures of one run of an experiment, and how they were made."""
+
+    experiment: str
+    command: str
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    seconds: float
+    figures: Mapping[str, Estimate]
+    pictures: tuple[str, ...]  # file names
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is written to disk."""
+        return to_json(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> "Result":
+        """What `to_json` wrote."""
+        figures = {
+            metric: Estimate(**{**estimate, "values": tuple(estimate["values"])})
+            for metric, estimate in data["figures"].items()
+        }
+        return Result(**{**data, "figures": figures, "pictures": tuple(data["pictures"])})
+
+
+def result_of(
+    name: str,
+    experiment: Experiment,
+    config: Any,
+    run: Run,
+    figures: Mapping[str, Estimate],
+    seconds: float,
+) -> Result:
+    """Put a run's figures and circumstances together."""
+    changed = [
+        f"--set {setting}={value}"
+        for setting, value in to_json(config).items()
+        if to_json(experiment.config)[setting] != value
+    ]
+    return Result(
+        experiment=name,
+        command=" ".join(["headwise reproduce", name, *changed]),
+        config=to_json(config),
+        environment=run.read_json("environment.json"),
+        seconds=seconds,
+        figures=figures,
+        pictures=tuple(sorted(Path(picture).name for picture in run.names("pictures/*.png"))),
+    )
+
+
+def keep(result: Result, run: Run) -> Path:
+    """Copy a result and its pictures to where the docs are generated from."""
+    file = RESULTS / f"{result.experiment}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps(result.to_json(), indent=1) + "\n")
+    folder = PICTURES / result.experiment
+    folder.mkdir(parents=True, exist_ok=True)
+    for picture in result.pictures:
+        shutil.copyfile(run.path(f"pictures/{picture}"), folder / picture)
+    return file
+
+
+def kept(name: str) -> Result | None:
+    """The committed result of an experiment, if there is one."""
+    file = RESULTS / f"{name}.json"
+    return Result.from_json(json.loads(file.read_text())) if file.exists() else None

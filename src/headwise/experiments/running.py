@@ -1,0 +1,38 @@
+"""Running an experiment from start to verdicts."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from headwise.experiments.base import Estimate, Expected
+from headwise.experiments.results import keep, result_of
+from headwise.experiments.shelf import load_experiment
+from headwise.recording.run import Run
+
+
+def reproduce(name: str, config: Any, folder: Path, *, save: bool = False) -> dict[str, Estimate]:
+    """Run an experiment with a config; figures by name, each with its interval over seeds.
+
+    Everything goes to a Run in `folder`: metrics, pictures, and `result.json`. With `save` the
+    result is also kept where the docs are generated from.
+    """
+    experiment = load_experiment(name)
+    started = time.perf_counter()
+    with Run.create(folder, config) as run:
+        measured = experiment.reproduce(config, run)
+        figures = {metric: Estimate.of(values) for metric, values in measured.items()}
+        seconds = time.perf_counter() - started
+        result = result_of(name, experiment, config, run, figures, seconds)
+        run.write_json("result.json", result.to_json())
+        run.save_figures({metric: estimate.mean for metric, estimate in figures.items()})
+        if save:
+            keep(result, run)
+    return figures
+
+
+def is_as_before(expected: tuple[Expected, ...], figures: dict[str, Estimate]) -> bool:
+    """False if a figure that was recorded before came out differently, or not at all."""
+    return all(
+        item.metric in figures and item.verdict(figures[item.metric]) != "changed"
+        for item in expected
+    )

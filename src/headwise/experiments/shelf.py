@@ -1,0 +1,35 @@
+"""Finding experiments by name: `sen/synthetic` is experiments/sen/synthetic.py."""
+
+import ast
+from importlib import import_module
+from pathlib import Path
+
+from headwise.config import suggestion
+from headwise.experiments.base import Experiment
+
+FOLDER = Path(__file__).parent
+
+
+def experiment_names() -> list[str]:
+    """Every experiment there is, like `sen/synthetic`."""
+    files = sorted(FOLDER.glob("*/*.py"))
+    found = [file for file in files if not file.name.startswith("_")]
+    return [f"{file.parent.name}/{file.stem.replace('_', '-')}" for file in found]
+
+
+def load_experiment(name: str) -> Experiment:
+    """The experiment of that name; a slip gets the nearest one."""
+    if name not in experiment_names():
+        raise ValueError(
+            f"There is no experiment {name!r}. {suggestion(name, experiment_names())} "
+            "`headwise reproduce --list` names them all."
+        )
+    module = import_module(f"headwise.experiments.{name.replace('/', '.').replace('-', '_')}")
+    return module.experiment
+
+
+def summary_of(name: str) -> str:
+    """The first line of an experiment's docstring, without importing it."""
+    file = FOLDER / f"{name.replace('-', '_')}.py"
+    documentation = ast.get_docstring(ast.parse(file.read_text())) or ""
+    return documentation.partition("\n")[0]
