@@ -81,7 +81,8 @@ def reproduce(
 ) -> None:
     """Run one of the papers' experiments and put its figures beside the paper's."""
     if every or name is None:
-        return _list_experiments()
+        _list_experiments()
+        return
     from headwise.config import override
     from headwise.experiments import load_experiment
     from headwise.experiments.running import is_as_before, reproduce

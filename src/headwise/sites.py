@@ -7,7 +7,6 @@ the end of a `with` block or by `.undo()`. They nest, and may be undone in any o
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from headwise.config import suggestion
 from headwise.ops.attended import Attended
 
 P = ParamSpec("P")
@@ -235,9 +235,7 @@ def _chooses(where: Where, site: Site) -> bool:
 
 def _known(name: str, sites: Mapping[str, Site]) -> str:
     if name not in sites:
-        near = difflib.get_close_matches(name, sites, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Sites: {', '.join(sites)}."
-        raise ValueError(f"The model has no site {name!r}. {hint}")
+        raise ValueError(f"The model has no site {name!r}. {suggestion(name, sites)}")
     return name
 
 

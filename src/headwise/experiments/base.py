@@ -22,8 +22,9 @@ NORMAL = 1.96  # and for more
 class Estimate:
     """A figure measured several times, once a seed, with its 95 % interval.
 
-    >>> Estimate.of([0.9, 1.0, 1.1])
-    Estimate(mean=1.0, low=0.752, high=1.248, values=(0.9, 1.0, 1.1))
+    >>> estimate = Estimate.of([0.9, 1.0, 1.1])
+    >>> round(estimate.low, 2), estimate.mean, round(estimate.high, 2)
+    (0.75, 1.0, 1.25)
     """
 
     mean: float
@@ -41,7 +42,7 @@ class Estimate:
             return Estimate(mean, mean, mean, tuple(values))
         quantile = STUDENT[count - 2] if count - 2 < len(STUDENT) else NORMAL
         half = quantile * stdev(values) / math.sqrt(count)
-        return Estimate(mean, round(mean - half, 9), round(mean + half, 9), tuple(values))
+        return Estimate(mean, mean - half, mean + half, tuple(values))
 
     def distance(self, value: float) -> float:
         """How far a value lies outside the interval; 0 inside."""

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +29,23 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """As it is written to disk."""
-        return to_json(self)
+        return asdict(self)
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Result":
         """What `to_json` wrote."""
-        figures = {
-            metric: Estimate(**{**estimate, "values": tuple(estimate["values"])})
-            for metric, estimate in data["figures"].items()
-        }
-        return Result(**{**data, "figures": figures, "pictures": tuple(data["pictures"])})
+        return Result(
+            experiment=data["experiment"],
+            command=data["command"],
+            config=data["config"],
+            environment=data["environment"],
+            seconds=data["seconds"],
+            figures={
+                metric: Estimate.of(estimate["values"])
+                for metric, estimate in data["figures"].items()
+            },
+            pictures=tuple(data["pictures"]),
+        )
 
 
 def result_of(

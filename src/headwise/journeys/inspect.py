@@ -3,8 +3,10 @@
 headwise inspect MODEL --text FILE
 """
 
+import copy
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -14,8 +16,9 @@ from torch import nn
 
 from headwise.analysis import ablate, with_roles
 from headwise.data.corpus import read_lines
-from headwise.hf import adopt
-from headwise.journeys.opening import open_subject
+from headwise.hf import adopt, release
+from headwise.hf.adoption import is_adopted, unwrapped
+from headwise.journeys.opening import open_subject, padding_right
 from headwise.journeys.progress import counting
 from headwise.journeys.subject import HuggingFaceSubject, Output, Prepared, Subject
 from headwise.recording import HeadTable, Profile, Run, Samples
@@ -50,18 +53,32 @@ def inspect(
     Columns are those of `recording.Profile`, a `role`, and, when a few lines are looked at again
     with each head switched off, `output_change` (how far the outputs move, relative to their
     size) and, for models with scores, `prediction_change` (share of positions whose best word or
-    class changes).
+    class changes). Model and tokenizer are left as they came.
     """
-    subject = HuggingFaceSubject(adopt(model.eval()), tokenizer)
-    profiled = profile(subject, lines, batch_size=batch_size, keep=ablation_lines)
-    return _ablated(subject, profiled.kept, profiled.table)
+    with _adopted(model):
+        subject = HuggingFaceSubject(model, padding_right(copy.deepcopy(tokenizer)))
+        profiled = profile(subject, lines, batch_size=batch_size, keep=ablation_lines)
+        return _ablated(subject, profiled.kept, profiled.table)
+
+
+@contextmanager
+def _adopted(model: nn.Module) -> Generator[None]:
+    """A model with sites, evaluated and not trained, for the length of the block."""
+    was_training, had_sites = model.training, is_adopted(unwrapped(model))
+    adopt(model.eval())
+    try:
+        yield
+    finally:
+        model.train(was_training)
+        if not had_sites:
+            release(model)
 
 
 def inspect_folder(config: InspectConfig, folder: Path) -> HeadTable:
     """Inspect the model in a folder on a text file; writes a Run with table and report."""
     started = time.perf_counter()
     text = Path(config.text)
-    lines = read_lines(text)
+    lines = _begun(read_lines(text))
     subject = open_subject(Path(config.model))
     keep = max(config.ablation_lines, config.samples)
     with Run.create(folder, config) as run, counting("reading") as count:
@@ -89,6 +106,11 @@ def inspect_folder(config: InspectConfig, folder: Path) -> HeadTable:
     )
     write_report(run)
     return table
+
+
+def _begun(lines: Iterator[str]) -> Iterator[str]:
+    """The same lines, the first of them read at once: no folder is made for an empty file."""
+    return chain([next(lines)], lines)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,17 @@ def _tokenizer(folder: Path) -> Any:
     except (OSError, ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
         raise ValueError(f"{folder} has no tokenizer that can be loaded: {first}") from error
+    return padding_right(tokenizer)
+
+
+def padding_right(tokenizer: Any) -> Any:
+    """Let a tokenizer put padding after each line, with its end mark where it has no own token."""
     if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise ValueError(
+                f"{type(tokenizer).__name__} has neither a padding token nor an end mark; "
+                "set tokenizer.pad_token."
+            )
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "right"
     return tokenizer

@@ -129,11 +129,8 @@ class HuggingFaceSubject:
         words: dict[str, Tensor],
         tokens: list[dict[str, list[str]]],
     ) -> None:
-        target_BT = (
-            self._translated(inputs)
-            if self.model.can_generate()
-            else _shifted(inputs["input_ids"], start=self.model.config.decoder_start_token_id)
-        )
+        generates = self.model.can_generate()
+        target_BT = self._translated(inputs) if generates else self._shifted(inputs["input_ids"])
         # the end mark is predicted, never looked at: what follows it is padding
         real_BT = ~torch.isin(target_BT, self._end_marks(target_BT.device))
         real_BT[:, 0] = True  # many models begin the target with their padding token
@@ -148,11 +145,20 @@ class HuggingFaceSubject:
         )
         return generated_BT[:, :-1] if generated_BT.shape[1] > 1 else generated_BT
 
+    def _shifted(self, source_BT: Tensor) -> Tensor:
+        """The source one position later, as BART reads it where there is nothing to generate."""
+        config = self.model.config
+        start = config.decoder_start_token_id
+        start_B1 = torch.full_like(
+            source_BT[:, :1], config.pad_token_id if start is None else start
+        )
+        return torch.cat([start_B1, source_BT[:, :-1]], dim=1)
+
     def _end_marks(self, device: torch.device) -> Tensor:
-        config = self.model.generation_config or self.model.config
-        ends = config.eos_token_id
+        config = self.model.config
+        ends = getattr(self.model, "generation_config", config).eos_token_id
         listed = ends if isinstance(ends, list) else [ends]
-        known = [mark for mark in [*listed, self.model.config.pad_token_id] if mark is not None]
+        known = [mark for mark in [*listed, config.pad_token_id] if mark is not None]
         return torch.tensor(known, dtype=torch.long, device=device)
 
     def _tokens(self, ids_T: Tensor, real_T: Tensor) -> list[str]:
@@ -173,9 +179,3 @@ class HuggingFaceSubject:
     def _room(self) -> int:
         named = getattr(self.model.config, "max_position_embeddings", None) or MAX_TOKENS
         return min(self.tokenizer.model_max_length, named, MAX_TOKENS)
-
-
-def _shifted(source_BT: Tensor, *, start: int) -> Tensor:
-    """The source one position later, as BART reads it where there is nothing to generate."""
-    start_B1 = torch.full_like(source_BT[:, :1], start)
-    return torch.cat([start_B1, source_BT[:, :-1]], dim=1)
