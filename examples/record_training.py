@@ -1,7 +1,4 @@
-"""Watch every head while a model trains, with a recorder of ten lines.
-
-python examples/record_training.py
-"""
+"""Watch every head while a model trains, with a small recorder: python record_training.py"""
 
 import tempfile
 from collections.abc import Mapping

@@ -11,7 +11,15 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import headwise as hw
 
 config = GPT2Config(
-    vocab_size=200, n_embd=64, n_layer=2, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0
+    vocab_size=200,
+    n_embd=64,
+    n_layer=2,
+    n_head=4,
+    n_positions=64,
+    bos_token_id=0,
+    eos_token_id=0,
+    initializer_range=0.2,  # ten times the usual: an untrained model whose heads do something
+    loss_type="ForCausalLM",
 )
 model = GPT2LMHeadModel(config).eval()
 ids = torch.randint(1, 200, (8, 32))

@@ -214,7 +214,7 @@ def test_masks_follow_the_dtype_of_the_model(model, x_BTM, dtype):
 def test_a_misspelt_site_is_guessed(model, act, value):
     with pytest.raises(ValueError, match=r"no site 'encoder\.0\.sef'.*mean 'encoder\.0\.self'\?"):
         act(model, {"encoder.0.sef": value})
-    with pytest.raises(ValueError, match=r"no site 'zz'\. Sites: encoder\.0\.self, encoder"):
+    with pytest.raises(ValueError, match=r"no site 'zz'\. Known: encoder\.0\.self, encoder"):
         act(model, {"zz": value})
 
 

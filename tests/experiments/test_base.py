@@ -1,0 +1,53 @@
+"""Estimates with their intervals, and the two verdicts that are computed from them."""
+
+import pytest
+
+from headwise.experiments import Estimate, Expected
+
+
+def test_the_interval_is_students():
+    estimate = Estimate.of([1.0, 2.0, 3.0, 4.0])  # mean 2.5, deviation 1.29, t(3) = 3.182
+    assert estimate.mean == 2.5
+    assert estimate.high == pytest.approx(2.5 + 3.182 * 1.2909944 / 2)
+    assert estimate.low == pytest.approx(5.0 - estimate.high)
+
+
+def test_one_value_has_no_width():
+    estimate = Estimate.of([0.7])
+    assert estimate.low == estimate.mean == estimate.high == 0.7
+
+
+def test_many_values_use_the_normal_quantile():
+    values = [0.0, 1.0] * 50
+    assert Estimate.of(values).high - 0.5 == pytest.approx(1.96 * 0.502519 / 10, rel=1e-4)
+
+
+@pytest.mark.parametrize("values", [[], [float("nan")], [1.0, float("inf")]])
+def test_a_figure_needs_finite_values(values):
+    with pytest.raises(ValueError, match="one finite value or more"):
+        Estimate.of(values)
+
+
+def test_our_own_verdict_looks_at_the_mean():
+    expected = Expected("accuracy", ours=0.9, tolerance=0.02)
+    assert expected.verdict(Estimate.of([0.91, 0.91])) == "as before"
+    assert expected.verdict(Estimate.of([0.95, 0.95])) == "changed"
+    assert Expected("accuracy").verdict(Estimate.of([0.5])) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([0.70, 0.80, 0.90], "reproduced"),  # the interval holds the paper's figure
+        ([0.765, 0.765], "reproduced"),  # within the margin of it
+        ([0.72, 0.72], "partly"),
+        ([0.50, 0.50], "not"),
+    ],
+)
+def test_the_papers_verdict_looks_at_the_interval(values, verdict):
+    expected = Expected("accuracy", paper=0.77, margin=0.01, partly=0.06)
+    assert expected.paper_verdict(Estimate.of(values)) == verdict
+
+
+def test_a_figure_the_paper_does_not_have_has_no_verdict():
+    assert Expected("accuracy").paper_verdict(Estimate.of([0.5])) is None
