@@ -5,6 +5,7 @@ python examples/sparse_attention.py [STEPS]
 
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def loss(model: nn.Module, batch: ParallelBatch) -> Tensor:
     return label_smoothed_loss(scores, batch.target_out, pad=PAD)
 
 
-def train(attend, folder: Path) -> list[float]:
+def train(attend: Callable[..., hw.Attended], folder: Path) -> list[float]:
     """The losses logged while training a model whose every site computes `attend`."""
     torch.manual_seed(0)
     shape = TransformerConfig(len(source), len(target), width=64, encoder_layers=1)
