@@ -1,6 +1,8 @@
 """What every test starts from: the same random numbers, two threads, checking."""
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import jaxtyping
 import pytest
@@ -40,3 +42,22 @@ def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for owner, name in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty")):
         monkeypatch.setattr(owner, name, poison(getattr(owner, name)))
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished demo with tiny settings; read it, do not write to it."""
+    from tests.journeys.small_demo import SMALL, quietly
+
+    folder = tmp_path_factory.mktemp("demo") / "run"
+    quietly(SMALL, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Where real corpora lie, if the machine has them."""
+    named = os.environ.get("HEADWISE_DATA")
+    if not named:
+        pytest.skip("HEADWISE_DATA names no folder of corpora")
+    return Path(named)

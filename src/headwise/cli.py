@@ -1,6 +1,8 @@
 """The command line: parse, call the library, show, exit."""
 
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,7 +41,8 @@ def demo(
     from headwise.journeys import DemoConfig, demo
 
     config = override(DemoConfig(), settings)
-    table = demo(config, out)
+    with _interruptible("the same command continues where this one stopped."):
+        table = demo(config, out)
     first = ["role", "confidence", "bleu_drop", "accuracy_drop", "alignment", "coreference"]
     _show(table, [*first, *(name for name in table.columns if name not in first)], out)
 
@@ -60,7 +63,8 @@ def inspect(
 
     config = override(InspectConfig(model=str(model), text=str(text)), settings)
     folder = out or Path("runs") / f"inspect-{model.resolve().name}"
-    table = inspect_folder(config, folder)
+    with _interruptible("nothing was left half-written."):
+        table = inspect_folder(config, folder)
     _show(table.sort(sort) if sort else table, list(table.columns), folder)
 
 
@@ -113,6 +117,16 @@ def _verdicts(expected: "tuple[Expected, ...]", figures: "dict[str, Estimate]") 
     return table
 
 
+@contextmanager
+def _interruptible(hint: str) -> Generator[None]:
+    """Ctrl-C ends with one sentence and the exit code that shells expect."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"headwise: interrupted; {hint}", file=sys.stderr)
+        raise Exit(130) from None
+
+
 def _show(table: "HeadTable", columns: list[str], folder: Path) -> None:
     """Print the columns that fit the terminal, and say where the rest is."""
     from headwise.recording import HeadTable
@@ -143,8 +157,8 @@ def main() -> None:
     """Run a command; bad input is one sentence and exit code 2."""
     try:
         app(standalone_mode=True)
-    except ValueError as error:
-        print(f"headwise: {error}", file=sys.stderr)
+    except (ValueError, OSError) as error:
+        print("headwise:", *str(error).split(), file=sys.stderr)
         sys.exit(2)
 
 

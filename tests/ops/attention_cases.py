@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -15,6 +16,8 @@ from headwise.ops import (
     topk_attention,
     uniform_attention,
 )
+from headwise.ops import rows as rows_module
+from headwise.ops import scores as scores_module
 
 Attend = Callable[..., Attended]
 
@@ -50,6 +53,12 @@ def inputs(
     k = torch.randn(batch, groups, n_keys, width, dtype=torch.float64)
     v = torch.randn(batch, groups, n_keys, value_width or width, dtype=torch.float64)
     return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def make_blocks_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One or two queries a block."""
+    monkeypatch.setattr(scores_module, "BLOCK_ELEMENTS", 60)
+    monkeypatch.setattr(rows_module, "PLAIN_ELEMENTS", 60)
 
 
 def out_and_grads(attend: Attend, *tensors: Tensor, **options: object) -> list[Tensor]:

@@ -8,13 +8,13 @@ import torch
 from torch.autograd import gradcheck
 from torch.nn.functional import scaled_dot_product_attention
 
-from headwise.ops import scores as scores_module
 from tests.ops.attention_cases import (
     ALL,
     LEARNED,
     SIZES,
     assert_no_worse,
     inputs,
+    make_blocks_tiny,
     masks,
     out_and_grads,
 )
@@ -217,7 +217,7 @@ def test_dropout_keeps_the_mean_and_leaves_statistics_alone(name, impl):
 @learned_op
 def test_dropout_draws_the_same_in_the_backward_pass(name, monkeypatch):
     """Blocks are recomputed for the gradient; the recomputation must drop the same weights."""
-    monkeypatch.setattr(scores_module, "BLOCK_ELEMENTS", 60)
+    make_blocks_tiny(monkeypatch)
     q, k, v = (x.requires_grad_() for x in inputs(6, dtype=torch.float64))
     out = LEARNED[name](q, k, v, dropout=0.5).out
     # The output is linear in the values: sum(v * dout/dv) = out, if the same weights are dropped.

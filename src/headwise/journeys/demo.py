@@ -48,6 +48,19 @@ class DemoConfig:
     warmup: int = 100
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        at_least_one = ("train_pairs", "test_pairs", "ablation_pairs", "width", "heads", "layers")
+        for name in (*at_least_one, "batch_size", "steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        for name in ("samples", "warmup", "learning_rate"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+        if self.width % self.heads:
+            raise ValueError(
+                f"width must be a multiple of heads, got {self.width} and {self.heads}."
+            )
+
 
 def demo(config: DemoConfig, folder: Path) -> HeadTable:
     """Train, look at every head, switch each off; returns the table that the report shows."""

@@ -39,6 +39,13 @@ class InspectConfig:
     samples: int = 4  # lines whose attention is drawn
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}.")
+        for name in ("ablation_lines", "samples"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+
 
 def inspect(
     model: nn.Module,
@@ -139,7 +146,7 @@ def profile(subject: Subject, lines: Iterable[str], *, batch_size: int, keep: in
         seen += len(batch)
         truncated += prepared.truncated
         words += sum(int(mask.sum()) for mask in prepared.words.values())
-    if not seen:
+    if not words:
         raise ValueError("There is no text to look at; give at least one line that is not blank.")
     table = with_roles(HeadTable.of(recorder.drain()), {})
     return Profiled(table, kept, seen, words, truncated)
@@ -161,6 +168,8 @@ def _ablated(subject: Subject, lines: Sequence[str], table: HeadTable) -> HeadTa
         return table
     prepared = subject.prepare(lines)
     whole = _outputs(subject, prepared)
+    if not len(whole.values):  # none of these lines holds a word
+        return table
     with counting("switching heads off") as count:
         changes = ablate(
             subject.model, lambda: _change(whole, _outputs(subject, prepared)), progress=count

@@ -34,25 +34,39 @@ def open_subject(folder: Path) -> Subject:
 
 
 def _hugging_face(folder: Path) -> HuggingFaceSubject:
-    import transformers
-    from safetensors import SafetensorError
-
-    try:
-        kind = _model_class(transformers, json.loads((folder / "config.json").read_bytes()))
-        with _without_bars():
-            model = kind.from_pretrained(folder, local_files_only=True, use_safetensors=True)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"{folder} could not be opened as a Hugging Face model: {first}"
-        ) from error
+    model = _loaded(folder).eval()
     if model.main_input_name != "input_ids":
         raise ValueError(
             f"{type(model).__name__} reads {model.main_input_name}, not text. From Python, "
             "adopt(model) and observe(model, Profile()) work for it."
         )
-    adopt(model.eval().to(_device()))
-    return HuggingFaceSubject(model, _tokenizer(folder))
+    return HuggingFaceSubject(adopt(model.to(_device())), _tokenizer(folder))
+
+
+def _loaded(folder: Path) -> Any:
+    import transformers
+    from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
+
+    troubles = (OSError, ValueError, KeyError, RuntimeError, SafetensorError, StrictDataclassError)
+    try:
+        kind = _model_class(transformers, json.loads((folder / "config.json").read_bytes()))
+        with _quietly():
+            model, found = kind.from_pretrained(
+                folder, local_files_only=True, use_safetensors=True, output_loading_info=True
+            )
+    except troubles as error:
+        raise ValueError(
+            f"{folder} could not be opened as a Hugging Face model: {_first_line(error)}"
+        ) from error
+    # transformers would go on with random numbers; only a pooler is left out of files on purpose
+    missing = sorted(name for name in found["missing_keys"] if "pooler" not in name)
+    if missing:
+        raise ValueError(
+            f"The weights in {folder} are not those of a {type(model).__name__}: {len(missing)} "
+            f"are missing, {missing[0]} among them. Save the model again with save_pretrained."
+        )
+    return model
 
 
 def _model_class(transformers: Any, settings: Any) -> Any:
@@ -71,9 +85,20 @@ def _tokenizer(folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ValueError(f"{folder} has no tokenizer that can be loaded: {first}") from error
+        raise ValueError(
+            f"{folder} has no tokenizer that can be loaded: {_first_line(error)}"
+        ) from error
+    # without files transformers makes an empty tokenizer, for which every word is unknown
+    if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
+        raise ValueError(
+            f"{folder} has no tokenizer that can be loaded: its files are missing. Save them there "
+            "with tokenizer.save_pretrained."
+        )
     return padding_right(tokenizer)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def padding_right(tokenizer: Any) -> Any:
@@ -90,15 +115,18 @@ def padding_right(tokenizer: Any) -> Any:
 
 
 @contextmanager
-def _without_bars() -> Generator[None]:
-    """Loading from disk is quick; transformers' own bar would stand among ours."""
+def _quietly() -> Generator[None]:
+    """Without transformers' own bar and report: what matters of them we say ourselves."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
+    before = logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(before)
         if shown:
             logging.enable_progress_bar()
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ class Output:
     are_scores: bool  # so that the largest is a prediction
 
 
+@runtime_checkable
 class Subject(Protocol):
     """A model and how to read lines with it."""
 
@@ -101,6 +102,8 @@ class HuggingFaceSubject:
             return_overflowing_tokens=False,
             return_tensors="pt",
         )
+        if not encoded["input_ids"].shape[1]:
+            raise ValueError(f"The tokenizer finds no token in {lines[0]!r}; leave such lines out.")
         special_BT = encoded.pop("special_tokens_mask").bool()
         inputs = {name: tensor.to(self._device) for name, tensor in encoded.items()}
         attended_BT = inputs["attention_mask"].bool()
@@ -112,9 +115,7 @@ class HuggingFaceSubject:
         ]
         if self._translates:
             self._add_target(inputs, words, tokens)
-        lengths = [len(ids) for ids in self.tokenizer(list(lines))["input_ids"]]
-        cut = sum(length > self._room() for length in lengths)
-        return Prepared(inputs, words, tokens, truncated=cut)
+        return Prepared(inputs, words, tokens, truncated=self._too_long(lines))
 
     def forward(self, prepared: Prepared) -> Output:
         output = self.model(**prepared.inputs)
@@ -122,6 +123,12 @@ class HuggingFaceSubject:
             return Output(output.last_hidden_state, are_scores=False)
         # a model with several outputs, such as start and end of an answer, names the main one first
         return Output(output["logits"] if "logits" in output else output[0], are_scores=True)
+
+    def _too_long(self, lines: Sequence[str]) -> int:
+        room = self._room()
+        # one token more than fits is enough to know, and draws no warning
+        longer = self.tokenizer(list(lines), truncation=True, max_length=room + 1)["input_ids"]
+        return sum(len(ids) > room for ids in longer)
 
     def _add_target(
         self,
@@ -162,7 +169,10 @@ class HuggingFaceSubject:
         return torch.tensor(known, dtype=torch.long, device=device)
 
     def _tokens(self, ids_T: Tensor, real_T: Tensor) -> list[str]:
-        return self.tokenizer.convert_ids_to_tokens(ids_T[real_T].tolist())
+        ids = ids_T[real_T].tolist()
+        tokens = self.tokenizer.convert_ids_to_tokens(ids)
+        # a model's vocabulary may be larger than its tokenizer's
+        return [f"<{i}>" if t is None else t for i, t in zip(ids, tokens, strict=True)]
 
     @property
     def _translates(self) -> bool:

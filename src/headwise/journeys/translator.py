@@ -36,16 +36,21 @@ class Translator:
         """Translations, by greedy search or with beams."""
         padded = pad([[*self.source_vocabulary.encode(words), EOS] for words in sources])
         ids, lengths = padded.ids.to(self.device), padded.lengths.to(self.device)
-        longest = min(2 * ids.shape[1] + 8, self.model.config.max_length - 1)  # the beginning mark
+        # each sentence has a limit of its own, whatever stands beside it in the batch
+        room = self.model.config.max_length - 1  # the beginning mark
+        limits = [min(2 * length + 8, room) for length in padded.lengths.tolist()]
         self.model.eval()
         found: list[Hypothesis]
         if beams == 1:
-            found = greedy(self.model, ids, lengths, bos=BOS, eos=EOS, max_length=longest)
+            found = greedy(self.model, ids, lengths, bos=BOS, eos=EOS, max_length=max(limits))
         else:
             found = beam(
-                self.model, ids, lengths, bos=BOS, eos=EOS, max_length=longest, beams=beams
+                self.model, ids, lengths, bos=BOS, eos=EOS, max_length=max(limits), beams=beams
             )
-        return [self.target_vocabulary.decode(hypothesis.ids) for hypothesis in found]
+        return [
+            self.target_vocabulary.decode(hypothesis.ids[:limit])
+            for hypothesis, limit in zip(found, limits, strict=True)
+        ]
 
     @property
     def device(self) -> torch.device:

@@ -2,6 +2,7 @@
 
 from typing import Literal, get_args
 
+Number = float | int  # beartype, unlike pyright, does not take an int for a float
 Impl = Literal["auto", "reference", "torch", "triton"]
 Chosen = Literal["reference", "torch", "triton"]
 

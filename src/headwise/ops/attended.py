@@ -1,31 +1,21 @@
 """Attended: the record of one attention call, with row statistics on demand."""
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from headwise.ops.scores import Scores, cut, join_blocks
+from headwise.ops.blocks import Block, Compute, in_blocks
+from headwise.ops.rows import Weigh
+from headwise.ops.scores import Scores
+from headwise.ops.statistics import Rows, mass_at, mass_on, row_statistics
 
 T = TypeVar("T")
 Reduce = Callable[[Tensor, slice], tuple[Tensor, ...]]
-Weigh = Callable[[Tensor], Tensor]  # scores, -inf where masked -> weights, one row at a time
-
-
-class _Rows(NamedTuple):
-    """Statistics of some queries, each (B, H, q)."""
-
-    lse: Tensor
-    peak: Tensor
-    peak_key: Tensor
-    entropy: Tensor
-    sum_squares: Tensor
 
 
 @dataclass(eq=False)
@@ -33,8 +23,9 @@ class Attended:
     """One attention call: its output, and what its weights look like.
 
     `out` is there at once. Every statistic is computed when first read, in blocks of queries, so
-    it costs O(B·H·Q) memory and one block; `weights` alone builds the (B, H, Q, K) tensor.
-    Statistics are those of the weights before dropout, and carry gradients to q, k and bias.
+    it costs O(B·H·Q) memory and one block, and so does its gradient; `weights` alone builds the
+    (B, H, Q, K) tensor. Statistics are those of the weights before dropout, and carry gradients to
+    q, k, bias and the op's own tensors, such as a learned alpha.
     A query with nothing to attend has weights, peak, entropy and sum_squares 0, lse -inf and
     peak_key -1.
     """
@@ -43,6 +34,10 @@ class Attended:
     scores: Scores
     weigh: Weigh
     exponential: bool = True  # weights are exp(score - lse) on their support
+    parameters: tuple[
+        Tensor, ...
+    ] = ()  # the op's own tensors: weights = weigh(scores, *parameters)
+    _read: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False)
 
     @property
     def lse(self) -> Float[Tensor, "B H Q"]:
@@ -74,10 +69,10 @@ class Attended:
         """sum w^2: 1 for a one-hot row, 1/n for a uniform one."""
         return self._rows.sum_squares
 
-    @cached_property
+    @property
     def weights(self) -> Float[Tensor, "B H Q K"]:
         """The whole attention matrix. The only thing here that needs O(Q·K) memory."""
-        return self._block(slice(None))
+        return self._once("weights", lambda: self.weigh(self.scores.rows(), *self.parameters))
 
     def mass(
         self, *, keys: Bool[Tensor, "..."] | None = None, offset: int | None = None
@@ -93,58 +88,57 @@ class Attended:
         if keys is not None and keys.dtype != torch.bool:
             raise ValueError(f"keys must be boolean, True where weight counts, got {keys.dtype}.")
 
-        def on_chosen(weights_BHQK: Tensor, rows: slice) -> tuple[Tensor]:
-            return ((weights_BHQK * self._chosen(rows, keys, offset)).sum(-1),)
+        if keys is not None:
+            keys = keys[:, None, None] if keys.dim() == 2 else keys
+            return self._in_parts(partial(mass_on, weigh=self.weigh, keys=keys))[0]
+        assert offset is not None
+        return self._in_parts(partial(mass_at, weigh=self.weigh, offset=offset))[0]
 
-        return self.sweep(on_chosen)[0]
-
-    def sweep(self, reduce: Reduce) -> tuple[Float[Tensor, "B H Q"], ...]:
+    def sweep(self, reduce: Reduce) -> tuple[Shaped[Tensor, "B H Q"], ...]:
         """Your own row statistics in one pass, never the whole matrix.
+
+        Gradients go through the weights only, to what made them. In the backward pass `reduce`
+        is called once more for every range.
 
         Args:
             reduce: (weights (B, H, q, K), the range of queries) -> tensors of shape (B, H, q).
         """
+        _refuse_captured_gradients(reduce)
+        weigh = self.weigh
 
-        def of_rows(rows: slice) -> tuple[Tensor, ...]:
-            return reduce(self._block(rows), rows)
+        def compute(block: Block) -> tuple[Tensor, ...]:
+            return reduce(weigh(block.scores.rows(), *block.parameters), block.part.rows)
 
-        return self._join(of_rows)
+        parts = [self.scores.all_heads(rows) for rows in self.scores.blocks()]
+        return in_blocks(compute, self.scores, parts, parameters=self.parameters)
 
-    @cached_property
-    def _rows(self) -> _Rows:
-        return _Rows(*self._join(self._rows_of))
+    @property
+    def _rows(self) -> Rows:
+        compute = partial(row_statistics, weigh=self.weigh)
+        return self._once("rows", lambda: Rows(*self._in_parts(compute)))
 
-    def _block(self, rows: slice) -> Tensor:
-        return self.weigh(self.scores.rows(rows))
+    def _in_parts(self, compute: Compute) -> tuple[Tensor, ...]:
+        parts = list(self.scores.parts())
+        return in_blocks(compute, self.scores, parts, parameters=self.parameters)
 
-    def _join(self, of_rows: Callable[[slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        return join_blocks(self.scores, lambda rows: self._remember_little(of_rows, rows))
+    def _once(self, name: str, compute: Callable[[], T]) -> T:
+        """Compute once; again when it was read without gradients and is now read with them."""
+        remembered, with_gradients = self._read.get(name, (None, False))
+        if remembered is None or (torch.is_grad_enabled() and not with_gradients):
+            remembered = compute()
+            self._read[name] = remembered, torch.is_grad_enabled()
+        return remembered
 
-    def _remember_little(self, of_rows: Callable[[slice], T], rows: slice) -> T:
-        """Run on one block; for the backward pass recompute the block, do not keep it."""
-        if not torch.is_grad_enabled():
-            return of_rows(rows)
-        return checkpoint(of_rows, rows, use_reentrant=False, preserve_rng_state=False)
 
-    def _rows_of(self, rows: slice) -> _Rows:
-        scores_BHQK = self.scores.rows(rows)
-        weights_BHQK = self.weigh(scores_BHQK)
-        peak_BHQ, peak_key_BHQ = weights_BHQK.max(dim=-1)
-        empty_BHQ = peak_BHQ == 0
-        top_score_BHQ = scores_BHQK.gather(-1, peak_key_BHQ[..., None])[..., 0]
-        lse_BHQ = top_score_BHQ - peak_BHQ.masked_fill(empty_BHQ, 1).log()
-        positive_BHQK = weights_BHQK.masked_fill(weights_BHQK == 0, 1)
-        return _Rows(
-            lse=lse_BHQ.masked_fill(empty_BHQ, -math.inf),
-            peak=peak_BHQ,
-            peak_key=peak_key_BHQ.masked_fill(empty_BHQ, -1),
-            entropy=-(positive_BHQK * positive_BHQK.log()).sum(-1),
-            sum_squares=weights_BHQK.square().sum(-1),
-        )
-
-    def _chosen(self, rows: slice, keys: Tensor | None, offset: int | None) -> Tensor:
-        """The keys whose weight is asked for, broadcastable to (B, H, q, K)."""
-        if keys is None:
-            assert offset is not None
-            return self.scores.key_position() == self.scores.query_position(rows) + offset
-        return keys[:, None, None] if keys.dim() == 2 else cut(keys, rows)
+def _refuse_captured_gradients(reduce: Reduce) -> None:
+    """Say so where a gradient would be lost, as far as Python lets us look."""
+    if not torch.is_grad_enabled():
+        return
+    for cell in getattr(reduce, "__closure__", None) or ():
+        captured = cell.cell_contents
+        if isinstance(captured, Tensor) and captured.requires_grad:
+            raise ValueError(
+                "sweep() sends gradients through the weights only, but reduce uses another tensor "
+                f"of shape {tuple(captured.shape)} that needs one. Detach it, or multiply after "
+                "the sweep."
+            )

@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headwise.ops._impl import Impl, choose
+from headwise.ops._impl import Impl, Number, choose
 from headwise.ops.attended import Attended
+from headwise.ops.checks import check_dropout, check_values
 from headwise.ops.rows import softmax_rows, weighted_values, weighted_values_in_blocks
-from headwise.ops.scores import Fixed, Scores, check_dropout, check_values
+from headwise.ops.scores import Fixed, Scores
 
 
 def uniform_attention(
@@ -27,8 +28,8 @@ def uniform_attention(
     bias: Float[Tensor, "..."] | None = None,
     causal: bool = False,
     lengths: Int[Tensor, " B"] | None = None,
-    scale: float | None = None,
-    dropout: float = 0.0,
+    scale: Number | None = None,
+    dropout: Number = 0.0,
     impl: Impl = "auto",
 ) -> Attended:
     """Average the values of all visible keys. `bias` and `scale` have no meaning and raise.
@@ -47,14 +48,14 @@ def gaussian_attention(
     k: Float[Tensor, "B G K D"],
     v: Float[Tensor, "B G K E"],
     *,
-    offset: float | Sequence[float] = 0.0,
-    std: float = 1.0,
+    offset: Number | Sequence[Number] = 0.0,
+    std: Number = 1.0,
     mask: Bool[Tensor, "..."] | None = None,
     bias: Float[Tensor, "..."] | None = None,
     causal: bool = False,
     lengths: Int[Tensor, " B"] | None = None,
-    scale: float | None = None,
-    dropout: float = 0.0,
+    scale: Number | None = None,
+    dropout: Number = 0.0,
     impl: Impl = "auto",
 ) -> Attended:
     """Attend to a Gaussian window around the query's own position + offset.
@@ -71,7 +72,7 @@ def gaussian_attention(
     _refuse("gaussian_attention", bias, scale)
     if std <= 0:
         raise ValueError(f"std must be above 0, got {std}.")
-    scores = Scores(q, k, mask, None, causal, lengths, fixed=_bell(offset, std, q))
+    scores = Scores(q, k, mask, None, causal, lengths, fixed=_bell(offset, std, q.shape[1]))
     n_queries, n_keys = scores.shape[2:]
     if n_queries != n_keys and not causal:
         raise ValueError(
@@ -81,7 +82,7 @@ def gaussian_attention(
     return _attend("gaussian_attention", scores, v, dropout, impl)
 
 
-def _attend(name: str, scores: Scores, v: Tensor, dropout: float, impl: Impl) -> Attended:
+def _attend(name: str, scores: Scores, v: Tensor, dropout: Number, impl: Impl) -> Attended:
     check_values(scores.k, v)
     check_dropout(dropout)
     chosen = choose(impl, triton_obstacle=f"{name} has no Triton kernel")
@@ -93,22 +94,21 @@ def _same_score(query_Q1: Tensor, key_1K: Tensor) -> Tensor:
     return torch.zeros_like(query_Q1 * key_1K)
 
 
-def _bell(offset: float | Sequence[float], std: float, q: Tensor) -> Fixed:
+def _bell(offset: Number | Sequence[Number], std: Number, heads: int) -> Fixed:
     offsets = [float(offset)] if isinstance(offset, int | float) else [float(x) for x in offset]
-    if len(offsets) not in (1, q.shape[1]):
+    if len(offsets) not in (1, heads):
         raise ValueError(
-            f"offset must be a number or one for each of the {q.shape[1]} heads, "
-            f"got {len(offsets)}."
+            f"offset must be a number or one for each of the {heads} heads, got {len(offsets)}."
         )
 
-    def score(query_Q1: Tensor, key_1K: Tensor) -> Tensor:
-        offset_H11 = torch.tensor(offsets, device=q.device, dtype=torch.float64)[:, None, None]
+    def score(query_Q1: Tensor, key_1K: Tensor) -> Tensor:  # holds on to no tensor of the call
+        offset_H11 = torch.tensor(offsets, device=key_1K.device, dtype=torch.float64)[:, None, None]
         return -((key_1K - query_Q1 - offset_H11) ** 2) / (2 * std**2)
 
     return score
 
 
-def _refuse(name: str, bias: Tensor | None, scale: float | None) -> None:
+def _refuse(name: str, bias: Tensor | None, scale: Number | None) -> None:
     given = "bias" if bias is not None else "scale" if scale is not None else None
     if given:
         raise ValueError(f"{name} does not look at scores, so it takes no {given}=.")

@@ -1,18 +1,31 @@
 """What every op shares: rows of weights from rows of scores, and the sum of values under them."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout as drop
-from torch.utils.checkpoint import checkpoint
 
-from headwise.ops.attended import Weigh
-from headwise.ops.scores import Scores, spread_groups
+from headwise.ops._impl import Number
+from headwise.ops.blocks import Block, in_blocks
+from headwise.ops.scores import Scores, multiply_groups
+
+PLAIN_ELEMENTS = 2**22  # weights that autograd may keep, 16 MB in float32: computing again is slower
+
+# (scores, -inf where masked; the op's own tensors) -> weights, one row at a time
+Weigh = Callable[..., Tensor]
 
 
 def softmax_rows(scores_XK: Tensor) -> Tensor:
     """Softmax over keys; a row of nothing but -inf gives zeros and zero gradient."""
+    if scores_XK.device.type == "cpu" and not torch.compiler.is_compiling():
+        # A row that sees nothing comes out as NaN, and so does a row with a NaN score. Looking is
+        # cheap where it does not make the host wait; and nearly always there is none.
+        weights_XK = scores_XK.softmax(dim=-1)
+        if not bool(weights_XK.detach()[..., 0].isnan().any()):
+            return weights_XK
     empty_X1 = scores_XK.amax(dim=-1, keepdim=True) == -math.inf
     return scores_XK.masked_fill(empty_X1, 0).softmax(dim=-1).masked_fill(empty_X1, 0)
 
@@ -27,35 +40,35 @@ def hide(scores: Tensor, mask: Tensor | None) -> Tensor:
     return scores.masked_fill(~mask, -math.inf)
 
 
-def weighted_values(scores: Scores, weigh: Weigh, v: Tensor, *, dropout: float) -> Tensor:
+def weighted_values(
+    scores: Scores, weigh: Weigh, v: Tensor, *parameters: Tensor, dropout: Number
+) -> Tensor:
     """The definition of attention: weigh every row, drop some weights, sum the values."""
-    return _weighted_rows(scores, weigh, v, dropout, slice(None))
+    weights_BHQK = drop(weigh(scores.rows(), *parameters), p=dropout)
+    return multiply_groups(weights_BHQK, v.to(weights_BHQK.dtype)).to(v.dtype)
 
 
-def weighted_values_in_blocks(scores: Scores, weigh: Weigh, v: Tensor, *, dropout: float) -> Tensor:
-    """The same in O(n) memory: blocks of queries, recomputed one at a time in the backward pass."""
-    blocks = list(scores.blocks())
-    if len(blocks) <= 1:
-        return weighted_values(scores, weigh, v, dropout=dropout)
-    outs = [
-        checkpoint(
-            _weighted_rows,
-            scores,
-            weigh,
-            v,
-            dropout,
-            rows,
-            use_reentrant=False,
-            preserve_rng_state=dropout > 0,
-        )
-        for rows in blocks
-    ]
-    return torch.cat(outs, dim=2)
+def weighted_values_in_blocks(
+    scores: Scores, weigh: Weigh, v: Tensor, *parameters: Tensor, dropout: Number
+) -> Tensor:
+    """The same in O(n) memory: parts of the call, computed again in the backward pass."""
+    parts = list(scores.parts())
+    if len(parts) <= 1 or math.prod(scores.shape) <= PLAIN_ELEMENTS:
+        return weighted_values(scores, weigh, v, *parameters, dropout=dropout)
+    # One seed a call, from which every part draws the same in both passes.
+    seed = int(torch.randint(2**62, ())) if dropout else 0
+    compute = partial(_weighted_rows, weigh=weigh, dropout=dropout, seed=seed)
+    return in_blocks(compute, scores, parts, v=v, parameters=parameters)[0]
 
 
-def _weighted_rows(scores: Scores, weigh: Weigh, v: Tensor, dropout: float, rows: slice) -> Tensor:
-    weights_BHQK = weigh(scores.rows(rows))
+def _weighted_rows(block: Block, *, weigh: Weigh, dropout: Number, seed: int) -> tuple[Tensor]:
+    assert block.v is not None
+    n_keys = block.scores.reach()
+    weights_BHQK = weigh(block.scores.up_to(n_keys).rows(), *block.parameters)
     if dropout:
-        weights_BHQK = drop(weights_BHQK, p=dropout)
-    v_BHKE = spread_groups(v, scores.shape[1]).to(weights_BHQK.dtype)
-    return (weights_BHQK @ v_BHKE).to(v.dtype)
+        seed = hash((seed, *(chosen.start for chosen in block.part))) % 2**63
+        rng = torch.Generator(weights_BHQK.device).manual_seed(seed)
+        kept_BHQK = torch.empty_like(weights_BHQK).bernoulli_(1 - dropout, generator=rng)
+        weights_BHQK = weights_BHQK * kept_BHQK.div_(1 - dropout)
+    v_BGKE = block.v[:, :, :n_keys].to(weights_BHQK.dtype)
+    return (multiply_groups(weights_BHQK, v_BGKE).to(block.v.dtype),)

@@ -1,15 +1,42 @@
-"""The scores of one attention call, computed in blocks of queries, never as a whole."""
+"""The scores of one attention call, computed for parts of it, never as a whole."""
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-BLOCK_ELEMENTS = 2**22  # scores held at once: 16 MB in float32
+from headwise.ops._impl import Number
+from headwise.ops.checks import check_bias, check_lengths, check_mask, check_queries_and_keys
+
+BLOCK_ELEMENTS = 2**20  # scores held at once: 4 MB in float32; larger falls out of the caches
+BLOCK_ROWS = 128  # queries of a head taken together where possible: fewer, and keys are read often
 
 Fixed = Callable[[Tensor, Tensor], Tensor]  # (query position, key position) -> score
+
+
+class Part(NamedTuple):
+    """Some queries of some heads of some batch items."""
+
+    batch: slice
+    heads: slice
+    rows: slice
+
+    def of(self, broadcastable: Tensor) -> Tensor:
+        """This part of something broadcastable to (B, H, Q, ...)."""
+        for axis, chosen in ((-4, self.batch), (-3, self.heads), (-2, self.rows)):
+            if broadcastable.dim() >= -axis and broadcastable.shape[axis] > 1:
+                broadcastable = broadcastable[(..., chosen, *[slice(None)] * (-axis - 1))]
+        return broadcastable
+
+    def of_keys(self, shared_BGKD: Tensor, num_heads: int) -> Tensor:
+        """The keys or values that these heads, out of so many, look at."""
+        group = num_heads // shared_BGKD.shape[1]
+        return shared_BGKD[self.batch, self.heads.start // group : -(-self.heads.stop // group)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,14 +54,15 @@ class Scores:
     bias: Tensor | None = None
     causal: bool = False
     lengths: Tensor | None = None
-    scale: float | None = None
+    scale: Number | None = None
     fixed: Fixed | None = None
+    first: int | None = None  # the first query's position, where it is not as said above
 
     def __post_init__(self) -> None:
-        _check_queries_and_keys(self.q, self.k)
-        _check_mask(self.mask, self.shape)
-        _check_bias(self.bias, self.shape)
-        _check_lengths(self.lengths, self.shape)
+        check_queries_and_keys(self.q, self.k)
+        check_mask(self.mask, self.shape)
+        check_bias(self.bias, self.shape)
+        check_lengths(self.lengths, self.shape)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -48,16 +76,22 @@ class Scores:
         return torch.promote_types(self.q.dtype, torch.float32)
 
     @property
-    def multiplier(self) -> float:
+    def multiplier(self) -> Number:
         """The scale, 1/sqrt(D) unless one was given."""
         return 1 / math.sqrt(self.q.shape[-1]) if self.scale is None else self.scale
 
+    @property
+    def first_position(self) -> int:
+        """Where the first query stands among the keys."""
+        if self.first is not None:
+            return self.first
+        n_queries, n_keys = self.shape[2:]
+        return n_keys - n_queries if self.causal else 0
+
     def query_position(self, rows: slice = slice(None)) -> Tensor:
         """Where each query stands among the keys, shape (q, 1)."""
-        n_queries, n_keys = self.shape[2:]
-        shift = n_keys - n_queries if self.causal else 0
-        position_Q = torch.arange(shift, shift + n_queries, device=self.q.device)
-        return position_Q[rows, None]
+        first, n_queries = self.first_position, self.shape[2]
+        return torch.arange(first, first + n_queries, device=self.q.device)[rows, None]
 
     def key_position(self) -> Tensor:
         """Shape (1, K)."""
@@ -66,27 +100,77 @@ class Scores:
     def blocks(self) -> Iterator[slice]:
         """Ranges of queries whose scores fit a block; one empty range when there are no queries."""
         batch, heads, n_queries, n_keys = self.shape
-        step = max(1, BLOCK_ELEMENTS // max(1, batch * heads * n_keys))
-        for start in range(0, max(1, n_queries), step):
-            yield slice(start, min(start + step, n_queries))
+        yield from _ranges(n_queries, BLOCK_ELEMENTS // max(1, batch * heads * n_keys))
+
+    def parts(self) -> Iterator[Part]:
+        """Parts whose scores fit a block: few heads with many queries before the reverse."""
+        batch, heads, n_queries, n_keys = self.shape
+        least = max(1, min(n_queries, BLOCK_ROWS) * n_keys)
+        items = max(1, min(batch, BLOCK_ELEMENTS // (heads * least)))
+        group = heads // self.k.shape[1]
+        together = heads
+        if items == 1 and self.fixed is None:  # fixed scores come for all heads at once
+            together = min(heads, max(1, BLOCK_ELEMENTS // (least * group)) * group)
+        rows = BLOCK_ELEMENTS // max(1, items * together * n_keys)
+        ranges = _ranges(batch, items), _ranges(heads, together), _ranges(n_queries, rows)
+        yield from (Part(*part) for part in product(*ranges))
+
+    def all_heads(self, rows: slice = slice(None)) -> Part:
+        """These queries of every head."""
+        batch, heads, n_queries, _ = self.shape
+        return Part(slice(0, batch), slice(0, heads), slice(*rows.indices(n_queries)))
+
+    def part(self, part: Part) -> "Scores":
+        """The same call with these queries only."""
+        return replace(
+            self,
+            q=self.q[part],
+            k=part.of_keys(self.k, self.shape[1]),
+            mask=None if self.mask is None else part.of(self.mask),
+            bias=None if self.bias is None else part.of(self.bias),
+            lengths=None if self.lengths is None else self.lengths[part.batch],
+            first=self.first_position + part.rows.start,
+        )
+
+    def widened(self) -> "Scores":
+        """The same with q and k in the dtype scores are computed in."""
+        return replace(self, q=self.q.to(self.dtype), k=self.k.to(self.dtype))
+
+    def reach(self) -> int:
+        """How many keys, from the first, can matter to any query; at least one."""
+        n_queries, n_keys = self.shape[2:]
+        seen = self.first_position + n_queries if self.causal else n_keys
+        return max(1, min(seen, n_keys))
+
+    def up_to(self, n_keys: int) -> "Scores":
+        """The same with the first keys only, and queries where they were."""
+        if n_keys == self.shape[3]:
+            return self
+        mask, bias = (
+            x if x is None or x.shape[-1] == 1 else x[..., :n_keys] for x in (self.mask, self.bias)
+        )
+        first = self.first_position
+        return replace(self, k=self.k[:, :, :n_keys], mask=mask, bias=bias, first=first)
 
     def rows(self, rows: slice = slice(None)) -> Tensor:
         """Scores of some queries, (B, H, q, K), with -inf where a key may not be attended."""
-        scores_BHQK = self._raw(rows)
+        if rows != slice(None):
+            return self.part(self.all_heads(rows)).rows()
+        scores_BHQK = self._raw()
         if self.bias is not None:
-            scores_BHQK = scores_BHQK + cut(self.bias, rows).to(self.dtype)
-        visible = self.visible(rows)
+            scores_BHQK = scores_BHQK + self.bias.to(self.dtype)
+        visible = self.visible()
         return scores_BHQK if visible is None else scores_BHQK.masked_fill(~visible, -math.inf)
 
-    def visible(self, rows: slice = slice(None)) -> Tensor | None:
-        """Which keys may be attended, broadcastable to (B, H, q, K); None when all may."""
+    def visible(self) -> Tensor | None:
+        """Which keys may be attended, broadcastable to (B, H, Q, K); None when all may."""
         parts: list[Tensor] = []
         if self.mask is not None:
-            parts.append(cut(self.mask, rows))
+            parts.append(self.mask)
         if self.lengths is not None:
             parts.append((self.key_position() < self.lengths[:, None])[:, None, None])
         if self.causal:
-            parts.append((self.key_position() <= self.query_position(rows))[None, None])
+            parts.append((self.key_position() <= self.query_position())[None, None])
         if not parts:
             return None
         visible = parts[0]
@@ -94,35 +178,34 @@ class Scores:
             visible = visible & part
         return visible
 
-    def _raw(self, rows: slice) -> Tensor:
-        q_BHQD = self.q[:, :, rows].to(self.dtype)
+    def _raw(self) -> Tensor:
         if self.fixed is not None:
-            score = self.fixed(self.query_position(rows), self.key_position()).to(self.dtype)
-            return score.expand(*q_BHQD.shape[:3], self.shape[3])
-        k_BHKD = spread_groups(self.k, self.shape[1]).to(self.dtype)
-        return (q_BHQD * self.multiplier) @ k_BHKD.transpose(-1, -2)
+            score = self.fixed(self.query_position(), self.key_position()).to(self.dtype)
+            return score.expand(self.shape)
+        q_BHQD, k_BGKD = self.q.to(self.dtype), self.k.to(self.dtype)
+        return multiply_groups(q_BHQD * self.multiplier, k_BGKD.transpose(-1, -2))
 
 
-def join_blocks(
-    scores: Scores, compute: Callable[[slice], tuple[Tensor, ...]]
-) -> tuple[Tensor, ...]:
-    """Each result of `compute(rows)`, (B, H, q, ...), for all queries together.
+def multiply_groups(rows_BHQX: Tensor, shared_BGXY: Tensor) -> Tensor:
+    """Matrix products, (B, H, Q, Y), where consecutive heads share a right-hand side.
 
-    Results are copied into tensors made once. Kept as they are, small ones would be carved out of
-    the memory a block has freed, the next block would not fit there, and memory would grow block
-    by block until it equals that of the whole matrix.
+    In the dtype of its arguments, also under autocast.
     """
-    whole: tuple[Tensor, ...] = ()
-    for rows in scores.blocks():
-        parts = compute(rows)
-        if not whole:
-            queries = scores.shape[2]
-            whole = tuple(
-                part.new_empty(*part.shape[:2], queries, *part.shape[3:]) for part in parts
-            )
-        for full, part in zip(whole, parts, strict=True):
-            full[:, :, rows] = part
-    return whole
+    batch, heads, n_rows, width = rows_BHQX.shape
+    groups = shared_BGXY.shape[1]
+    with full_precision(rows_BHQX):
+        if groups == heads:
+            return rows_BHQX @ shared_BGXY
+        stacked = rows_BHQX.reshape(batch, groups, heads // groups * n_rows, width)
+        return (stacked @ shared_BGXY).view(batch, heads, n_rows, shared_BGXY.shape[-1])
+
+
+def full_precision(tensor: Tensor) -> AbstractContextManager[object]:
+    """No autocast on the tensor's device: bfloat16 scores would select and rank other keys."""
+    kind = tensor.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
 
 
 def spread_groups(shared_BGKD: Tensor, num_heads: int) -> Tensor:
@@ -135,81 +218,7 @@ def spread_groups(shared_BGKD: Tensor, num_heads: int) -> Tensor:
     )
 
 
-def cut(broadcastable: Tensor, rows: slice) -> Tensor:
-    """The queries `rows` of something broadcastable to (B, H, Q, K)."""
-    has_queries = broadcastable.dim() >= 2 and broadcastable.shape[-2] > 1
-    return broadcastable[..., rows, :] if has_queries else broadcastable
-
-
-def _check_queries_and_keys(q: Tensor, k: Tensor) -> None:
-    if q.dim() != 4 or k.dim() != 4:
-        raise ValueError(
-            "q, k and v must have the axes (batch, heads, positions, width), "
-            f"got q {tuple(q.shape)} and k {tuple(k.shape)}."
-        )
-    if not q.is_floating_point() or q.dtype != k.dtype:
-        raise ValueError(
-            f"q, k and v must share one floating-point dtype, got {q.dtype} and {k.dtype}."
-        )
-    if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[1] % max(1, k.shape[1]):
-        raise ValueError(
-            "q and k must agree in batch and width, and the heads of q be a multiple of those "
-            f"of k; got q {tuple(q.shape)} and k {tuple(k.shape)}."
-        )
-    if k.shape[2] == 0:
-        raise ValueError("There are no keys to attend to: k has 0 positions.")
-
-
-def check_values(k: Tensor, v: Tensor) -> None:
-    """Values must match the keys in all but width."""
-    if v.dim() != 4 or v.shape[:3] != k.shape[:3] or v.dtype != k.dtype:
-        raise ValueError(
-            "k and v must agree in batch, heads, positions and dtype, "
-            f"got k {tuple(k.shape)} {k.dtype} and v {tuple(v.shape)} {v.dtype}."
-        )
-
-
-def check_dropout(dropout: float) -> None:
-    """A probability below one."""
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}.")
-
-
-def _check_mask(mask: Tensor | None, shape: tuple[int, ...]) -> None:
-    if mask is None:
-        return
-    if mask.dtype != torch.bool:
-        raise ValueError(
-            f"mask must be boolean, True where a query may attend, got {mask.dtype}. "
-            "Give an additive mask as bias=, or compare it: mask=(additive == 0)."
-        )
-    _check_broadcast("mask", mask, shape)
-
-
-def _check_bias(bias: Tensor | None, shape: tuple[int, ...]) -> None:
-    if bias is None:
-        return
-    if not bias.is_floating_point():
-        raise ValueError(f"bias must be floating-point, got {bias.dtype}. A boolean is a mask=.")
-    _check_broadcast("bias", bias, shape)
-
-
-def _check_broadcast(name: str, given: Tensor, shape: tuple[int, ...]) -> None:
-    sizes = (1,) * (4 - given.dim()) + tuple(given.shape)
-    if given.dim() > 4 or any(
-        size not in (1, full) for size, full in zip(sizes, shape, strict=True)
-    ):
-        raise ValueError(
-            f"{name} must broadcast to (batch, heads, queries, keys) = {shape}, "
-            f"got {tuple(given.shape)}."
-        )
-
-
-def _check_lengths(lengths: Tensor | None, shape: tuple[int, ...]) -> None:
-    if lengths is None:
-        return
-    if lengths.shape != shape[:1] or lengths.is_floating_point() or lengths.dtype == torch.bool:
-        raise ValueError(
-            f"lengths must hold one integer a batch item, shape ({shape[0]},), "
-            f"got {tuple(lengths.shape)} of {lengths.dtype}."
-        )
+def _ranges(total: int, step: int) -> list[slice]:
+    """0 to total in steps of at least 1; one empty range when there is nothing."""
+    step = max(1, step)
+    return [slice(i, min(i + step, total)) for i in range(0, max(1, total), step)]

@@ -10,10 +10,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from headwise.ops._impl import Impl, choose
+from headwise.ops._impl import Impl, Number, choose
 from headwise.ops.attended import Attended
+from headwise.ops.checks import check_dropout, check_values
 from headwise.ops.rows import softmax_rows, weighted_values, weighted_values_in_blocks
-from headwise.ops.scores import Scores, check_dropout, check_values, spread_groups
+from headwise.ops.scores import Scores, spread_groups
 
 
 def softmax_attention(
@@ -25,8 +26,8 @@ def softmax_attention(
     bias: Float[Tensor, "..."] | None = None,
     causal: bool = False,
     lengths: Int[Tensor, " B"] | None = None,
-    scale: float | None = None,
-    dropout: float = 0.0,
+    scale: Number | None = None,
+    dropout: Number = 0.0,
     impl: Impl = "auto",
 ) -> Attended:
     """Attend with softmax weights. See `headwise.ops` for the arguments all ops share.
@@ -52,7 +53,7 @@ def softmax_attention(
     return Attended(out, scores, softmax_rows)
 
 
-def _fused(scores: Scores, v: Tensor, dropout: float) -> Tensor:
+def _fused(scores: Scores, v: Tensor, dropout: Number) -> Tensor:
     """PyTorch's kernel, with the mask it is fast with, and zeros for queries that see nothing."""
     n_queries, n_keys = scores.shape[2:]
     k_BHKD, v_BHKE = (spread_groups(x, scores.shape[1]) for x in (scores.k, v))

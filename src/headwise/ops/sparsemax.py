@@ -3,15 +3,19 @@
 sparsemax(s) = argmin_p ||p - s||^2   with p >= 0 and sum(p) = 1
 """
 
+from functools import partial
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headwise.ops._impl import Impl, choose
+from headwise.ops._impl import Impl, Number, choose
 from headwise.ops.attended import Attended
-from headwise.ops.entmax import entmax_gradient
+from headwise.ops.checks import check_dropout, check_values
 from headwise.ops.rows import hide, weighted_values, weighted_values_in_blocks
-from headwise.ops.scores import Scores, check_dropout, check_values
+from headwise.ops.scores import Scores
+from headwise.ops.sparse_rows import sparse_rows
+from headwise.ops.threshold import solve
 
 
 def sparsemax(
@@ -26,7 +30,7 @@ def sparsemax(
     >>> sparsemax(torch.tensor([0.6, 0.2, -1.0]))
     tensor([0.7000, 0.3000, 0.0000])
     """
-    return _sparsemax_rows(hide(scores, mask)).to(scores.dtype)
+    return sparse_rows(hide(scores, mask), 2, solve=_project).to(scores.dtype)
 
 
 def sparsemax_attention(
@@ -38,8 +42,8 @@ def sparsemax_attention(
     bias: Float[Tensor, "..."] | None = None,
     causal: bool = False,
     lengths: Int[Tensor, " B"] | None = None,
-    scale: float | None = None,
-    dropout: float = 0.0,
+    scale: Number | None = None,
+    dropout: Number = 0.0,
     impl: Impl = "auto",
 ) -> Attended:
     """Attend with sparsemax weights. See `headwise.ops` for the arguments all ops share."""
@@ -47,29 +51,19 @@ def sparsemax_attention(
     check_values(k, v)
     check_dropout(dropout)
     chosen = choose(impl, triton_obstacle="sparsemax_attention has no Triton kernel")
+    weigh = partial(
+        sparse_rows, alpha=2, solve=_project_sorted if chosen == "reference" else _project
+    )
     attend = weighted_values if chosen == "reference" else weighted_values_in_blocks
-    out = attend(scores, _sparsemax_rows, v, dropout=dropout)
-    return Attended(out, scores, _sparsemax_rows, exponential=False)
+    return Attended(attend(scores, weigh, v, dropout=dropout), scores, weigh, exponential=False)
 
 
-def _sparsemax_rows(scores_XK: Tensor) -> Tensor:
-    return _Sparsemax.apply(scores_XK)  # pyright: ignore[reportReturnType]
+def _project(scores_XK: Tensor, alpha: Number | Tensor) -> Tensor:
+    return solve(scores_XK, 1)
 
 
-class _Sparsemax(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, scores_XK: Tensor) -> Tensor:  # pyright: ignore
-        weights_XK = _project(scores_XK)
-        ctx.save_for_backward(weights_XK)
-        return weights_XK
-
-    @staticmethod
-    def backward(ctx, grad_XK: Tensor) -> Tensor:  # pyright: ignore
-        (weights_XK,) = ctx.saved_tensors
-        return entmax_gradient(grad_XK, (weights_XK > 0).to(grad_XK.dtype))
-
-
-def _project(scores_XK: Tensor) -> Tensor:
+def _project_sorted(scores_XK: Tensor, alpha: Number | Tensor) -> Tensor:
+    """The definition: a key is in the support if those above it leave room for it."""
     top_X1 = scores_XK.amax(dim=-1, keepdim=True)
     empty_X1 = top_X1 == -torch.inf
     # Relative to the largest score, so that large scores cost no precision.

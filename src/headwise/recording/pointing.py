@@ -63,7 +63,7 @@ class Pointing:
         """{label: {site: share of hits, one value a head}}, and start afresh."""
         shares = {
             label: {
-                site: (hits_H / self._queries[label, site]).tolist()
+                site: (hits_H.double() / self._queries[label, site]).tolist()
                 for site, hits_H in per_site.items()
             }
             for label, per_site in self._hits.items()

@@ -136,7 +136,8 @@ class Profile:
 
     def _measures(self, sums: _Sums) -> dict[str, list[float | int | None]]:
         best_H = sums.hits.argmax(dim=1)
-        share_H = sums.hits.gather(1, best_H[:, None])[:, 0] / sums.chances[best_H].clamp(min=1)
+        best_hits_H = sums.hits.gather(1, best_H[:, None])[:, 0]
+        share_H = best_hits_H.double() / sums.chances[best_H].clamp(min=1)
         empty = (sums.queries == 0).tolist()
         columns = {
             "confidence": (sums.peak / sums.queries).tolist(),

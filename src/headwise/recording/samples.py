@@ -10,7 +10,7 @@ from torch import Tensor
 from headwise.ops.attended import Attended
 from headwise.sites import Site
 
-Sparse = list[list[list[list[float]]]]  # head, query, strongest keys, [key, weight]
+Sparse = list[list[list[list[int | float]]]]  # head, query, strongest keys, [key, weight]
 
 
 @dataclass

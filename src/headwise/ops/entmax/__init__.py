@@ -8,19 +8,22 @@ from functools import partial
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headwise.ops._impl import Impl, choose
+from headwise.ops._impl import Impl, Number, choose
 from headwise.ops.attended import Attended
-from headwise.ops.entmax.reference import entmax_gradient, entmax_rows
+from headwise.ops.checks import check_dropout, check_values
+from headwise.ops.entmax import reference
 from headwise.ops.rows import hide, weighted_values, weighted_values_in_blocks
-from headwise.ops.scores import Scores, check_dropout, check_values
+from headwise.ops.scores import Scores
+from headwise.ops.sparse_rows import sparse_rows
+from headwise.ops.threshold import solve
 
-__all__ = ["entmax", "entmax_attention", "entmax_gradient"]
+__all__ = ["entmax", "entmax_attention"]
 
 
 def entmax(
     scores: Float[Tensor, "*rows K"],
     *,
-    alpha: float | Float[Tensor, "..."] = 1.5,
+    alpha: Number | Float[Tensor, "..."] = 1.5,
     mask: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*rows K"]:
     """Alpha-entmax weights of each row of scores.
@@ -35,7 +38,7 @@ def entmax(
     tensor([0.8146, 0.1621, 0.0233, 0.0000, 0.0000])
     """
     _check_alpha(alpha)
-    return entmax_rows(hide(scores, mask), alpha).to(scores.dtype)
+    return sparse_rows(hide(scores, mask), alpha, solve=_solve).to(scores.dtype)
 
 
 def entmax_attention(
@@ -43,13 +46,13 @@ def entmax_attention(
     k: Float[Tensor, "B G K D"],
     v: Float[Tensor, "B G K E"],
     *,
-    alpha: float | Float[Tensor, ""] | Float[Tensor, " H"] = 1.5,
+    alpha: Number | Float[Tensor, ""] | Float[Tensor, " H"] = 1.5,
     mask: Bool[Tensor, "..."] | None = None,
     bias: Float[Tensor, "..."] | None = None,
     causal: bool = False,
     lengths: Int[Tensor, " B"] | None = None,
-    scale: float | None = None,
-    dropout: float = 0.0,
+    scale: Number | None = None,
+    dropout: Number = 0.0,
     impl: Impl = "auto",
 ) -> Attended:
     """Attend with alpha-entmax weights; `alpha` a number, or a tensor with one value a head."""
@@ -57,22 +60,34 @@ def entmax_attention(
     scores = Scores(q, k, mask, bias, causal, lengths, scale)
     check_values(k, v)
     check_dropout(dropout)
-    weigh = partial(entmax_rows, alpha=_per_head(alpha, scores.shape[1]))
     chosen = choose(impl, triton_obstacle="entmax_attention has no Triton kernel")
+    weigh = partial(sparse_rows, solve=reference.solve if chosen == "reference" else _solve)
+    parameters: tuple[Tensor, ...] = ()
+    if isinstance(alpha, Tensor):
+        parameters = (_per_head(alpha, scores.shape[1]),)
+    else:
+        weigh = partial(weigh, alpha=alpha)
     attend = weighted_values if chosen == "reference" else weighted_values_in_blocks
-    out = attend(scores, weigh, v, dropout=dropout)
-    return Attended(out, scores, weigh, exponential=False)
+    out = attend(scores, weigh, v, *parameters, dropout=dropout)
+    return Attended(out, scores, weigh, exponential=False, parameters=parameters)
 
 
-def _check_alpha(alpha: float | Tensor) -> None:
+def _solve(scores_XK: Tensor, alpha: Number | Tensor) -> Tensor:
+    """By Newton's method up to alpha = 2, above which its steps may go too far."""
+    if bool((alpha > 2).any() if isinstance(alpha, Tensor) else alpha > 2):
+        return reference.solve(scores_XK, alpha)
+    return solve(scores_XK, 1 / (alpha - 1))
+
+
+def _check_alpha(alpha: Number | Tensor) -> None:
     if bool((alpha <= 1).any() if isinstance(alpha, Tensor) else alpha <= 1):
         raise ValueError(
             f"alpha must be above 1, got {alpha}. At 1 entmax is softmax: use softmax_attention."
         )
 
 
-def _per_head(alpha: float | Tensor, num_heads: int) -> float | Tensor:
-    if not isinstance(alpha, Tensor) or alpha.dim() == 0:
+def _per_head(alpha: Tensor, num_heads: int) -> Tensor:
+    if alpha.dim() == 0:
         return alpha
     if alpha.shape != (num_heads,):
         raise ValueError(

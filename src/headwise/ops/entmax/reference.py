@@ -1,55 +1,21 @@
 """The definition every other implementation is tested against. Clear before fast."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from headwise.ops._impl import Number
+
 HALVINGS = 50  # of an interval of length 1: below float64's resolution of the weights
 
 
-def entmax_rows(scores_XK: Tensor, alpha: float | Tensor) -> Tensor:
+def solve(scores_XK: Tensor, alpha: Number | Tensor) -> Tensor:
     """Weights of each row; alpha a number or a tensor broadcastable against (…, 1)."""
     if not isinstance(alpha, Tensor):
         alpha = scores_XK.new_tensor(alpha)
-    return _Entmax.apply(scores_XK, alpha.to(scores_XK.dtype))  # pyright: ignore
-
-
-def entmax_gradient(grad_XK: Tensor, slope_XK: Tensor) -> Tensor:
-    """dL/ds = u (dL/dw - sum(u dL/dw) / sum(u)), with u = w^(2 - alpha) on the support."""
-    total_X1 = slope_XK.sum(-1, keepdim=True)
-    mean_X1 = (slope_XK * grad_XK).sum(-1, keepdim=True) / total_X1.clamp(min=1e-30)
-    return slope_XK * (grad_XK - mean_X1)
-
-
-class _Entmax(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, scores_XK: Tensor, alpha: Tensor) -> Tensor:
-        exact = alpha.dim() == 0 and alpha.item() == 1.5
-        weights_XK = _solve_sorted(scores_XK) if exact else _solve_by_halving(scores_XK, alpha)
-        ctx.save_for_backward(weights_XK, alpha)
-        return weights_XK
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None]:
-        weights_XK, alpha = ctx.saved_tensors
-        (grad_XK,) = grads
-        support_XK = weights_XK > 0
-        slope_XK = torch.where(support_XK, weights_XK ** (2 - alpha), 0)
-        grad_scores_XK = entmax_gradient(grad_XK, slope_XK)
-        if not ctx.needs_input_grad[1]:
-            return grad_scores_XK, None
-        change_XK = _change_with_alpha(weights_XK, slope_XK, alpha)
-        return grad_scores_XK, (grad_XK * change_XK).sum_to_size(alpha.shape)
-
-
-def _change_with_alpha(weights_XK: Tensor, slope_XK: Tensor, alpha: Tensor) -> Tensor:
-    """dw/dalpha (Correia et al., 2019, Proposition 1)."""
-    tilted_XK = slope_XK / slope_XK.sum(-1, keepdim=True).clamp(min=1e-30)
-    surprise_XK = torch.special.entr(weights_XK)  # -w log w
-    spread_XK = surprise_XK - tilted_XK * surprise_XK.sum(-1, keepdim=True)
-    return (weights_XK - tilted_XK) / (alpha - 1) ** 2 + spread_XK / (alpha - 1)
+    exact = alpha.dim() == 0 and alpha.item() == 1.5
+    return _solve_sorted(scores_XK) if exact else _solve_by_halving(scores_XK, alpha)
 
 
 def _solve_by_halving(scores_XK: Tensor, alpha: Tensor) -> Tensor:
@@ -59,7 +25,6 @@ def _solve_by_halving(scores_XK: Tensor, alpha: Tensor) -> Tensor:
     rise_XK = (alpha - 1) * (scores_XK - top_X1.masked_fill(empty_X1, 0))
     low_X1 = torch.full_like(top_X1, -1) * torch.ones_like(rise_XK[..., :1])
     width = 1.0
-    weights_XK = _weights_above(rise_XK, low_X1, alpha)
     for _ in range(HALVINGS):
         width /= 2
         weights_XK = _weights_above(rise_XK, low_X1 + width, alpha)
@@ -78,9 +43,8 @@ def _solve_sorted(scores_XK: Tensor) -> Tensor:
     """alpha = 1.5 exactly: sort, then solve a quadratic for every possible support size."""
     top_X1 = scores_XK.amax(dim=-1, keepdim=True)
     empty_X1 = top_X1 == -math.inf
-    rise_XK = ((scores_XK - top_X1.masked_fill(empty_X1, 0)) / 2).clamp(
-        min=-2
-    )  # below -1: weight 0
+    rise_XK = (scores_XK - top_X1.masked_fill(empty_X1, 0)) / 2
+    rise_XK = rise_XK.clamp(min=-2)  # below -1: weight 0
     sorted_XK = rise_XK.sort(dim=-1, descending=True).values
     size_K = torch.arange(1, scores_XK.shape[-1] + 1, device=scores_XK.device)
     mean_XK = sorted_XK.cumsum(-1) / size_K

@@ -12,10 +12,11 @@ from typing import Literal, get_args
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headwise.ops._impl import Impl, choose
+from headwise.ops._impl import Impl, Number, choose
 from headwise.ops.attended import Attended
+from headwise.ops.checks import check_dropout, check_values
 from headwise.ops.rows import hide, weighted_values, weighted_values_in_blocks
-from headwise.ops.scores import Scores, check_dropout, check_values
+from headwise.ops.scores import Scores
 from headwise.ops.topk import reference
 from headwise.ops.topk.cpu import sparse_values, sparse_values_obstacle
 
@@ -58,8 +59,8 @@ def topk_attention(
     bias: Float[Tensor, "..."] | None = None,
     causal: bool = False,
     lengths: Int[Tensor, " B"] | None = None,
-    scale: float | None = None,
-    dropout: float = 0.0,
+    scale: Number | None = None,
+    dropout: Number = 0.0,
     impl: Impl = "auto",
 ) -> Attended:
     """Attend to the `keep` best keys of each query. `keep` and `ties` as in `topk`.

@@ -18,6 +18,7 @@ from torch.nn.functional import dropout as drop
 from torch.nn.functional import embedding_bag, pad
 from torch.utils.checkpoint import checkpoint
 
+from headwise.ops._impl import Number
 from headwise.ops.rows import softmax_rows
 from headwise.ops.scores import Scores, spread_groups
 from headwise.ops.topk import reference
@@ -51,7 +52,7 @@ def sparse_values_obstacle(scores: Scores, keep: int) -> str | None:
     return None
 
 
-def sparse_values(scores: Scores, v: Tensor, *, keep: int, ties: str, dropout: float) -> Tensor:
+def sparse_values(scores: Scores, v: Tensor, *, keep: int, ties: str, dropout: Number) -> Tensor:
     """Sum the values of the kept keys of every query, (B, H, Q, E). Differentiable once.
 
     With ties="all" nothing bounds how many keys a query keeps, so a block of queries in which one
@@ -85,7 +86,9 @@ def _choose(scores: Scores, keep: int, ties: str, step: int) -> _Choice:
     # once, instead of in every block
     q_BHQD, k_BGKD = scores.q.to(scores.dtype), scores.k.to(scores.dtype)
     scores = replace(scores, q=q_BHQD, k=spread_groups(k_BGKD, scores.shape[1]))
-    blocks: list[tuple[Tensor, Tensor]] = []
+    # Made once: small tensors in between would keep the memory of a block from being used again.
+    key_whole = torch.empty(*scores.shape[:3], keep, dtype=torch.int32)
+    score_whole = torch.empty(*scores.shape[:3], keep, dtype=scores.dtype)
     overfull: list[bool] = []
     for start in range(0, scores.shape[2], step):
         rows = slice(start, start + step)
@@ -99,9 +102,8 @@ def _choose(scores: Scores, keep: int, ties: str, step: int) -> _Choice:
         elif tied:
             score_BHQR.fill_(-math.inf)  # the dense block will take this one's place
         overfull.append(tied and ties == "all")
-        blocks.append((key_BHQR.int(), score_BHQR))
-    key_BHQR, score_BHQR = (torch.cat(part, dim=2) for part in zip(*blocks, strict=True))
-    return _Choice(key_BHQR, score_BHQR, overfull)
+        key_whole[:, :, rows], score_whole[:, :, rows] = key_BHQR, score_BHQR
+    return _Choice(key_whole, score_whole, overfull)
 
 
 def _best(scores_XK: Tensor, keep: int) -> tuple[Tensor, Tensor]:
@@ -129,7 +131,7 @@ def _first_best(scores_XK: Tensor, keep: int) -> tuple[Tensor, Tensor]:
     return score_XK[..., :keep], key_XK[..., :keep]
 
 
-def _dense_block(scores: Scores, v: Tensor, keep: int, dropout: float, rows: slice) -> Tensor:
+def _dense_block(scores: Scores, v: Tensor, keep: int, dropout: Number, rows: slice) -> Tensor:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         weights_BHQK = reference.topk(replace(scores, q=q, k=k).rows(rows), keep, "all")
         v_BHKE = spread_groups(v, scores.shape[1]).to(weights_BHQK.dtype)
@@ -152,8 +154,8 @@ class _KeptPairs(torch.autograd.Function):
         v: Tensor,
         key_BHQR: Tensor,
         weights_BHQR: Tensor,
-        dropout: float,
-        multiplier: float,
+        dropout: Number,
+        multiplier: Number,
     ) -> Tensor:
         key_XR = _number_keys(key_BHQR, k)
         weights_XR = weights_BHQR.flatten(0, 2)

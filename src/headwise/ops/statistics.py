@@ -1,0 +1,108 @@
+"""Statistics of rows of weights, in few passes over memory, with their gradient written out."""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise.ops.blocks import Block
+from headwise.ops.rows import Weigh
+
+CHUNK_KEYS = 128  # a row's largest weight is looked for in chunks, then in the chunk that has it
+
+
+class Rows(NamedTuple):
+    """Statistics of some queries, each (B, H, q)."""
+
+    lse: Tensor
+    peak: Tensor
+    peak_key: Tensor
+    entropy: Tensor
+    sum_squares: Tensor
+
+
+def row_statistics(block: Block, *, weigh: Weigh) -> Rows:
+    """All statistics of a part. Where weights are not exponential, lse means nothing."""
+    scores_BHQK = block.scores.up_to(block.scores.reach()).rows()
+    weights_BHQK = weigh(scores_BHQK, *block.parameters)
+    peak_BHQ, peak_key_BHQ, entropy_BHQ, sum_squares_BHQ = _Reduced.apply(weights_BHQK)
+    empty_BHQ = peak_BHQ == 0
+    top_score_BHQ = scores_BHQK.gather(-1, peak_key_BHQ[..., None])[..., 0]
+    lse_BHQ = top_score_BHQ - peak_BHQ.masked_fill(empty_BHQ, 1).log()
+    return Rows(
+        lse=lse_BHQ.masked_fill(empty_BHQ, -math.inf),
+        peak=peak_BHQ,
+        peak_key=peak_key_BHQ.masked_fill(empty_BHQ, -1),
+        entropy=entropy_BHQ,
+        sum_squares=sum_squares_BHQ,
+    )
+
+
+def mass_on(block: Block, *, weigh: Weigh, keys: Tensor) -> tuple[Tensor]:
+    """Weight on the keys where `keys`, broadcastable to (B, H, Q, K), is True."""
+    n_keys = block.scores.reach()
+    weights_BHQK = weigh(block.scores.up_to(n_keys).rows(), *block.parameters)
+    chosen = block.part.of(keys)[..., :n_keys].to(weights_BHQK.dtype)
+    return (torch.linalg.vecdot(weights_BHQK, chosen),)
+
+
+def mass_at(block: Block, *, weigh: Weigh, offset: int) -> tuple[Tensor]:
+    """Weight on the key at the query's position + offset; 0 where there is none."""
+    n_keys = block.scores.reach()
+    weights_BHQK = weigh(block.scores.up_to(n_keys).rows(), *block.parameters)
+    place_Q1 = block.scores.query_position() + offset
+    there_Q = ((place_Q1 >= 0) & (place_Q1 < n_keys))[:, 0]
+    place_BHQ1 = place_Q1.clamp(0, n_keys - 1).expand(*weights_BHQK.shape[:3], 1)
+    return (weights_BHQK.gather(-1, place_BHQ1)[..., 0].masked_fill(~there_Q, 0),)
+
+
+class _Reduced(torch.autograd.Function):
+    """weights -> peak, peak_key, entropy, sum_squares."""
+
+    @staticmethod
+    def forward(ctx: Any, weights_BHQK: Tensor) -> tuple[Tensor, ...]:
+        key_BHQ1 = _first_peak(weights_BHQK)
+        # log of 0 counts as that of a number so small that nothing times it is nothing
+        log_BHQK = weights_BHQK.clamp(min=torch.finfo(weights_BHQK.dtype).tiny).log_()
+        peak_key_BHQ = key_BHQ1[..., 0]
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(peak_key_BHQ)
+        ctx.save_for_backward(weights_BHQK, log_BHQK, key_BHQ1)
+        return (
+            weights_BHQK.gather(-1, key_BHQ1)[..., 0],
+            peak_key_BHQ,
+            -torch.linalg.vecdot(weights_BHQK, log_BHQK),
+            torch.linalg.vector_norm(weights_BHQK, dim=-1).square_(),
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Tensor:
+        weights_BHQK, log_BHQK, key_BHQ1 = ctx.saved_tensors
+        on_peak_BHQ, _, on_entropy_BHQ, on_squares_BHQ = grads
+        if on_entropy_BHQ is None:
+            grad_BHQK = torch.zeros_like(weights_BHQK)
+        else:
+            # -log w - 1, where the 1 may go: rows of weights sum to one however scores change
+            grad_BHQK = log_BHQK * -on_entropy_BHQ[..., None]
+        if on_squares_BHQ is not None:
+            grad_BHQK.addcmul_(weights_BHQK, 2 * on_squares_BHQ[..., None])
+        if on_peak_BHQ is not None:
+            grad_BHQK.scatter_add_(-1, key_BHQ1, on_peak_BHQ[..., None])
+        return grad_BHQK
+
+
+def _first_peak(weights_BHQK: Tensor) -> Tensor:
+    """The first key with the largest weight, (B, H, q, 1)."""
+    n_keys = weights_BHQK.shape[-1]
+    if n_keys < 4 * CHUNK_KEYS:
+        return weights_BHQK.argmax(dim=-1, keepdim=True)
+    whole = n_keys - n_keys % CHUNK_KEYS
+    highest = [weights_BHQK[..., :whole].unflatten(-1, (-1, CHUNK_KEYS)).amax(dim=-1)]
+    if whole < n_keys:
+        highest.append(weights_BHQK[..., whole:].amax(dim=-1, keepdim=True))
+    start_BHQ1 = torch.cat(highest, dim=-1).argmax(dim=-1, keepdim=True) * CHUNK_KEYS
+    # The last chunk may be short: look at as many keys that end with it. None before is as high.
+    start_BHQ1 = start_BHQ1.clamp(max=n_keys - CHUNK_KEYS)
+    key_BHQR = start_BHQ1 + torch.arange(CHUNK_KEYS, device=start_BHQ1.device)
+    return start_BHQ1 + weights_BHQK.gather(-1, key_BHQR).argmax(dim=-1, keepdim=True)

@@ -1,0 +1,276 @@
+"""The command line: what it prints, and one sentence for everything that can be given wrongly."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from headwise import cli
+from headwise.recording import Run
+from tests.journeys.small_demo import SMALL
+from tests.journeys.small_hosts import LINES, host, save, tokenizer_for
+
+HEADWISE = [sys.executable, "-m", "headwise"]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    """A folder with a small BERT, not to be written to."""
+    return save(host("BERT"), tokenizer_for("BERT"), tmp_path_factory.mktemp("host") / "bert")
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Run a command line in an empty folder; (exit code, stdout, stderr)."""
+
+    def run(*arguments):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["headwise", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+            raise SystemExit(0)
+        printed = capsys.readouterr()
+        return end.value.code or 0, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def complaint(command):
+    """Run a command line that is to fail; the sentence it fails with."""
+
+    def run(*arguments):
+        code, _, error = command(*arguments)
+        assert code == 2
+        assert error.startswith("headwise: ") and error.count("\n") == 1 and error.endswith("\n")
+        return error
+
+    return run
+
+
+def test_inspect_prints_the_table_and_writes_a_run(command, bert, text, tmp_path):
+    code, out, _ = command("inspect", bert, "--text", text, "--sort", "confidence")
+    assert code == 0
+    assert "encoder.1.self.3" in out and "confidence" in out and "report.html" in out
+    table = Run.open(tmp_path / "runs" / "inspect-bert").heads()
+    places = [out.index(str(head)) for head in table.sort("confidence").heads]
+    assert places == sorted(places)
+
+
+def test_settings_reach_the_journey(command, bert, text, tmp_path):
+    options = ("--out", tmp_path / "out", "--set", "samples=1", "--set", "ablation_lines=0")
+    code, out, _ = command("inspect", bert, "--text", text, *options)
+    assert code == 0 and "output change" not in out
+    assert Run.open(tmp_path / "out").config()["samples"] == 1
+
+
+@pytest.mark.parametrize("name", ["demo", "inspect"])
+def test_help_names_the_options(command, name):
+    code, out, _ = command(name, "--help")
+    assert code == 0 and "--set" in out and "--out" in out
+
+
+def test_a_command_line_without_a_command_gives_help(command):
+    _, out, error = command()
+    assert "inspect" in out + error and "demo" in out + error
+
+
+def in_a_shell(*arguments, folder):
+    """The one line on stderr of a command that is to fail, in a process of its own."""
+    line = [*HEADWISE, *map(str, arguments)]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_a_missing_model_folder(text, tmp_path):
+    said = in_a_shell("inspect", "nowhere", "--text", text, folder=tmp_path)
+    assert said.startswith("headwise: There is no model folder nowhere.")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"\n  \n\t\n", b"\xef\xbb\xbf"])
+def test_a_file_without_text(complaint, bert, tmp_path, content):
+    (tmp_path / "text.txt").write_bytes(content)
+    said = complaint("inspect", bert, "--text", "text.txt")
+    assert "text.txt holds no text" in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_file_that_is_not_utf8_is_named_with_the_line(complaint, command, bert, tmp_path):
+    (tmp_path / "text.txt").write_bytes(b"the dog\nthe cat\nd\xe9j\xe0 vu\n")
+    said = complaint("inspect", bert, "--text", "text.txt")
+    assert "text.txt, line 3:" in said and "0xe9" in said
+    (tmp_path / "text.txt").write_text("the dog\nthe cat\n", encoding="utf-8")
+    assert command("inspect", bert, "--text", "text.txt")[0] == 0  # nothing is in the way
+
+
+def test_a_folder_or_nothing_for_a_text(complaint, bert, tmp_path):
+    assert "is a folder; name a file inside it" in complaint("inspect", bert, "--text", tmp_path)
+    assert "There is no text file no.txt" in complaint("inspect", bert, "--text", "no.txt")
+
+
+def test_a_folder_that_holds_no_model(complaint, text, tmp_path):
+    said = complaint("inspect", tmp_path, "--text", text)
+    assert "holds neither a headwise run nor a Hugging Face model" in said
+
+
+def damaged(folder: Path, copy: Path) -> Path:
+    """A copy whose weights are cut in half."""
+    shutil.copytree(folder, copy)
+    weights = copy / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size // 2)
+    return copy
+
+
+def test_weights_cut_short_of_a_run(complaint, small_run, text, tmp_path):
+    folder = damaged(small_run, tmp_path / "cut")
+    said = complaint("inspect", folder, "--text", text)
+    assert "model.safetensors is not a whole safetensors file" in said
+
+
+def test_weights_cut_short_of_a_hugging_face_model(complaint, bert, text, tmp_path):
+    said = complaint("inspect", damaged(bert, tmp_path / "cut"), "--text", text)
+    assert "cut could not be opened as a Hugging Face model" in said
+
+
+def test_weights_that_do_not_fit_the_model(complaint, small_run, text, tmp_path):
+    shutil.copytree(small_run, tmp_path / "other")
+    settings = json.loads((tmp_path / "other" / "model.json").read_text())
+    (tmp_path / "other" / "model.json").write_text(json.dumps({**settings, "width": 64}))
+    said = complaint("inspect", tmp_path / "other", "--text", text)
+    assert "do not fit model.json" in said
+
+
+def test_a_run_that_is_not_finished(complaint, small_run, text, tmp_path):
+    shutil.copytree(small_run, tmp_path / "half")
+    (tmp_path / "half" / "model.safetensors").unlink()
+    assert "holds no trained model yet" in complaint("inspect", tmp_path / "half", "--text", text)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        '{"model_type": "headless", "architectures": ["HeadlessModel"]}',
+        '{"model_type": "bert", "architectures": ["utils"], "hidden_size": "wide"}',
+        '["no", "settings"]',
+        '{"model_type": "be',
+        "{}",
+    ],
+    ids=["unknown type", "nonsense", "a list", "cut short", "empty"],
+)
+def test_a_config_that_describes_no_model(complaint, bert, text, tmp_path, config):
+    shutil.copytree(bert, tmp_path / "odd")
+    (tmp_path / "odd" / "config.json").write_text(config)
+    said = complaint("inspect", "odd", "--text", text)
+    assert said.startswith("headwise: odd could not be opened as a Hugging Face model: ")
+
+
+def test_pickled_weights_are_refused(complaint, bert, text, tmp_path):
+    shutil.copytree(bert, tmp_path / "old")
+    (tmp_path / "old" / "model.safetensors").unlink()
+    torch.save(host("BERT").state_dict(), tmp_path / "old" / "pytorch_model.bin")
+    said = complaint("inspect", "old", "--text", text)
+    assert "could not be opened" in said and "safetensors" in said
+
+
+def test_weights_of_another_model_are_not_taken_for_this_one(bert, text, tmp_path):
+    shutil.copytree(bert, tmp_path / "mixed")
+    weights = tmp_path / "mixed" / "model.safetensors"
+    save_file(dict(host("ViT").state_dict()), weights, {"format": "pt"})
+    # a real shell, because the libraries below write to the stderr they started with
+    said = in_a_shell("inspect", "mixed", "--text", text, folder=tmp_path)
+    assert said.startswith("headwise: The weights in mixed are not those of a BertForMaskedLM: ")
+    assert "are missing" in said
+
+
+def test_a_model_without_a_tokenizer(complaint, bert, text, tmp_path):
+    shutil.copytree(bert, tmp_path / "mute")
+    for path in (tmp_path / "mute").glob("token*"):
+        path.unlink()
+    said = complaint("inspect", "mute", "--text", text)
+    assert "mute has no tokenizer that can be loaded" in said
+
+
+def test_a_misspelt_setting_gets_a_suggestion(complaint, tmp_path):
+    said = complaint("demo", "--set", "stpes=3")
+    assert "stpes" in said and "Did you mean 'steps'?" in said
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("setting", ["steps=many", "steps=1.5", "steps=", "steps"])
+def test_a_setting_that_cannot_be_read(complaint, setting):
+    assert "steps" in complaint("demo", "--set", setting)
+
+
+@pytest.mark.parametrize(
+    "setting", ["steps=0", "batch_size=0", "train_pairs=0", "samples=-1", "heads=3", "warmup=-2"]
+)
+def test_a_setting_that_makes_no_sense_leaves_no_folder(complaint, tmp_path, setting):
+    assert setting.partition("=")[0] in complaint("demo", "--set", setting)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("setting", ["batch_size=0", "ablation_lines=-1", "samples=-1"])
+def test_inspect_looks_at_its_settings_first(complaint, bert, text, tmp_path, setting):
+    said = complaint("inspect", bert, "--text", text, "--set", setting)
+    assert setting.partition("=")[0] in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_column_that_is_not_there_loses_nothing(complaint, bert, text, tmp_path):
+    said = complaint("inspect", bert, "--text", text, "--sort", "confidense")
+    assert "Did you mean 'confidence'?" in said
+    assert len(Run.open(tmp_path / "runs" / "inspect-bert").heads()) == 8
+
+
+def test_another_text_does_not_go_into_the_same_folder(complaint, command, bert, text, tmp_path):
+    assert command("inspect", bert, "--text", text)[0] == 0
+    before = (tmp_path / "runs" / "inspect-bert" / "heads.json").read_bytes()
+    (tmp_path / "more.txt").write_text("a cat slept .\n")
+    said = complaint("inspect", bert, "--text", "more.txt")
+    assert "choose another folder" in said
+    assert (tmp_path / "runs" / "inspect-bert" / "heads.json").read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_made(complaint, bert, text, tmp_path):
+    (tmp_path / "file").write_text("here already")
+    said = complaint("inspect", bert, "--text", text, "--out", "file/run")
+    assert "file" in said
+
+
+def test_an_interrupted_demo_says_how_to_go_on(tmp_path):
+    settings = {**vars(SMALL), "steps": 100_000}
+    options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    process = subprocess.Popen(
+        [*HEADWISE, "demo", "--out", "run", *options],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    limit = time.monotonic() + 60
+    while not (tmp_path / "run" / "checkpoint.safetensors").exists() and time.monotonic() < limit:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error == "headwise: interrupted; the same command continues where this one stopped.\n"
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
