@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from benchmarks import Benchmark, Measured, ops
+from benchmarks import Benchmark, Measured, ops, sen
 from headwise.recording.environment import describe_environment
 from headwise.recording.files import write_text
 
-BENCHMARKS: dict[str, Benchmark] = {"ops": ops.measure}
+BENCHMARKS: dict[str, Benchmark] = {"ops": ops.measure, "sen": sen.measure}
 RESULTS = Path(__file__).parent.parent / "results"
 
 

@@ -11,6 +11,7 @@ from headwise.data.topics import TopicTask
 from headwise.models.bag import BagClassifier, BagConfig
 from headwise.models.bag_stack import BagStack
 from headwise.models.pair_stack import PairStack
+from headwise.ops.sen import predicted_velocities
 
 DOUBLE = torch.float64
 VARIANTS = list(
@@ -113,6 +114,30 @@ def test_context_gradients_are_those_of_each_sentences_loss(classifier):
         cross_entropy(model.classify(context), bags.labels[seed], reduction="sum").backward()
         torch.testing.assert_close(gradients[seed], context.grad)
     assert all(torch.equal(before[name], value) for name, value in stack.parameters.items())
+
+
+def test_a_step_goes_where_equations_6_and_7_say():
+    bags, config = _bags(), BagConfig(vocabulary=12, classes=3, width=5, embedding_std=0.5)
+    stack, rate = BagStack(_models(config)), 1e-3
+    data = stack.prepare(bags)
+    for _ in range(5):
+        stack.step(data, rate=1.0)
+    scores, vectors = stack.word_scores(), stack.word_vectors().clone()
+    gradients = stack.context_gradients(data)
+    stack.step(data, rate=rate)
+    for seed in range(3):
+        speed = predicted_velocities(
+            torch.arange(12),
+            scores=scores[seed],
+            vectors=vectors[seed],
+            sentences=bags.tokens[seed],
+            lengths=bags.lengths[seed],
+            gradient=gradients[seed],
+        )
+        moved = (stack.word_scores()[seed] - scores[seed]) / rate
+        torch.testing.assert_close(speed.exact_scores, moved, rtol=1e-9, atol=1e-11)
+        moved = (stack.word_vectors()[seed] - vectors[seed]) / rate
+        torch.testing.assert_close(speed.vectors, moved, rtol=1e-9, atol=1e-11)
 
 
 def test_scores_and_vectors_are_those_of_the_clear_model():

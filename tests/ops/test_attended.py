@@ -9,7 +9,15 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from headwise.ops import Attended, entmax_attention, softmax_attention, sparsemax_attention
-from tests.ops.attention_cases import ALL, LEARNED, SIZES, inputs, make_blocks_tiny, masks, out_and_grads
+from tests.ops.attention_cases import (
+    ALL,
+    LEARNED,
+    SIZES,
+    inputs,
+    make_blocks_tiny,
+    masks,
+    out_and_grads,
+)
 
 every_op = pytest.mark.parametrize("name", ALL)
 learned_op = pytest.mark.parametrize("name", LEARNED)
@@ -25,7 +33,7 @@ def from_weights(weights: Tensor) -> dict[str, Tensor]:
     """The definitions, written out."""
     return {
         "peak": weights.amax(-1),
-        "entropy": torch.special.entr(weights).sum(-1),
+        "entropy": -(weights * weights.clamp(min=1e-300).log()).sum(-1),  # in float64
         "sum_squares": (weights**2).sum(-1),
     }
 
@@ -201,3 +209,134 @@ def test_statistics_are_float32_for_narrow_inputs():
     attended = softmax_attention(*inputs(7, dtype=torch.bfloat16))
     assert attended.entropy.dtype == attended.weights.dtype == torch.float32
     assert attended.out.dtype == torch.bfloat16
+
+
+def gradient_of(read, *leaves: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(read.sum(), leaves, retain_graph=True))
+
+
+@learned_op
+@pytest.mark.parametrize("groups", [1, 2])
+def test_gradients_of_statistics_reach_grouped_keys(name, groups, tiny_blocks):
+    q, k, v = inputs(6, heads=4, groups=groups, dtype=torch.float64)
+    leaves = [x.requires_grad_() for x in (q, k)]
+    attended = LEARNED[name](*leaves, v, causal=True)
+    for statistic, wanted in from_weights(attended.weights).items():
+        got = gradient_of(getattr(attended, statistic), *leaves)
+        torch.testing.assert_close(got, gradient_of(wanted, *leaves))
+
+
+@pytest.mark.parametrize("statistic", ["peak", "entropy", "sum_squares"])
+def test_gradients_of_statistics_reach_a_learned_alpha(statistic, tiny_blocks):
+    alpha = torch.tensor([1.3, 1.7], dtype=torch.float64, requires_grad=True)
+    attended = entmax_attention(*inputs(6, dtype=torch.float64), alpha=alpha)
+    got = gradient_of(getattr(attended, statistic), alpha)
+    torch.testing.assert_close(got, gradient_of(from_weights(attended.weights)[statistic], alpha))
+    assert got[0].all()
+
+
+def test_an_input_computed_from_another_is_not_counted_twice(tiny_blocks):
+    x = inputs(6, dtype=torch.float64)[0].requires_grad_()
+    bias = x @ x.transpose(-1, -2)
+    attended = softmax_attention(x, x, x, bias=bias)
+    wanted = gradient_of(from_weights(attended.weights)["entropy"], x)
+    torch.testing.assert_close(gradient_of(attended.entropy, x), wanted)
+
+
+def test_a_gradient_of_a_statistic_can_be_differentiated_again(tiny_blocks):
+    q, k, v = inputs(5, dtype=torch.float64)
+
+    def slope(entropy: Tensor) -> Tensor:
+        (grad,) = torch.autograd.grad(entropy.sum(), leaf, create_graph=True)
+        return grad.square().sum()
+
+    leaf = q.requires_grad_()
+    attended = softmax_attention(leaf, k, v)
+    wanted = gradient_of(slope(from_weights(attended.weights)["entropy"]), leaf)
+    torch.testing.assert_close(gradient_of(slope(attended.entropy), leaf), wanted)
+
+
+def test_what_was_read_without_gradients_has_them_when_read_with():
+    q, k, v = inputs(5)
+    attended = softmax_attention(q.requires_grad_(), k, v)
+    with torch.no_grad():
+        assert not attended.peak.requires_grad and not attended.weights.requires_grad
+    assert attended.peak.requires_grad and attended.weights.requires_grad
+    peak, weights = attended.peak, attended.weights
+    with torch.no_grad():
+        assert attended.peak is peak and attended.weights is weights
+
+
+def test_keys_have_no_gradient():
+    q, k, v = inputs(5)
+    assert not softmax_attention(q.requires_grad_(), k, v).peak_key.requires_grad
+
+
+def test_nothing_of_size_queries_by_keys_is_kept_for_the_gradient_of_a_statistic():
+    q, k, v = (x.requires_grad_() for x in inputs(300))
+    kept: list[int] = []
+    attended = softmax_attention(q, k, v)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: kept.append(x.numel()) or x, lambda x: x
+    ):
+        _ = attended.entropy, attended.mass(offset=0)
+    assert kept and max(kept) < 300 * 300
+
+
+def test_a_sweep_is_differentiable(tiny_blocks):
+    q, k, v = inputs(6, dtype=torch.float64)
+    value = torch.randn(6, dtype=torch.float64)
+    leaves = [x.requires_grad_() for x in (q, k)]
+    attended = softmax_attention(*leaves, v)
+
+    def expect(weights: Tensor, rows: slice) -> tuple[Tensor, ...]:
+        return (weights * value).sum(-1), weights.argmax(-1)
+
+    mean, key = attended.sweep(expect)
+    wanted = (attended.weights * value).sum(-1)
+    torch.testing.assert_close(mean, wanted)
+    assert torch.equal(key, attended.peak_key)
+    torch.testing.assert_close(gradient_of(mean, *leaves), gradient_of(wanted, *leaves))
+
+
+def test_a_sweep_that_would_lose_a_gradient_is_refused():
+    value = torch.randn(6, requires_grad=True)
+    attended = softmax_attention(*inputs(6))
+    with pytest.raises(ValueError, match=r"weights only.*shape \(6,\).*Detach it"):
+        attended.sweep(lambda weights, rows: ((weights * value).sum(-1),))
+    with torch.no_grad():
+        attended.sweep(lambda weights, rows: ((weights * value).sum(-1),))
+
+
+@pytest.mark.parametrize("n", [511, 512, 700, 1024])
+def test_the_first_peak_of_a_long_row_is_found(n):
+    q, k, v = inputs(20, n, dtype=torch.float64)
+    k[:, :, 3 * n // 4 :] = k[:, :, : n - 3 * n // 4]  # some peaks stand twice
+    attended = softmax_attention(q, k, v)
+    assert torch.equal(attended.peak_key, attended.weights.argmax(-1))
+
+
+@pytest.mark.parametrize("name", ["softmax", "topk", "uniform"])
+def test_a_score_that_is_not_a_number_is_not_hidden_by_empty_rows(name):
+    q, k, v = inputs(4)
+    mask = torch.ones(4, 4, dtype=torch.bool)
+    mask[2] = False
+    q[:, :, 0] = torch.nan
+    weights = ALL[name](q, k, v, mask=mask).weights
+    assert (weights[:, :, 2] == 0).all()
+    assert weights[:, :, 0].isnan().all() == (name != "uniform")
+    assert weights[:, :, 1].isfinite().all()
+
+
+@every_op
+@pytest.mark.parametrize("impl", ["reference", "torch"])
+def test_autocast_changes_no_statistic(name, impl, tiny_blocks):
+    tensors = inputs(7, width=16)
+    keys = torch.rand(2, 7) > 0.5
+    wanted = everything(ALL[name](*tensors, impl=impl), keys)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        attended = ALL[name](*tensors, impl=impl)
+        got = everything(attended, keys)
+        assert torch.equal(attended.weights, ALL[name](*tensors, impl=impl).weights)
+    for statistic, value in wanted.items():
+        assert torch.equal(got[statistic], value), statistic

@@ -238,3 +238,31 @@ def test_softmax_is_what_pytorch_calls_attention(impl):
     q, k, v = inputs(7, 9, dtype=torch.float64)
     wanted = scaled_dot_product_attention(q, k, v)
     torch.testing.assert_close(ALL["softmax"](q, k, v, impl=impl).out, wanted)
+
+
+@every_op
+@both_impls
+@pytest.mark.parametrize("blocks", ["one", "many"])
+def test_autocast_changes_no_output(name, impl, blocks, monkeypatch):
+    if (name, impl) == ("softmax", "torch"):
+        pytest.skip("this is PyTorch's fused attention, which autocast may narrow")
+    if blocks == "many":
+        make_blocks_tiny(monkeypatch)
+    tensors = inputs(7, width=16)
+    plain = ALL[name](*tensors, impl=impl).out
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = ALL[name](*tensors, impl=impl).out
+    assert torch.equal(cast, plain)
+
+
+def test_whole_numbers_are_numbers():
+    q, k, v = inputs(5)
+    for name in LEARNED:
+        torch.testing.assert_close(
+            LEARNED[name](q, k, v, scale=1, dropout=0).out, LEARNED[name](q, k, v, scale=1.0).out
+        )
+    for offset in (-1, [-1, 1]):
+        ALL["gaussian"](q, k, v, offset=offset, std=2)
+    torch.testing.assert_close(
+        ALL["entmax"](q, k, v, alpha=2).out, ALL["sparsemax"](q, k, v).out, atol=1e-5, rtol=0
+    )

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from headwise.data.bags import Bags
 from headwise.data.topics import TopicTask
 from headwise.models.bag import BagClassifier, BagConfig
 from headwise.models.bag_stack import BagStack
@@ -36,37 +37,38 @@ def test_the_loss_falls_and_every_epoch_is_in_the_history():
     assert torch.equal(curves["score"][-1], stack.word_scores()[:, :8])
 
 
+def _noisy(bags):
+    """With some labels wrong, a model that learns is soon punished for being sure."""
+    wrong = torch.rand(bags.labels.shape) < 0.5
+    labels = torch.where(wrong, torch.randint(4, bags.labels.shape), bags.labels)
+    return Bags(bags.tokens, bags.lengths, labels)
+
+
 def test_each_seed_stops_for_itself_and_ends_with_its_best_parameters():
-    drawn = TASK.draw([0, 1, 2])
-    stack = _stack()
-    # a rate at which 40 sentences are soon learnt by heart
-    options = {"epochs": 3000, "rate": 2.0, "validation": drawn.test, "patience": 5}
-    descent = descend(stack, drawn.train, **options)
-    best = descent.validation_loss.min(dim=0).values
-    got = stack.evaluate(stack.prepare(drawn.test)).loss
+    drawn, stack = TASK.draw([0, 1, 2]), _stack()
+    held_out = _noisy(drawn.test)
+    descent = descend(stack, drawn.train, epochs=1000, rate=1.0, validation=held_out, patience=20)
+    got = stack.evaluate(stack.prepare(held_out)).loss
+    assert len(descent.stopped.unique()) > 1
+    assert len(descent.loss) == descent.stopped.max() < 1000
     for seed in range(3):
-        stopped, at = descent.stopped[seed].item(), descent.best_epoch[seed].item()
-        if stopped < len(descent.loss):
-            assert stopped == at + 5
-        own = descent.validation_loss[: stopped + 1, seed]
-        assert own.argmin().item() == at
-        assert got[seed].item() == pytest.approx(own[at].item())
-    assert best.shape == (3,)
+        own = descent.validation_loss[: descent.stopped[seed] + 1, seed]
+        assert descent.stopped[seed] == descent.best_epoch[seed] + 20
+        assert own.argmin() == descent.best_epoch[seed] > 20
+        assert got[seed].item() == pytest.approx(own.min().item())
 
 
 def test_a_seed_stops_where_it_stops_alone():
-    drawn = TASK.draw([0, 1, 2])
-    options = {"epochs": 400, "rate": 2.0, "patience": 5}
-    together, stack = None, _stack()
-    together = descend(stack, drawn.train, validation=drawn.test, **options)
+    drawn, stack = TASK.draw([0, 1, 2]), _stack()
+    held_out = _noisy(drawn.test)
+    options = {"epochs": 1000, "rate": 1.0, "patience": 20}
+    together = descend(stack, drawn.train, validation=held_out, **options)
     for seed in range(3):
-        alone_stack = _stack([seed])
-        alone = descend(
-            alone_stack, drawn.train.seed(seed), validation=drawn.test.seed(seed), **options
-        )
+        single, own = _stack([seed]), drawn.train.seed(seed)
+        alone = descend(single, own, validation=held_out.seed(seed), **options)
         assert alone.stopped[0] == together.stopped[seed]
         assert alone.best_epoch[0] == together.best_epoch[seed]
-        torch.testing.assert_close(alone_stack.word_scores()[0], stack.word_scores()[seed])
+        torch.testing.assert_close(single.word_scores()[0], stack.word_scores()[seed])
 
 
 def test_a_killed_training_goes_on_through_the_same_numbers(run):
@@ -108,6 +110,18 @@ def test_a_finished_training_is_not_done_again(run):
     second = descend(other, drawn.train, epochs=30, rate=0.5, run=run)
     assert torch.equal(first.loss, second.loss)
     assert torch.equal(other.word_scores(), stack.word_scores())
+
+
+def test_what_does_not_fit_the_checkpoint_is_refused(run):
+    drawn = TASK.draw([0, 1, 2])
+    descend(_stack(), drawn.train, epochs=5, rate=0.5, run=run)
+    with pytest.raises(ValueError, match="ended after its 5 epochs; for 9 choose another"):
+        descend(_stack(), drawn.train, epochs=9, rate=0.5, run=run)
+    recorders = [SenCurves(torch.arange(8))]
+    with pytest.raises(ValueError, match="holds no records of 'sen'"):
+        descend(_stack(), drawn.train, epochs=5, rate=0.5, run=run, recorders=recorders)
+    with pytest.raises(ValueError, match="of the same config and seeds"):
+        descend(_stack([0, 1]), TASK.draw([0, 1]).train, epochs=5, rate=0.5, run=run)
 
 
 def test_losses_are_logged_and_reported(run):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headwise.data.bags import Bags
 
-__all__ = ["BagCounts"]
+__all__ = ["BagCounts", "csr"]
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class BagCounts:
         target_SNC = torch.nn.functional.one_hot(bags.labels, classes).to(like) / sentences
         return BagCounts(
             bags,
-            _csr(row_P, column_P, count_P.to(like), shape),
-            _csr(column_P, row_P, count_P.to(like), shape[::-1]),
+            csr(row_P, column_P, count_P.to(like), shape),
+            csr(column_P, row_P, count_P.to(like), shape[::-1]),
             target_SNC.mT.contiguous(),
             like.new_empty(seeds, sentences, outputs + 1),
             like.new_empty(seeds, outputs, sentences),
@@ -79,13 +79,15 @@ def _entries(bags: Bags, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
     return number_P // columns, number_P % columns, count_P
 
 
-def _csr(row_P: Tensor, column_P: Tensor, value_P: Tensor, shape: tuple[int, ...]) -> Tensor:
+def csr(row_P: Tensor, column_P: Tensor, value_P: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A sparse matrix with these entries, each place at most once."""
     order_P = torch.argsort(row_P, stable=True)
     starts = torch.zeros(shape[0] + 1, dtype=torch.int32, device=row_P.device)
     starts[1:] = torch.bincount(row_P, minlength=shape[0]).cumsum(0)
     with warnings.catch_warnings():
-        # PyTorch calls its CSR tensors a beta; the one product used here is tested
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support", category=UserWarning)
+        # PyTorch calls its CSR tensors a beta, and some versions speak of checks even when asked
+        # for; the one product used here is tested
+        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
         return torch.sparse_csr_tensor(
             starts, column_P[order_P].int(), value_P[order_P], shape, check_invariants=True
         )

@@ -3,7 +3,7 @@
 Parameters are stacked on a leading axis S. With e = exp(score), a sentence with word counts c has
 Z = sum c e and context = sum c e v / Z. The classifier's first layer U is linear, so it may be
 applied to the few thousand words instead of the contexts; then the sentences of all seeds are two
-products with one sparse count matrix A, of no more columns than that layer has outputs:
+products with one sparse count matrix A, of one column more than that layer has outputs:
 
     forward    [Z U context, Z] = A [e U v, e]
     backward   [p, r] = A^T [g, g.(U context)] / Z       with g the gradient at U context

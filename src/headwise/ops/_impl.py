@@ -1,6 +1,12 @@
 """Choosing between an operation's implementations, in one place and out loud."""
 
-from typing import Literal, get_args
+from collections.abc import Callable
+from typing import Literal, ParamSpec, TypeVar, cast, get_args
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Number = float | int  # beartype, unlike pyright, does not take an int for a float
 Impl = Literal["auto", "reference", "torch", "triton"]
@@ -26,3 +32,8 @@ def choose(impl: Impl, *, triton_obstacle: str | None, torch_obstacle: str | Non
     if obstacles[impl]:
         raise ValueError(f"impl={impl!r} cannot run this call: {obstacles[impl]}. Use 'auto'.")
     return impl
+
+
+def outside_compilation(call: Callable[P, R]) -> Callable[P, R]:
+    """Never part of a compiled graph: loops that depend on data would be compiled at every turn."""
+    return cast(Callable[P, R], torch.compiler.disable(call))

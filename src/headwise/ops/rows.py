@@ -12,7 +12,9 @@ from headwise.ops._impl import Number
 from headwise.ops.blocks import Block, in_blocks
 from headwise.ops.scores import Scores, multiply_groups
 
-PLAIN_ELEMENTS = 2**22  # weights that autograd may keep, 16 MB in float32: computing again is slower
+PLAIN_ELEMENTS = (
+    2**22
+)  # weights that autograd may keep, 16 MB in float32: computing again is slower
 
 # (scores, -inf where masked; the op's own tensors) -> weights, one row at a time
 Weigh = Callable[..., Tensor]

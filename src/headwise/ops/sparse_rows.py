@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.ops._impl import Number
+from headwise.ops._impl import Number, outside_compilation
+from headwise.ops.scores import full_precision
 
 Alpha = Number | Tensor
 Solve = Callable[[Tensor, Alpha], Tensor]  # (scores, alpha) -> weights, without gradient
 
 
+@outside_compilation
 def sparse_rows(scores_XK: Tensor, alpha: Alpha, *, solve: Solve) -> Tensor:
     """Weights of each row, with gradients for the scores and, where it is a tensor, for alpha."""
     if isinstance(alpha, Tensor):
@@ -40,7 +42,8 @@ class _SparseRows(torch.autograd.Function):
         (grad_XK,) = grads
         slope_XK = _slope(weights_XK, alpha)
         total_X1 = slope_XK.sum(-1, keepdim=True).clamp(min=1e-30)
-        mean_X1 = torch.linalg.vecdot(slope_XK, grad_XK)[..., None] / total_X1
+        with full_precision(slope_XK):
+            mean_X1 = torch.linalg.vecdot(slope_XK, grad_XK)[..., None] / total_X1
         grad_scores_XK = (grad_XK - mean_X1) * slope_XK
         if learned is None or not ctx.needs_input_grad[1]:
             return grad_scores_XK, None, None

@@ -63,8 +63,7 @@ class _Reduced(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weights_BHQK: Tensor) -> tuple[Tensor, ...]:
         key_BHQ1 = _first_peak(weights_BHQK)
-        # log of 0 counts as that of a number so small that nothing times it is nothing
-        log_BHQK = weights_BHQK.clamp(min=torch.finfo(weights_BHQK.dtype).tiny).log_()
+        log_BHQK = _log(weights_BHQK)
         peak_key_BHQ = key_BHQ1[..., 0]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(peak_key_BHQ)
@@ -80,6 +79,8 @@ class _Reduced(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Tensor:
         weights_BHQK, log_BHQK, key_BHQ1 = ctx.saved_tensors
         on_peak_BHQ, _, on_entropy_BHQ, on_squares_BHQ = grads
+        if torch.is_grad_enabled():  # somebody will differentiate this gradient
+            log_BHQK = _log(weights_BHQK)
         if on_entropy_BHQ is None:
             grad_BHQK = torch.zeros_like(weights_BHQK)
         else:
@@ -90,6 +91,11 @@ class _Reduced(torch.autograd.Function):
         if on_peak_BHQ is not None:
             grad_BHQK.scatter_add_(-1, key_BHQ1, on_peak_BHQ[..., None])
         return grad_BHQK
+
+
+def _log(weights_BHQK: Tensor) -> Tensor:
+    """The log of 0 counts as that of a number so small that 0 times it is 0."""
+    return weights_BHQK.clamp(min=torch.finfo(weights_BHQK.dtype).tiny).log_()
 
 
 def _first_peak(weights_BHQK: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headwise.ops._impl import Number
+from headwise.ops.scores import full_precision
 
 CHUNK_ELEMENTS = 2**17  # worked on at once: half a megabyte in float32
 MOST_STEPS = 60  # rounding ends the steps long before
@@ -30,7 +31,8 @@ def solve(scores_XK: Tensor, power: Number | Tensor) -> Tensor:
     for start in range(0, len(rows_XK), step):
         rows = slice(start, start + step)
         power_of_rows = power[rows] if isinstance(power, Tensor) else power
-        weights_XK[rows] = _solve_chunk(rows_XK[rows], power_of_rows)
+        with full_precision(scores_XK):
+            weights_XK[rows] = _solve_chunk(rows_XK[rows], power_of_rows)
     return weights_XK.view(scores_XK.shape)
 
 

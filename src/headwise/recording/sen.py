@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headwise.data.bags import Bags
 
-__all__ = ["AttendedWords", "SenCurves"]
+__all__ = ["AttendedWords", "SenCurves", "stack_records"]
 
 Read = Callable[[Any], Tensor]  # from a model to a table of its words, with or without a seed axis
 
@@ -68,8 +68,8 @@ class SenCurves:
         """What was recorded: `epoch` (E,), `score` and `norm` (E, S, W), and `words`."""
         return {
             "epoch": torch.tensor(self._epochs),
-            "score": _stacked(self._scores),
-            "norm": _stacked(self._norms),
+            "score": stack_records(self._scores),
+            "norm": stack_records(self._norms),
             "words": self.words,
         }
 
@@ -147,8 +147,8 @@ class AttendedWords:
         """`epoch` (E,), `purity` and `occurrence` (E, S, 1 + G), and `among`."""
         return {
             "epoch": torch.tensor(self._epochs),
-            "purity": _stacked(self._purity),
-            "occurrence": _stacked(self._occurrence),
+            "purity": stack_records(self._purity),
+            "occurrence": stack_records(self._occurrence),
             "among": self.among,
         }
 
@@ -165,6 +165,9 @@ class AttendedWords:
         return (value_SN1 * self._member_SNG).sum(1) / self._member_SNG.sum(1)
 
 
-def _stacked(records: list[Tensor]) -> Tensor:
-    """On the CPU, as a resumed recorder holds some records there and some on the device."""
-    return torch.stack([record.cpu() for record in records]) if records else torch.zeros(0)
+def stack_records(records: list[Tensor]) -> Tensor:
+    """Records of one shape as one tensor on the CPU, with one wait for the device."""
+    if not records:
+        return torch.zeros(0)
+    # what was restored lies on the CPU, what came since on the device
+    return torch.stack([record.to(records[-1].device) for record in records]).cpu()

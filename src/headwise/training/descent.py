@@ -9,6 +9,7 @@ from torch import Tensor
 
 from headwise.data.bags import Bags
 from headwise.recording.run import Run
+from headwise.recording.sen import stack_records
 from headwise.training.progress import Report
 
 __all__ = ["Descent", "Recorder", "Stack", "descend"]
@@ -124,6 +125,10 @@ def descend(
     loop = _Loop(stack, recorders, run)
     data = stack.prepare(train)
     held_out = None if validation is None else stack.prepare(validation)
+    if loop.finished and loop.epoch < epochs and bool((loop.stopped < 0).any()):
+        raise ValueError(
+            f"The run ended after its {loop.epoch} epochs; for {epochs} choose another folder."
+        )
     while not loop.finished:
         loop.look(held_out, patience)
         if loop.epoch >= epochs or bool((loop.stopped >= 0).all()):
@@ -211,8 +216,8 @@ class _Loop:
             self.stack.load(self.best)
         last = torch.full_like(self.stopped, self.epoch)
         return Descent(
-            _stacked(self.losses),
-            _stacked(self.validation_losses),
+            stack_records(self.losses),
+            stack_records(self.validation_losses),
             self.best_epoch if self.best else last,
             torch.where(self.stopped < 0, last, self.stopped),
         )
@@ -240,8 +245,8 @@ class _Loop:
 
     def _curves(self) -> dict[str, Tensor]:
         return {
-            "loss": _stacked(self.losses),
-            "validation_loss": _stacked(self.validation_losses),
+            "loss": stack_records(self.losses),
+            "validation_loss": stack_records(self.validation_losses),
             "best_loss": self.best_loss,
             "best_epoch": self.best_epoch,
             "stopped": self.stopped,
@@ -258,7 +263,13 @@ class _Loop:
         self.best_loss, self.best_epoch = own["best_loss"], own["best_epoch"]
         self.stopped = own["stopped"]
         for record in self.recorders:
-            record.restore(_under(f"recorder.{record.name}.", tensors))
+            kept = _under(f"recorder.{record.name}.", tensors)
+            if not kept:
+                raise ValueError(
+                    f"{run.path(STATE)} holds no records of {record.name!r}; go on with the same "
+                    "recorders, or choose another folder."
+                )
+            record.restore(kept)
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -267,7 +278,3 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, tensor in tensors.items()
         if name.startswith(prefix)
     }
-
-
-def _stacked(records: list[Tensor]) -> Tensor:
-    return torch.stack([record.cpu() for record in records]) if records else torch.zeros(0)

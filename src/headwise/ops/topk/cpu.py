@@ -38,12 +38,12 @@ def sparse_values_obstacle(scores: Scores, keep: int) -> str | None:
     batch, heads, n_queries, n_keys = scores.shape
     if scores.q.device.type != "cpu":
         return f"it gathers on CPUs only, and q is on {scores.q.device.type}"
-    # Time forward + backward over that of the dense definition, one thread, float32, D = 64. Calls
-    # of 2**17 scores and more: n_keys = 2 keep 1.4 to 1.8, 4 keep 0.8 to 1.0, 8 keep 0.6 to 0.9,
-    # 64 keep 0.2 to 0.6. Calls of 2**15: 0.9 to 1.8; of 2**12: 1.7 to 1.9 (many small calls).
-    if n_keys < 4 * keep:
+    # Time forward + backward over that of the dense definition, float32, D = 64, 1 and 2 threads.
+    # Calls of 2**18 scores and more: n_keys = 4 keep 1.1 to 1.6, 8 keep 1.1 to 1.5, 16 keep 0.8 to
+    # 1.0, 64 keep 0.4 to 0.6. Calls of 2**17 and n_keys = 16 keep: 0.9 and 1.3; of 2**15: 1.4.
+    if n_keys < 16 * keep:
         return f"keep={keep} of {n_keys} keys is not sparse enough to gain from gathering"
-    if batch * heads * n_queries * n_keys < 2**16:
+    if batch * heads * n_queries * n_keys < 2**18:
         return "the call is so small that the dense definition is faster"
     if scores.bias is not None and scores.bias.requires_grad and torch.is_grad_enabled():
         return "the gradient of a bias is dense"

@@ -16,7 +16,8 @@ def topk(scores_XK: Tensor, keep: int, ties: str) -> Tensor:
 
 def _kept(scores_XK: Tensor, keep: int, ties: str) -> Tensor:
     if ties == "all":
-        return scores_XK >= scores_XK.topk(keep, dim=-1).values[..., -1:]
+        # not "at least", which would hide a score that is not a number
+        return ~(scores_XK < scores_XK.topk(keep, dim=-1).values[..., -1:])
     order_XK = scores_XK.sort(dim=-1, descending=True, stable=True).indices
     nothing_XK = torch.zeros_like(scores_XK, dtype=torch.bool)
     return nothing_XK.scatter(-1, order_XK[..., :keep], True)
