@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all test-gpu lint bench clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -14,11 +14,15 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/headwise demo
 
+# The tests speak of the CPU, so a GPU that happens to be there is hidden from them.
 test: .venv/ready
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -m "not slow and not gpu"
 
 test-all: .venv/ready
-	$(BIN)/python -m pytest -m "not gpu"
+	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -m "not gpu"
+
+test-gpu: .venv/ready
+	$(BIN)/python -m pytest -m gpu
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -55,6 +55,8 @@ def test_fc_has_orthonormal_columns_that_are_not_trained():
     weight = model.output.weight
     torch.testing.assert_close(weight @ weight.T, torch.eye(3, dtype=torch.float64))
     assert not weight.requires_grad
+    normal = _model(classifier="FC", fixed="normal").output.weight
+    assert normal.diagonal().tolist() == [1, 1, 1]
     with pytest.raises(ValueError, match="width >= classes, got width=5 and classes=6"):
         BagConfig(classes=6, width=5, classifier="FC")
 

@@ -60,10 +60,10 @@ def _pictures(result: Result) -> list[str]:
 
 def _made(result: Result) -> str:
     environment = result.environment
-    machine = environment.get("gpu") or environment.get("cpu") or "unknown hardware"
+    machine = environment["gpu"] or environment["cpu"]
     return (
         f"Made by `{result.command}` in {result.seconds:,.0f} s on {machine}, "
-        f"torch {environment.get('torch', '?')}, commit {str(environment.get('commit', '?'))[:10]}."
+        f"torch {environment['versions']['torch']}, commit {str(environment['commit'])[:10]}."
     )
 
 

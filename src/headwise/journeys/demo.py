@@ -87,7 +87,6 @@ def _train(
     translator = _untrained(config, train)
     if run.has("model.safetensors"):
         return Translator.load(run)
-    check = _batch(translator, test[:200])
 
     def loss(model: nn.Module, batch: ParallelBatch) -> Tensor:
         logits_BTV = model(batch.source, batch.source_lengths, batch.target_in)
@@ -98,7 +97,7 @@ def _train(
         def report(step: int, metrics: Mapping[str, float]) -> None:
             show(step, metrics)
             if step % EVALUATE_EVERY == 0:
-                run.log(step, accuracy=token_accuracy(translator, check))
+                run.log(step, accuracy=token_accuracy(translator, _batch(translator, test[:200])))
                 translator.model.train()
 
         fit(

@@ -14,9 +14,23 @@ from headwise.analysis.sen import theoretical_norm
 from headwise.experiments.base import NORMAL, STUDENT
 from headwise.recording.run import Run
 
-__all__ = ["band", "draw_band", "draw_histogram", "draw_sen", "panels", "save", "thinned"]
+__all__ = [
+    "COLOURS",
+    "band",
+    "draw_band",
+    "draw_histogram",
+    "draw_sen",
+    "panels",
+    "save",
+]
 
-COLOURS = {"FC": "tab:blue", "TC": "tab:orange", "TL": "tab:green", "KF": "tab:red", "EF": "tab:purple"}  # fmt: skip
+COLOURS = {
+    "FC": "tab:blue",
+    "TC": "tab:orange",
+    "TL": "tab:green",
+    "KF": "tab:red",
+    "EF": "tab:purple",
+}
 DPI = 110
 POINTS = 400  # of a curve; more cannot be seen
 
@@ -52,7 +66,7 @@ def band(values: Float[Tensor, "E S"]) -> tuple[Tensor, Tensor]:
     return values.mean(1), quantile * values.std(1) / math.sqrt(seeds)
 
 
-def thinned(points: int) -> Tensor:
+def _thinned(points: int) -> Tensor:
     """Which of many points to draw, first and last among them."""
     return torch.linspace(0, points - 1, min(points, POINTS)).round().long()
 
@@ -61,7 +75,7 @@ def draw_band(
     axis: Axes, x: Float[Tensor, " E"], values: Float[Tensor, "E S"], *, label: str, colour: str
 ) -> None:
     """A curve's mean over seeds with its interval as a band."""
-    some = thinned(len(x))
+    some = _thinned(len(x))
     mean, half = band(values[some])
     axis.plot(x[some].tolist(), mean.tolist(), label=label, color=colour)
     low, high = (mean - half).tolist(), (mean + half).tolist()
@@ -96,14 +110,17 @@ def draw_sen(
     axis: Axes,
     scores: Float[Tensor, "E S"],
     norms: Float[Tensor, "E S"],
-    m: float,
+    m: float | int,
     *,
     names: Sequence[str],
 ) -> None:
-    """Norm against score of one word, a curve a seed, with Eq. 10 dashed."""
-    some = thinned(len(scores))
+    """Norm against score of one word, a curve a seed with a dot at its end, and Eq. 10 dashed."""
+    some = _thinned(len(scores))
     for score, norm, name in zip(scores[some].T, norms[some].T, names, strict=True):
-        axis.plot(score.tolist(), norm.tolist(), label=name, alpha=0.8)
+        (line,) = axis.plot(score.tolist(), norm.tolist(), label=name, alpha=0.8)
+        axis.plot(
+            score[-1:].tolist(), norm[-1:].tolist(), "o", color=line.get_color(), markersize=4
+        )
     reach = torch.linspace(0, max(scores.max().item(), 0.1), 200, dtype=torch.float64)
     theory = theoretical_norm(reach, m)
     axis.plot(reach.tolist(), theory.tolist(), "k--", label="Eq. 10", linewidth=1)

@@ -197,6 +197,7 @@ def _figures(model: str, result: Trained, task: TopicTask) -> dict[str, list[flo
         "test accuracy": result.accuracy_S,
         "training loss": result.loss_ES[-1],
         "deviation": off_SW.nan_to_num(0).amax(1),  # a word that never got going has no curve
+        "topic words with a score above 0.05": (~off_SW.isnan()).double().mean(1),
         "others' change of norm": moved_SV[:, rest].mean(1) / moved_SV[:, topic].mean(1),
         "topic scores 100 times others'": (topic_score_S > 100 * other_score_S).double(),
         "topic score": topic_score_S,
@@ -252,7 +253,12 @@ def _draw_curves(trained: dict[str, Trained], config: Config, run: Run) -> None:
         norms_ES = result.curve_norms_ESW[..., config.word]
         draw_sen(axis, scores_ES, norms_ES, config.others, names=names)
         axis.set(xlabel=f"score (Attn-{model})", ylabel="embedding norm")
-    axes[0].legend()
+    farthest = 1.05 * max(
+        x.curve_scores_ESW[..., config.word].max().item() for x in trained.values()
+    )
+    for axis in axes:
+        axis.set_xlim(-0.02 * farthest, farthest)
+    axes[0].legend(fontsize="small")
     save(figure, run, "fig2-sen")
 
 
