@@ -17,7 +17,17 @@ from headwise.recording.run import Run
 from headwise.recording.sen import SenCurves
 from headwise.training.descent import Recorder, descend
 
-__all__ = ["Corpus", "Curves", "Settings", "Trained", "build_stack", "read_corpus", "train"]
+__all__ = [
+    "Corpus",
+    "Curves",
+    "Settings",
+    "Trained",
+    "build_stack",
+    "device_of",
+    "rate_of",
+    "read_corpus",
+    "train",
+]
 
 Classifier = Literal["FC", "TC"]
 CHECKPOINT_EVERY = 5000  # epochs; a checkpoint holds every word's embedding twice
@@ -117,9 +127,7 @@ class Curves:
 
 def build_stack(classifier: Classifier, corpus: Corpus, config: Settings) -> BagStack:
     """Untrained models, the same numbers for the same config."""
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device_of(config)
     shape = BagConfig(
         vocabulary=len(corpus.sst.vocabulary),
         classes=corpus.sst.classes,
@@ -134,6 +142,13 @@ def build_stack(classifier: Classifier, corpus: Corpus, config: Settings) -> Bag
         for seed in range(config.seeds)
     ]
     return BagStack(models)
+
+
+def device_of(config: Settings) -> str:
+    """Where to compute."""
+    if config.device != "auto":
+        return config.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def rate_of(classifier: Classifier, config: Settings) -> float:

@@ -21,9 +21,9 @@ How it is measured, and where ours differs from the paper or it leaves a choice:
    all seeds at the earliest of theirs.
 3. The sentence is the one whose weights the paper draws: "a powerful sequel and one of the best
    films of the year". The training set has one more with both words.
-4. "Drops" is a score at the end more than 1 % below its highest. Eq. 10 "overestimates" if the score
-   it gives for the norm is more than 10 % above the score there is, and "fails" if its norm is more
-   than 10 % off.
+4. "Drops" is a score at the end more than 1 % below its highest. Eq. 10 "overestimates" if the
+   score it gives for the norm is more than 10 % above the score there is, and "fails" if its norm
+   is more than 10 % off.
 5. A word overtakes at the last record at which it does not lead; given as a share of training.
 6. Seeds share the data and differ in the initial noise only, hence the narrow intervals.
 """
@@ -44,7 +44,8 @@ from headwise.recording.sen import SenCurves
 MODELS = ("FC", "TC")
 WORDS = ("powerful", "best")  # the purer first
 POWERFUL, BEST = 0, 1
-SENTENCE = "a powerful sequel and one of the best films of the year".split()
+SENTENCE = ("a", "powerful", "sequel", "and", "one", "of", "the", "best", "films", "of", "the",
+            "year")  # fmt: skip
 COLOURS = {"powerful": "tab:red", "best": "tab:blue"}
 
 
@@ -196,7 +197,7 @@ experiment = Experiment(
     config=Config(),
     # the whole of training, with long steps
     smoke=Config(
-        fc_width=2, tc_width=4, fc_rate=20.0, tc_rate=4.0, epochs=800, patience=10, every=2,
+        fc_width=2, tc_width=4, fc_rate=40.0, tc_rate=4.0, epochs=800, patience=10, every=2,
         seeds=1,
     ),
     reproduce=reproduce,
