@@ -1,5 +1,6 @@
 """The command line: parse, call the library, show, exit."""
 
+import re
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -52,7 +53,7 @@ def inspect(
     model: Annotated[Path, Argument(help="folder of a headwise run or a Hugging Face model")],
     text: Annotated[Path, Option(help="text file, a sentence or paragraph a line")],
     out: Annotated[
-        Path | None, Option(help="folder of the result; runs/inspect-MODEL unless given")
+        Path | None, Option(help="folder of the result; runs/inspect-MODEL-TEXT unless given")
     ] = None,
     sort: Annotated[str | None, Option(help="column to sort the printed table by")] = None,
     settings: Settings = [],  # noqa: B006
@@ -62,10 +63,33 @@ def inspect(
     from headwise.journeys import InspectConfig, inspect_folder
 
     config = override(InspectConfig(model=str(model), text=str(text)), settings)
-    folder = out or Path("runs") / f"inspect-{model.resolve().name}"
+    if sort:
+        _check_column(sort)
+    folder = out or Path("runs") / f"inspect-{model.resolve().name}-{text.stem}"
     with _interruptible("nothing was left half-written."):
         table = inspect_folder(config, folder)
     _show(table.sort(sort) if sort else table, list(table.columns), folder)
+    _tell_of_cut_lines(folder)
+
+
+def _check_column(name: str) -> None:
+    """A misspelt column is said at once, and not after reading a corpus."""
+    from headwise.config import suggestion
+    from headwise.journeys.inspect import COLUMNS
+
+    if name not in COLUMNS:
+        raise ValueError(
+            f"--sort takes a column, but {name!r} is none. {suggestion(name, COLUMNS)}"
+        )
+
+
+def _tell_of_cut_lines(folder: Path) -> None:
+    from headwise.recording import Run
+
+    figures = Run.open(folder).figures()
+    if cut := figures["truncated_lines"]:
+        lines, limit = figures["lines"], figures["token_limit"]
+        console.print(f"{cut} of {lines} lines were cut to {limit} tokens.")
 
 
 @app.command()
@@ -94,7 +118,8 @@ def reproduce(
     experiment = load_experiment(name)
     config = override(experiment.smoke if smoke else experiment.config, settings)
     folder = out / (f"{name}-smoke" if smoke else name)
-    figures = reproduce(name, config, folder, save=save)
+    with _interruptible("the same command starts it again."):
+        figures = reproduce(name, config, folder, save=save)
     console.print(_verdicts(experiment.expected, figures))
     console.print(f"Run: {folder}")
     if not smoke and not is_as_before(experiment.expected, figures):
@@ -158,7 +183,10 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except (ValueError, OSError) as error:
-        print("headwise:", *str(error).split(), file=sys.stderr)
+        # the library speaks of the folder it was given, which here is an option
+        choose = r"choose (another|a new or empty) (folder|path)"
+        said = re.sub(choose, r"\g<0> (--out)", str(error))
+        print("headwise:", *said.split(), file=sys.stderr)
         sys.exit(2)
 
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from operator import index as whole_number
 from types import TracebackType
-from typing import Any, ParamSpec, cast
+from typing import Any, ParamSpec, SupportsIndex, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -51,6 +52,11 @@ class Head:
         return Head(site, int(index))
 
 
+def _no_obstacle(module: nn.Module) -> str | None:
+    """A named function, as a lambda would keep a model from being pickled."""
+    return None
+
+
 @dataclass(eq=False)
 class Site:
     """One attention computation inside a model. Models call `site(q, k, v, ...)`.
@@ -64,7 +70,7 @@ class Site:
     watchers: list[Watcher] = field(default_factory=list[Watcher])
     replacements: list[Attend] = field(default_factory=list[Attend])
     gates: list[Tensor] = field(default_factory=list[Tensor])
-    obstacle: Callable[[nn.Module], str | None] = lambda module: None  # why nobody calls this site
+    obstacle: Callable[[nn.Module], str | None] = _no_obstacle  # why nobody calls this site
 
     def __call__(
         self,
@@ -105,6 +111,11 @@ class Site:
         return "encoder" if self.name.endswith(".cross") else self.queries
 
     @property
+    def changes(self) -> int:
+        """How many watchers, replacements and gates are in effect."""
+        return len(self.watchers) + len(self.replacements) + len(self.gates)
+
+    @property
     def heads(self) -> list[Head]:
         """This site's heads, in order."""
         return [Head(self.name, index) for index in range(self.num_heads)]
@@ -134,6 +145,8 @@ class Change:
             undo()
 
     def __enter__(self) -> Change:
+        if self._undo is None:
+            raise ValueError("This change was undone already; make a new one.")
         return self
 
     def __exit__(
@@ -148,7 +161,7 @@ class Change:
 def find_sites(model: nn.Module, *, where: Where = "*") -> list[Site]:
     """The attention sites of a model in forward order, those that `where` chooses.
 
-    Raises if the model has none, or if `where` chooses none.
+    Raises if the model has none, if two have one name, or if `where` chooses none.
     """
     sites = list(dict.fromkeys(_sites_of(model)))
     if not sites:
@@ -156,6 +169,7 @@ def find_sites(model: nn.Module, *, where: Where = "*") -> list[Site]:
             f"{type(model).__name__} has no attention sites. For a Hugging Face model call "
             "headwise.adopt(model) first; for your own, give attention modules a `site`."
         )
+    _check_apart(model, sites)
     chosen = [site for site in sites if _chooses(where, site)]
     if not chosen:
         names = ", ".join(site.name for site in sites)
@@ -193,12 +207,7 @@ def gated(model: nn.Module, gates: Mapping[str, Tensor]) -> Change:
     """
     sites = {site.name: site for site in find_sites(model)}
     for name, gate in gates.items():
-        site = sites[_known(name, sites)]
-        if gate.dim() not in (1, 2) or gate.shape[-1] != site.num_heads:
-            raise ValueError(
-                f"A gate of {name} must have shape ({site.num_heads},) or (batch, "
-                f"{site.num_heads}), got {tuple(gate.shape)}."
-            )
+        _check_gate(name, gate, sites[_known(name, sites)].num_heads)
     return _put([(sites[name].gates, gate) for name, gate in gates.items()])
 
 
@@ -212,7 +221,7 @@ def masked(model: nn.Module, heads: Mapping[str, Iterable[int]]) -> Change:
     gates: dict[str, Tensor] = {}
     for name, indices in heads.items():
         gate_H = torch.ones(sites[_known(name, sites)].num_heads)
-        for index in indices:
+        for index in _head_numbers(indices):
             if not 0 <= index < len(gate_H):
                 raise ValueError(f"{name} has heads 0 to {len(gate_H) - 1}, got {index}.")
             gate_H[index] = 0
@@ -229,6 +238,17 @@ def _sites_of(model: nn.Module) -> Iterator[Site]:
             yield site
 
 
+def _check_apart(model: nn.Module, sites: list[Site]) -> None:
+    """Tables are keyed by name, so two sites of one name would be taken for one another."""
+    names = [site.name for site in sites]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(
+            f"{type(model).__name__} has {names.count(twice)} different sites called {twice!r}, "
+            "so that name is ambiguous. Act on the parts of the model separately."
+        )
+
+
 def _chooses(where: Where, site: Site) -> bool:
     return fnmatchcase(site.name, where) if isinstance(where, str) else where(site)
 
@@ -237,6 +257,29 @@ def _known(name: str, sites: Mapping[str, Site]) -> str:
     if name not in sites:
         raise ValueError(f"The model has no site {name!r}. {suggestion(name, sites)}")
     return name
+
+
+def _check_gate(name: str, gate: object, num_heads: int) -> None:
+    wanted = f"A gate of {name} must be a tensor of shape ({num_heads},) or (batch, {num_heads})"
+    if not isinstance(gate, Tensor):
+        raise ValueError(f"{wanted}, got {gate!r}.")
+    if gate.dim() not in (1, 2) or gate.shape[-1] != num_heads:
+        raise ValueError(f"{wanted}, got {tuple(gate.shape)}.")
+
+
+def _head_numbers(heads: object) -> list[int]:
+    """Head numbers from any list of whole numbers; a mask of booleans is not one."""
+    listed: Any = heads.tolist() if isinstance(heads, Tensor) else heads
+    entries = cast(Iterable[Any], listed) if isinstance(listed, Iterable) else [None]
+    numbers: list[Any] = [
+        entry.tolist() if isinstance(entry, Tensor) else entry for entry in entries
+    ]
+    if not all(isinstance(n, SupportsIndex) and not isinstance(n, bool) for n in numbers):
+        raise ValueError(
+            f"A list of head numbers was wanted, e.g. [0, 5]; got {heads!r}. "
+            "For a mask of 0 and 1 use gated."
+        )
+    return [whole_number(number) for number in numbers]
 
 
 def _put(entries: list[tuple[list[Any], Any]]) -> Change:

@@ -7,7 +7,7 @@ import transformers as hf
 from torch import nn
 
 from headwise.hf import adopt
-from headwise.hf.naming import head_count, uses_interface
+from headwise.hf.naming import head_count, interface_forward
 from headwise.sites import find_sites
 from tests.hf.families import FAMILIES, SIZES, build
 
@@ -66,9 +66,9 @@ def test_a_pair_of_bert_models_is_an_encoder_and_a_decoder():
     assert names == ENCODER + CROSSED
 
 
-def test_only_modules_of_transformers_are_taken_for_attention():
-    assert not uses_interface(nn.MultiheadAttention)
-    assert not uses_interface(hf.BertModel)
+def test_only_what_asks_the_interface_is_taken_for_attention():
+    assert interface_forward(nn.MultiheadAttention) is None
+    assert interface_forward(hf.BertModel) is None
 
 
 def test_a_module_that_hides_its_heads_is_refused():

@@ -171,7 +171,11 @@ def test_empty_rows_send_no_gradient_through_statistics(name):
     assert all(grad.isfinite().all() for grad in grads)
 
 
-@pytest.mark.parametrize("shape", [(2, 7), (2, 1, 1, 7), (2, 7, 7), (2, 2, 7, 7)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(2, 7), (1, 7), (2, 1, 1, 7), (2, 7, 7), (2, 2, 7, 7), (7,), (2, 1, 7, 1), (1,), ()],
+    ids=str,
+)
 def test_mass_on_keys_is_the_sum_of_their_weights(shape, tiny_blocks):
     keys = torch.rand(shape) > 0.5
     attended = softmax_attention(*inputs(7))

@@ -52,6 +52,32 @@ def test_alpha_near_one_is_nearly_softmax():
     torch.testing.assert_close(entmax(scores, alpha=1.0001), wanted, atol=1e-3, rtol=0)
 
 
+@pytest.mark.parametrize("impl", ["reference", "torch"])
+@pytest.mark.parametrize("alpha", [1 + 1e-6, 1.00001, 1.001, 1.05, 1.11])
+def test_float32_is_accurate_however_near_alpha_is_to_one(alpha, impl):
+    q, k, v = inputs(65)
+    got = entmax_attention(q, k, v, alpha=alpha, impl=impl).weights
+    scores = entmax_attention(q, k, v).scores.rows()  # in float32, rounded alike
+    exact = entmax(scores.double(), alpha=alpha)
+    assert got.dtype == torch.float32
+    assert (got - exact).abs().max() <= 1e-6
+    if alpha < 1.0001:  # softmax is nearer than alpha is to 1, times the square of the scores
+        assert (got - scores.softmax(-1)).abs().max() <= 20 * (alpha - 1)
+
+
+def test_the_gradient_for_alpha_is_finite_and_smooth_near_one():
+    """Against float64 and against alpha ten times as far away; both change little there."""
+    scores, upstream = torch.randn(20, 7), torch.randn(20, 7)
+
+    def slope(alpha: float, dtype: torch.dtype = torch.float32) -> float:
+        learned = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+        weights = entmax(scores.to(dtype), alpha=learned)
+        return torch.autograd.grad((weights * upstream).sum(), learned)[0].item()
+
+    assert slope(1.00001) == pytest.approx(slope(1.0001, torch.float64), rel=1e-2)
+    assert slope(1.05) == pytest.approx(slope(1.05, torch.float64), rel=1e-5)
+
+
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_bisection_equals_the_sorted_solution(n, dtype):

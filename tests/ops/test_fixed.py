@@ -49,6 +49,23 @@ def test_a_narrow_bell_looks_at_one_key():
     torch.testing.assert_close(attended.out[:, :, 1:], v[:, :, :-1])
 
 
+@pytest.mark.parametrize("std", [1e-3, 1e-20, 1e-200])
+def test_the_narrowest_bell_looks_at_the_nearest_visible_key(std):
+    q, k, v = inputs(9)
+    mask = torch.arange(9) % 3 == 0
+    attended = gaussian_attention(q, k, v, offset=-0.3, std=std, mask=mask)
+    nearest = torch.tensor([0, 0, 3, 3, 3, 6, 6, 6, 6])
+    assert (attended.peak_key == nearest).all()
+    assert torch.equal(attended.out, v[:, :, nearest])
+
+
+def test_the_widest_bell_is_flat():
+    q, k, v = inputs(9)
+    torch.testing.assert_close(
+        gaussian_attention(q, k, v, std=1e200).out, uniform_attention(q, k, v).out
+    )
+
+
 @pytest.mark.parametrize("attend", [uniform_attention, gaussian_attention])
 def test_content_does_not_matter(attend):
     q, k, v = inputs(7)
@@ -66,7 +83,7 @@ def test_what_has_no_meaning_is_refused(attend, option):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"std": 0.0}, "std must be above 0, got 0.0"),
+        ({"std": 0.0}, "std must be above 0 and finite, got 0.0"),
         ({"offset": (1.0, 2.0, 3.0)}, "one for each of the 2 heads, got 3"),
     ],
 )

@@ -68,6 +68,17 @@ def test_a_score_that_is_not_a_number_is_not_hidden(weigh):
 
 
 @pytest.mark.parametrize("attend", [sparsemax_attention, entmax_attention])
+@pytest.mark.parametrize("impl", ["reference", "torch"])
+@pytest.mark.parametrize("score", [torch.inf, torch.nan])
+def test_a_bias_without_a_finite_meaning_gives_nan_in_its_rows_only(attend, impl, score):
+    bias = torch.zeros(5, 5)
+    bias[1, 2] = score
+    out = attend(*inputs(5), bias=bias, impl=impl).out
+    assert out[:, :, 1].isnan().all()
+    assert out[:, :, [0, 2, 3, 4]].isfinite().all()
+
+
+@pytest.mark.parametrize("attend", [sparsemax_attention, entmax_attention])
 def test_the_definition_is_still_there_to_compare_with(attend):
     tensors = inputs(65, dtype=torch.float64)
     fast, sort = attend(*tensors), attend(*tensors, impl="reference")

@@ -208,7 +208,10 @@ class _Lexeme(NamedTuple):
 
 
 def _stems(seed: int) -> Iterator[str]:
-    """Pronounceable made-up stems such as "bukev", none twice, in an order set by the seed."""
+    """Pronounceable made-up stems such as "bukev", none twice, in an order set by the seed.
+
+    Some are English words of the lists above, "never" for one.
+    """
     consonants, vowels = "bdfgklmnprtv", "aeiou"
     stems = ["".join(s) for s in product(consonants, vowels, consonants, vowels, consonants)]
     random.Random(seed).shuffle(stems)
@@ -216,7 +219,9 @@ def _stems(seed: int) -> Iterator[str]:
 
 
 def _make_lexicon(language: ToyLanguage) -> dict[str, list[_Lexeme]]:
-    stems, made_up, toss = _stems(language.seed), _stems(-1), random.Random(language.seed)
+    stems, toss = _stems(language.seed), random.Random(language.seed)
+    english = {word for text in _WORDS.values() for word in text.split()}
+    made_up = (stem for stem in _stems(-1) if stem not in english)
     lexicon: dict[str, list[_Lexeme]] = {}
     for name, text in _WORDS.items():
         count, plain = getattr(language, name), text.split()

@@ -6,9 +6,9 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
-from headwise.hf.interface import MASKS, PREFIX, placeholder, register, resolves_to_us
-from headwise.hf.naming import attention_modules, head_count, site_names
-from headwise.sites import Site
+from headwise.hf.interface import MASKS, PREFIX, Host, placeholder, register, resolves_to_us
+from headwise.hf.naming import attention_modules, head_count, site_names, unreachable_attention
+from headwise.sites import Site, find_sites
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -31,6 +31,7 @@ def adopt(model: Model) -> Model:
         _check_module(module, backends[id(module.config)])
     names = site_names(modules)
     for path, module in modules.items():
+        module.__dict__["host"] = Host.of(type(module))
         module.__dict__["site"] = Site(
             names[path], head_count(module), placeholder, obstacle=_gone_elsewhere
         )
@@ -48,24 +49,42 @@ def _gone_elsewhere(module: nn.Module) -> str | None:
 
 
 def release(model: nn.Module) -> None:
-    """Take the sites away and give the model its own backend back."""
+    """Take the sites away and give the model its own backend back.
+
+    Raises while something is still observed, replaced or gated there: undo that first.
+    """
     host = unwrapped(model)
     if not is_adopted(host):
         raise ValueError(f"{type(host).__name__} was not adopted, so there is nothing to release.")
+    busy = [site.name for site in find_sites(host) if site.changes]
+    if busy:
+        raise ValueError(
+            f"{', '.join(busy)} of {type(host).__name__} are still observed, replaced or gated; "
+            "undo that before release()."
+        )
+    take_sites_away(host)
+
+
+def take_sites_away(host: PreTrainedModel) -> None:
+    """`release` without its questions."""
     for module in host.modules():
         module.__dict__.pop("site", None)
+        module.__dict__.pop("host", None)
     for config in _configs(host):
         set_backend(config, backend_of(config).removeprefix(PREFIX))
 
 
 def unwrapped(model: nn.Module) -> PreTrainedModel:
-    """The Hugging Face model inside torch.compile's or a data-parallel wrapper."""
-    inner = cast(nn.Module, getattr(model, "_orig_mod", getattr(model, "module", model)))
-    if not isinstance(inner, PreTrainedModel):
-        raise ValueError(
-            f"adopt() takes a Hugging Face model (a PreTrainedModel), got {type(model).__name__}. "
-            "Headwise's own models have sites already."
-        )
+    """The Hugging Face model inside torch.compile's or data-parallel wrappers."""
+    inner = model
+    while not isinstance(inner, PreTrainedModel):
+        wrapped = getattr(inner, "_orig_mod", getattr(inner, "module", None))
+        if not isinstance(wrapped, nn.Module):
+            raise ValueError(
+                f"A Hugging Face model (a PreTrainedModel) was wanted, got {type(model).__name__}. "
+                "Adopt the Hugging Face model inside it; Headwise's own models need no adoption."
+            )
+        inner = wrapped
     return inner
 
 
@@ -100,8 +119,8 @@ def _check_unshared(host: PreTrainedModel) -> None:
     """Models built from one configuration object read one backend, so only one can be adopted."""
     if any(backend_of(config).startswith(PREFIX) for config in _configs(host)):
         raise ValueError(
-            f"{type(host).__name__} shares its configuration with a model that is adopted "
-            "already. Release that one, or build this one from copy.deepcopy(config)."
+            f"{type(host).__name__} has the configuration of a model that is adopted already, or a "
+            "copy of it. Release that one, or copy the configuration before adopting it."
         )
 
 
@@ -111,6 +130,11 @@ def _backends(host: PreTrainedModel, modules: dict[str, nn.Module]) -> dict[int,
         raise ValueError(
             f"{name} does not route its attention through transformers' attention interface, so "
             "headwise cannot reach it. BERT, GPT-2, Llama, BART, T5, ViT and their kin do."
+        )
+    if missed := unreachable_attention(host):
+        raise ValueError(
+            f"{', '.join(sorted(missed))} of {name} compute attention outside transformers' "
+            "attention interface; headwise would see only a part of the model, so it refuses."
         )
     backends = {id(config): backend_of(config) for config in _configs(host)}
     for module in modules.values():
@@ -125,7 +149,7 @@ def _backends(host: PreTrainedModel, modules: dict[str, nn.Module]) -> dict[int,
 
 def _check_module(module: nn.Module, backend: str) -> None:
     name = type(module).__name__
-    if not resolves_to_us(module, backend):
+    if not resolves_to_us(type(module), backend):
         raise ValueError(
             f"Another tool has registered its own attention function as {PREFIX + backend!r}, "
             f"which {name} would call instead of headwise. Undo that first."

@@ -5,8 +5,8 @@ mask function, so that the host computes exactly what it would have computed wit
 """
 
 import math
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask, sdpa_mask
 
+from headwise.hf.naming import interface_forward
 from headwise.ops.attended import Attended
 from headwise.ops.rows import softmax_rows
 from headwise.ops.scores import Scores
@@ -39,6 +40,7 @@ HARMLESS = frozenset(
         "num_items_in_batch",
         "output_attentions",
         "output_hidden_states",
+        "output_router_logits",
         "position_embeddings",
         "position_ids",
         "return_dict",
@@ -49,12 +51,48 @@ HARMLESS = frozenset(
 )
 
 
+class Host(NamedTuple):
+    """Where a module's file looks its attention function up."""
+
+    registry: Any  # an AttentionInterface
+    eager: Callable[..., tuple[Tensor, Tensor | None]]
+
+    @staticmethod
+    def of(kind: type[nn.Module]) -> "Host":
+        """Read from the file in which the class's attention is written."""
+        forward = interface_forward(kind)
+        assert forward is not None
+        names = forward.__globals__
+        return Host(names["ALL_ATTENTION_FUNCTIONS"], names["eager_attention_forward"])
+
+    def function(self, backend: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
+        """What the host itself would call."""
+        return self.registry.get_interface(backend, self.eager)
+
+
 class Visibility(NamedTuple):
     """A host's mask in our terms."""
 
     mask: Tensor | None
     bias: Tensor | None
     causal: bool
+    first: int  # where the first query stands among the keys
+
+
+@dataclass(frozen=True, eq=False)
+class HostCall:
+    """One attention computation as the host asked for it."""
+
+    module: nn.Module
+    site: Site
+    backend: str
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    attention_mask: Tensor | None
+    scaling: float | None
+    dropout: float
+    others: dict[str, Any]  # arguments of this host, by name
 
 
 def register() -> None:
@@ -64,15 +102,9 @@ def register() -> None:
         AttentionMaskInterface.register(PREFIX + backend, mask_function)
 
 
-def host_function(module: nn.Module, backend: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """The attention function the host itself would have called."""
-    file = sys.modules[type(module).__module__]
-    return file.ALL_ATTENTION_FUNCTIONS.get_interface(backend, file.eager_attention_forward)
-
-
-def resolves_to_us(module: nn.Module, backend: str) -> bool:
-    """False when something else has taken our name in the registry this module reads."""
-    return host_function(module, PREFIX + backend) is FUNCTIONS[backend]
+def resolves_to_us(kind: type[nn.Module], backend: str) -> bool:
+    """False when something else has taken our name in the registry this class reads."""
+    return Host.of(kind).function(PREFIX + backend) is FUNCTIONS[backend]
 
 
 def _attend_at_site(
@@ -85,38 +117,26 @@ def _attend_at_site(
     backend: str,
     scaling: float | None = None,
     dropout: float = 0.0,
-    **host_arguments: Any,
+    **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     site: Site | None = module.__dict__.get("site")
     if site is not None and site.replacements:
         return _replaced(
-            site,
-            module,
-            query,
-            key,
-            value,
-            attention_mask,
-            backend,
-            scaling,
-            dropout,
-            host_arguments,
+            HostCall(
+                module, site, backend, query, key, value, attention_mask, scaling, dropout, others
+            )
         )
-    out_BQHE, weights = host_function(module, backend)(
-        module,
-        query,
-        key,
-        value,
-        attention_mask,
-        scaling=scaling,
-        dropout=dropout,
-        **host_arguments,
+    # a model that shares its configuration with an adopted one has no site, and no host noted
+    host: Host = module.__dict__.get("host") or Host.of(type(module))
+    out_BQHE, weights = host.function(backend)(
+        module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **others
     )
-    if site is None:  # a model that shares its configuration with an adopted one
-        return out_BQHE, weights
-    if site.watchers:
-        scores = _scores(site, module, query, key, attention_mask, backend, scaling, host_arguments)
-        site.show(Attended(out_BQHE.transpose(1, 2), scores, softmax_rows))
-    if site.gates:
+    if site is not None and site.watchers:
+        call = HostCall(
+            module, site, backend, query, key, value, attention_mask, scaling, dropout, others
+        )
+        site.show(Attended(out_BQHE.transpose(1, 2), _scores(call), softmax_rows))
+    if site is not None and site.gates:
         out_BQHE = site.gated(out_BQHE.transpose(1, 2)).transpose(1, 2).contiguous()
     return out_BQHE, weights
 
@@ -124,35 +144,32 @@ def _attend_at_site(
 FUNCTIONS = {backend: partial(_attend_at_site, backend=backend) for backend in MASKS}
 
 
-def _replaced(
-    site: Site,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    backend: str,
-    scaling: float | None,
-    dropout: float,
-    host_arguments: dict[str, Any],
-) -> tuple[Tensor, Tensor | None]:
-    refuse_unknown(site, host_arguments)
-    seen = visibility(module, query, key, attention_mask, backend, host_arguments)
-    attended = site.replacements[-1](
-        query,
-        key,
-        value,
+def _replaced(call: HostCall) -> tuple[Tensor, Tensor | None]:
+    refuse_unknown(call)
+    seen = visibility(call)
+    attended = call.site.replacements[-1](
+        call.query,
+        call.key,
+        call.value,
         mask=seen.mask,
         bias=seen.bias,
         causal=seen.causal,
         lengths=None,
-        scale=_unusual(scaling, query.shape[-1]),
-        dropout=dropout,
+        scale=_unusual(call.scaling, call.query.shape[-1]),
+        dropout=call.dropout,
     )
-    site.show(attended)
-    out_BQHE = site.gated(attended.out).transpose(1, 2).contiguous()
-    # eager hosts hand their weights on, so that output_attentions keeps working
-    return out_BQHE, attended.weights if backend == "eager" else None
+    call.site.show(attended)
+    out_BQHE = call.site.gated(attended.out).transpose(1, 2).contiguous()
+    wanted = call.backend == "eager" and _attentions_wanted()
+    return out_BQHE, attended.weights if wanted else None
+
+
+def _attentions_wanted() -> bool:
+    """Whether somebody called the model with output_attentions=True."""
+    from transformers.utils import output_capturing
+
+    collected = output_capturing._active_collector.get()  # pyright: ignore[reportPrivateUsage]
+    return any("attentions" in name for name in collected or ())
 
 
 def _unusual(scaling: float | None, width: int) -> float | None:
@@ -160,72 +177,91 @@ def _unusual(scaling: float | None, width: int) -> float | None:
     return None if scaling is not None and math.isclose(scaling, width**-0.5) else scaling
 
 
-def _scores(
-    site: Site,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    attention_mask: Tensor | None,
-    backend: str,
-    scaling: float | None,
-    host_arguments: dict[str, Any],
-) -> Scores:
-    refuse_unknown(site, host_arguments)
-    seen = visibility(module, query, key, attention_mask, backend, host_arguments)
-    return Scores(query, key, seen.mask, seen.bias, seen.causal, scale=scaling)
+def _scores(call: HostCall) -> Scores:
+    refuse_unknown(call)
+    seen = visibility(call)
+    return Scores(
+        call.query,
+        call.key,
+        seen.mask,
+        seen.bias,
+        seen.causal,
+        scale=call.scaling,
+        first=seen.first,
+    )
 
 
-def refuse_unknown(site: Site, host_arguments: dict[str, Any]) -> None:
+def refuse_unknown(call: HostCall) -> None:
     """Raise if the host changes scores in a way that we would miss."""
-    given = {name for name, value in host_arguments.items() if value is not None}
+    given = {
+        name for name, value in call.others.items() if value is not None and value is not False
+    }
     unknown = given - HARMLESS - {"position_bias"}
     changing = unknown & SCORE_CHANGING
     if unknown:
         why = "changes the scores" if changing else "may change the scores"
         name = min(changing or unknown)
         raise ValueError(
-            f"{site.name} attends with {name}=, which {why} and which headwise does not follow; "
-            "this site cannot be observed or replaced. Leave it out with where=."
+            f"{call.site.name} attends with {name}=, which {why} and which headwise does not "
+            "follow; this site cannot be observed or replaced. Leave it out with where=."
         )
 
 
-def visibility(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    attention_mask: Tensor | None,
-    backend: str,
-    host_arguments: dict[str, Any],
-) -> Visibility:
+def visibility(call: HostCall) -> Visibility:
     """Translate the host's mask: boolean or additive, or None with a causal flag under sdpa."""
-    bias = host_arguments.get("position_bias")
-    if attention_mask is None:
-        return _without_mask(module, query, key, backend, host_arguments.get("is_causal"), bias)
-    if attention_mask.dtype == torch.bool:
-        return Visibility(attention_mask, bias, False)
-    mask = attention_mask > torch.finfo(attention_mask.dtype).min / 2
-    added = attention_mask.masked_fill(~mask, 0)
-    return Visibility(mask, added if bias is None else bias + added, False)
+    bias = call.others.get("position_bias")
+    mask = call.attention_mask
+    if mask is None:
+        return _without_mask(call, bias)
+    if mask.dtype != torch.bool:
+        added = mask
+        mask = added > torch.finfo(added.dtype).min / 2
+        added = added.masked_fill(~mask, 0)
+        # what only hides keys is no bias; a compiled graph cannot ask
+        if torch.compiler.is_compiling() or bool(added.any()):
+            bias = added if bias is None else bias + added
+    first = _first_position(call, mask)
+    return Visibility(mask, bias, _is_last(call, first), first)
 
 
-def _without_mask(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    backend: str,
-    is_causal: bool | None,
-    bias: Tensor | None,
-) -> Visibility:
+def _first_position(call: HostCall, mask: Tensor) -> int:
+    """Where the first query stands: in cached decoding the last one sees its own key, and no later.
+
+    Batch items may be padded on the left, so the furthest of all counts.
+    """
+    n_queries, n_keys = call.query.shape[2], call.key.shape[2]
+    if n_queries == n_keys or not _looks_back(call):
+        return 0
+    last_key = mask[..., -1, :].flatten(0, -2).any(dim=0).nonzero()
+    return int(last_key[-1]) - (n_queries - 1) if len(last_key) else n_keys - n_queries
+
+
+def _looks_back(call: HostCall) -> bool:
+    """Whether this is a decoder's self-attention, whose keys may come from a cache."""
+    return call.site.keys == call.site.queries == "decoder"
+
+
+def _is_last(call: HostCall, first: int) -> bool:
+    """Whether a lone query stands at the last key; `causal` then hides nothing and says so."""
+    n_queries, n_keys = call.query.shape[2], call.key.shape[2]
+    return _looks_back(call) and n_queries == 1 and first == n_keys - 1
+
+
+def _without_mask(call: HostCall, bias: Tensor | None) -> Visibility:
     """No mask: eager then sees everything; sdpa obeys the causal flag, counted from position 0."""
-    n_queries, n_keys = query.shape[2], key.shape[2]
+    n_queries, n_keys = call.query.shape[2], call.key.shape[2]
+    is_causal = call.others.get("is_causal")
     if is_causal is None:
-        is_causal = getattr(module, "is_causal", True)
-    if backend == "eager" or not is_causal or n_queries == 1:
-        return Visibility(None, bias, False)
+        is_causal = getattr(call.module, "is_causal", True)
+    if n_queries == 1 and _looks_back(call):
+        return Visibility(None, bias, True, n_keys - 1)
+    if call.backend == "eager" or not is_causal or n_queries == 1:
+        return Visibility(None, bias, False, 0)
     if n_queries == n_keys:
-        return Visibility(None, bias, True)
-    position_K = torch.arange(n_keys, device=query.device)
-    return Visibility((position_K <= position_K[:n_queries, None])[None, None], bias, False)
+        return Visibility(None, bias, True, 0)
+    position_K = torch.arange(n_keys, device=call.query.device)
+    mask = (position_K <= position_K[:n_queries, None])[None, None]
+    return Visibility(mask, bias, False, 0)
 
 
 def placeholder(*_: Any, **__: Any) -> Attended:

@@ -4,6 +4,7 @@ import inspect
 import re
 from collections import Counter
 from functools import cache
+from types import FunctionType
 
 from torch import nn
 
@@ -13,18 +14,38 @@ HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head")
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
     """The modules that route attention through transformers' attention interface, by path."""
-    return {path: m for path, m in model.named_modules() if uses_interface(type(m))}
+    return {path: m for path, m in model.named_modules() if interface_forward(type(m)) is not None}
 
 
 @cache
-def uses_interface(kind: type[nn.Module]) -> bool:
-    """Whether a class's own forward looks its attention function up in the interface."""
-    if not kind.__module__.startswith("transformers."):
-        return False
-    try:
-        return ".get_interface(" in inspect.getsource(kind.forward)
-    except (OSError, TypeError):  # no source, e.g. a class typed into a prompt
-        return False
+def interface_forward(kind: type[nn.Module]) -> FunctionType | None:
+    """The forward in which a class, or one it calls through super(), asks the interface."""
+    for base in kind.__mro__:
+        forward = inspect.unwrap(base.__dict__["forward"]) if "forward" in base.__dict__ else None
+        if not isinstance(forward, FunctionType) or base is nn.Module:
+            continue
+        try:
+            source = inspect.getsource(forward)
+        except OSError:  # typed into a prompt
+            return None
+        if "ALL_ATTENTION_FUNCTIONS.get_interface(" in source:
+            return forward
+        if "super().forward(" not in source:
+            return None
+    return None
+
+
+def unreachable_attention(model: nn.Module) -> set[str]:
+    """Classes that look like attention of their own, outside the interface."""
+    reached = list(attention_modules(model))
+    return {
+        type(module).__name__
+        for path, module in model.named_modules()
+        if "Attention" in type(module).__name__
+        and sum(isinstance(child, nn.Linear) for child in module.children()) >= 3
+        and not any(f"{other}.".startswith(f"{path}.") for other in reached)
+        and not any(f"{path}.".startswith(f"{other}.") for other in reached)
+    }
 
 
 def site_names(modules: dict[str, nn.Module]) -> dict[str, str]:

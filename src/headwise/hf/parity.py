@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
-from headwise.hf.adoption import adopt, is_adopted, release, unwrapped
+from headwise.hf.adoption import adopt, is_adopted, release, take_sites_away, unwrapped
 from headwise.ops.attended import Attended
 from headwise.sites import Site, observe
 
@@ -32,6 +33,10 @@ def check_parity(model: nn.Module, batch: Mapping[str, Any]) -> Parity:
 
         assert headwise.check_parity(model, tokenizer("hello", return_tensors="pt"))
     """
+    if not isinstance(batch, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(
+            f"A batch is a mapping from argument names to values, got {type(batch).__name__}."
+        )
     host = unwrapped(model)
     set_aside = _set_sites_aside(host) if is_adopted(host) else None
     try:
@@ -61,14 +66,14 @@ def _watched_outputs(model: nn.Module, batch: Mapping[str, Any]) -> tuple[int, l
     return calls, watched
 
 
-def _set_sites_aside(host: nn.Module) -> dict[str, Site]:
+def _set_sites_aside(host: PreTrainedModel) -> dict[str, Site]:
     """Release a model, keeping its sites with their watchers, replacements and gates."""
     sites = {
         path: module.__dict__["site"]
         for path, module in host.named_modules()
         if "site" in module.__dict__
     }
-    release(host)
+    take_sites_away(host)
     return sites
 
 
@@ -99,8 +104,18 @@ def _tensors(output: Any) -> list[Tensor]:
 
 
 def _compare(alone: list[Tensor], watched: list[Tensor], calls: int) -> Parity:
-    same_count = len(alone) == len(watched)
     pairs = list(zip(alone, watched, strict=False))
-    equal = same_count and all(torch.equal(a, b) for a, b in pairs)
-    gaps = [(a.double() - b.double()).abs().max().item() for a, b in pairs if a.numel()]
+    gaps = [_gap(a, b) for a, b in pairs]
+    equal = len(alone) == len(watched) and not any(gaps)
     return Parity(equal, len(pairs), max(gaps, default=0.0), calls)
+
+
+def _gap(a: Tensor, b: Tensor) -> float:
+    """The largest difference; 0 for equal values, infinities and NaN at the same places too."""
+    if a.shape != b.shape:
+        return float("inf")
+    differs = (a != b) & ~(a.isnan() & b.isnan())
+    if not differs.any():
+        return 0.0
+    gap = (a.double() - b.double())[differs].abs().max().item()
+    return gap if gap == gap else float("inf")

@@ -36,7 +36,7 @@ class DemoConfig:
     """Settings of the demo; the defaults take about a minute on two cores."""
 
     train_pairs: int = 20_000
-    test_pairs: int = 500
+    test_pairs: int = 500  # none of their sentences stands in the training pairs
     ablation_pairs: int = 200  # sentences translated anew with each head off
     samples: int = 6  # sentences whose attention is drawn
     width: int = 128
@@ -53,13 +53,12 @@ class DemoConfig:
         for name in (*at_least_one, "batch_size", "steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("samples", "warmup", "learning_rate"):
+        for name in ("samples", "learning_rate"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
-        if self.width % self.heads:
-            raise ValueError(
-                f"width must be a multiple of heads, got {self.width} and {self.heads}."
-            )
+        # what the parts would refuse is refused here, before there is a folder
+        _shape(self, source_vocab=1, target_vocab=1)
+        _fit_config(self).factor()
 
 
 def demo(config: DemoConfig, folder: Path) -> HeadTable:
@@ -68,7 +67,7 @@ def demo(config: DemoConfig, folder: Path) -> HeadTable:
     with Run.create(folder, config) as run:
         language = ToyLanguage()
         train = language.pairs(config.train_pairs, seed=config.seed)
-        test = language.pairs(config.test_pairs, seed=config.seed + 1)
+        test = _unseen(language, train, config.test_pairs, seed=config.seed + 1)
         translator = _train(config, run, train, test)
         figures = _evaluate(translator, test)
         run.write_json("trace/attention.json", _draw(translator, test[: config.samples]))
@@ -79,6 +78,19 @@ def demo(config: DemoConfig, folder: Path) -> HeadTable:
         run.save_figures(figures)
         write_report(run)
     return table
+
+
+def _unseen(
+    language: ToyLanguage, train: Sequence[ToyPair], count: int, *, seed: int
+) -> list[ToyPair]:
+    """Pairs whose source is not among the training pairs: remembering them does not help."""
+    known = {pair.source for pair in train}
+    drawn = 2 * count
+    while True:
+        pairs = [pair for pair in language.pairs(drawn, seed=seed) if pair.source not in known]
+        if len(pairs) >= count:
+            return pairs[:count]
+        drawn *= 2
 
 
 def _train(
@@ -117,9 +129,14 @@ def _untrained(config: DemoConfig, train: Sequence[ToyPair]) -> Translator:
     sources = Vocabulary.from_sentences(pair.source for pair in train)
     targets = Vocabulary.from_sentences(pair.target for pair in train)
     torch.manual_seed(config.seed)
-    shape = TransformerConfig(
-        source_vocab=len(sources),
-        target_vocab=len(targets),
+    shape = _shape(config, source_vocab=len(sources), target_vocab=len(targets))
+    return Translator(Transformer(shape), sources, targets)
+
+
+def _shape(config: DemoConfig, *, source_vocab: int, target_vocab: int) -> TransformerConfig:
+    return TransformerConfig(
+        source_vocab=source_vocab,
+        target_vocab=target_vocab,
         width=config.width,
         heads=config.heads,
         encoder_layers=config.layers,
@@ -127,7 +144,6 @@ def _untrained(config: DemoConfig, train: Sequence[ToyPair]) -> Translator:
         feed_forward=2 * config.width,
         max_length=64,
     )
-    return Translator(Transformer(shape), sources, targets)
 
 
 def _fit_config(config: DemoConfig) -> FitConfig:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from headwise.analysis import ablate, with_roles
 from headwise.data.corpus import read_lines
@@ -26,6 +27,10 @@ from headwise.reporting import write_report
 from headwise.sites import observe
 
 CHUNK = 256  # lines sorted by length together, so that batches hold little padding
+COLUMNS = (  # of the table, in order; the last two need lines for ablation, the last one scores
+    *("role", "confidence", "entropy", "offset", "offset_share", "first_share", "special_mass"),
+    *("output_change", "prediction_change"),
+)
 
 
 @dataclass(frozen=True)
@@ -71,14 +76,28 @@ def inspect(
 @contextmanager
 def _adopted(model: nn.Module) -> Generator[None]:
     """A model with sites, evaluated and not trained, for the length of the block."""
-    was_training, had_sites = model.training, is_adopted(unwrapped(model))
-    adopt(model.eval())
+    host = _host(model)
+    had_sites = is_adopted(host)
+    training = {module: module.training for module in model.modules()}
     try:
+        adopt(model.eval())
         yield
     finally:
-        model.train(was_training)
-        if not had_sites:
+        for module, was_training in training.items():
+            module.training = was_training
+        if not had_sites and is_adopted(host):
             release(model)
+
+
+def _host(model: nn.Module) -> PreTrainedModel:
+    try:
+        return unwrapped(model)
+    except ValueError:
+        raise ValueError(
+            "inspect() takes a Hugging Face model (a PreTrainedModel) and its tokenizer, got "
+            f"{type(model).__name__}. The run of a model trained by Headwise is inspected by "
+            "headwise.journeys.inspect_folder."
+        ) from None
 
 
 def inspect_folder(config: InspectConfig, folder: Path) -> HeadTable:
@@ -108,6 +127,7 @@ def inspect_folder(config: InspectConfig, folder: Path) -> HeadTable:
             "lines": found.lines,
             "words": found.words,
             "truncated_lines": found.truncated,
+            "token_limit": subject.room,
             "seconds": time.perf_counter() - started,
         }
     )

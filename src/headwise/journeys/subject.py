@@ -1,6 +1,6 @@
 """What `inspect` looks at: a model, and how lines of text become its forward passes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from headwise.data.vocabulary import EOS, PAD
 from headwise.journeys.translator import Translator
 
-MAX_TOKENS = 512  # of a line, where the model itself names no limit
+MAX_TOKENS = 512  # of a line, where neither model nor tokenizer names a limit
+LARGEST_LENGTH = 10**9  # a tokenizer that names more names no limit: transformers writes 10^30
 MAX_GENERATED = 64  # words of a translation that the decoder is looked at with
 
 
@@ -39,6 +40,11 @@ class Subject(Protocol):
     @property
     def model(self) -> nn.Module: ...
 
+    @property
+    def room(self) -> int:
+        """Most tokens of a line that the model reads; longer lines are cut."""
+        ...
+
     def prepare(self, lines: Sequence[str]) -> Prepared:
         """Turn lines into inputs. A translator translates them, so that its decoder has words."""
         ...
@@ -58,10 +64,13 @@ class TranslatorSubject:
     def model(self) -> nn.Module:
         return self.translator.model
 
+    @property
+    def room(self) -> int:
+        return self.translator.model.config.max_length - 1  # the end mark
+
     def prepare(self, lines: Sequence[str]) -> Prepared:
-        room = self.translator.model.config.max_length - 1
         sources = [line.split() for line in lines]
-        cut = [words[:room] for words in sources]
+        cut = [words[: self.room] for words in sources]
         targets = self.translator.translate(cut)
         batch = self.translator.batch(cut, targets)
         return Prepared(
@@ -78,7 +87,7 @@ class TranslatorSubject:
                 {"encoder": [*source, "<eos>"], "decoder": ["<bos>", *target]}
                 for source, target in zip(cut, targets, strict=True)
             ],
-            truncated=sum(len(words) > room for words in sources),
+            truncated=sum(len(words) > self.room for words in sources),
         )
 
     def forward(self, prepared: Prepared) -> Output:
@@ -92,12 +101,19 @@ class HuggingFaceSubject:
     model: Any  # a PreTrainedModel; the classes of its kinds share no typed forward or generate
     tokenizer: Any
 
+    @property
+    def room(self) -> int:
+        """The smaller of what model and tokenizer name; MAX_TOKENS where neither names any."""
+        named = self.tokenizer.model_max_length
+        limits = [*self._positions(), *([named] if named < LARGEST_LENGTH else [])]
+        return min(limits, default=MAX_TOKENS)
+
     def prepare(self, lines: Sequence[str]) -> Prepared:
         encoded = self.tokenizer(
             list(lines),
             padding=True,
             truncation=True,
-            max_length=self._room(),
+            max_length=self.room,
             return_special_tokens_mask=True,
             return_overflowing_tokens=False,
             return_tensors="pt",
@@ -125,7 +141,7 @@ class HuggingFaceSubject:
         return Output(output["logits"] if "logits" in output else output[0], are_scores=True)
 
     def _too_long(self, lines: Sequence[str]) -> int:
-        room = self._room()
+        room = self.room
         # one token more than fits is enough to know, and draws no warning
         longer = self.tokenizer(list(lines), truncation=True, max_length=room + 1)["input_ids"]
         return sum(len(ids) > room for ids in longer)
@@ -146,7 +162,7 @@ class HuggingFaceSubject:
             row["decoder"] = self._tokens(ids, real)
 
     def _translated(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        most = min(MAX_GENERATED, self._room() - 1)  # the beginning mark
+        most = min(MAX_GENERATED, self.room - 1)  # the beginning mark
         generated_BT = self.model.generate(
             **inputs, max_new_tokens=most, do_sample=False, num_beams=1
         )
@@ -186,6 +202,12 @@ class HuggingFaceSubject:
     def _device(self) -> torch.device:
         return next(self.model.parameters()).device
 
-    def _room(self) -> int:
-        named = getattr(self.model.config, "max_position_embeddings", None) or MAX_TOKENS
-        return min(self.tokenizer.model_max_length, named, MAX_TOKENS)
+    def _positions(self) -> Iterator[int]:
+        """What the model says of how many positions it has, if it does."""
+        if named := getattr(self.model.config, "max_position_embeddings", None):
+            yield named
+        for name, module in self.model.named_modules():
+            # RoBERTa and its kin count positions from the one after that of padding
+            if name.split(".")[-1] == "position_embeddings" and isinstance(module, nn.Embedding):
+                before = 0 if module.padding_idx is None else module.padding_idx + 1
+                yield module.num_embeddings - before

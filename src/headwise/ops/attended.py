@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from headwise.ops.blocks import Block, Compute, in_blocks
+from headwise.ops.checks import check_chosen_keys, check_whole_number
 from headwise.ops.rows import Weigh
 from headwise.ops.scores import Scores
 from headwise.ops.statistics import Rows, mass_at, mass_on, row_statistics
@@ -80,18 +81,18 @@ class Attended:
         """Weight that falls on chosen keys.
 
         Args:
-            keys: boolean, (B, K) or broadcastable to (B, H, Q, K).
+            keys: boolean, (B, K) or broadcastable to (B, H, Q, K); two axes are always (B, K).
             offset: the one key at the query's position + offset; 0 where there is none.
         """
         if (keys is None) == (offset is None):
             raise ValueError("mass() takes either keys= or offset=, and exactly one of them.")
-        if keys is not None and keys.dtype != torch.bool:
-            raise ValueError(f"keys must be boolean, True where weight counts, got {keys.dtype}.")
-
         if keys is not None:
+            check_chosen_keys(keys, self.scores.shape)
             keys = keys[:, None, None] if keys.dim() == 2 else keys
+            keys = keys.expand(torch.broadcast_shapes(keys.shape, self.scores.shape[3:]))
             return self._in_parts(partial(mass_on, weigh=self.weigh, keys=keys))[0]
         assert offset is not None
+        check_whole_number("offset", offset)
         return self._in_parts(partial(mass_at, weigh=self.weigh, offset=offset))[0]
 
     def sweep(self, reduce: Reduce) -> tuple[Shaped[Tensor, "B H Q"], ...]:

@@ -6,6 +6,7 @@ hard-coded model of Table 7 in the attention-guidance paper) looks at a fixed di
     w_ij ~ exp(-(j - i - offset)^2 / (2 std^2)) over the visible keys j
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -17,6 +18,9 @@ from headwise.ops.attended import Attended
 from headwise.ops.checks import check_dropout, check_values
 from headwise.ops.rows import softmax_rows, weighted_values, weighted_values_in_blocks
 from headwise.ops.scores import Fixed, Scores
+
+# A narrower bell has the same weights, all on the nearest key, and scores beyond float32.
+NARROWEST = 1e-12
 
 
 def uniform_attention(
@@ -63,15 +67,15 @@ def gaussian_attention(
     Args:
         offset: distance to the centre, in positions; -1 is the previous token. A sequence gives
             each head its own.
-        std: width of the window, in positions, above 0.
+        std: width of the window, in positions, finite and above 0.
         bias, scale: have no meaning here and raise.
 
     With as many queries as keys both count from 0; with fewer, `causal=True` says that the
     queries are the last positions. Anything else has no common position and raises.
     """
     _refuse("gaussian_attention", bias, scale)
-    if std <= 0:
-        raise ValueError(f"std must be above 0, got {std}.")
+    if not 0 < std < math.inf:
+        raise ValueError(f"std must be above 0 and finite, got {std}.")
     scores = Scores(q, k, mask, None, causal, lengths, fixed=_bell(offset, std, q.shape[1]))
     n_queries, n_keys = scores.shape[2:]
     if n_queries != n_keys and not causal:
@@ -100,10 +104,13 @@ def _bell(offset: Number | Sequence[Number], std: Number, heads: int) -> Fixed:
         raise ValueError(
             f"offset must be a number or one for each of the {heads} heads, got {len(offsets)}."
         )
+    if not all(math.isfinite(x) for x in offsets):
+        raise ValueError(f"offset must be finite, got {offset}.")
+    width = max(std, NARROWEST)
 
     def score(query_Q1: Tensor, key_1K: Tensor) -> Tensor:  # holds on to no tensor of the call
         offset_H11 = torch.tensor(offsets, device=key_1K.device, dtype=torch.float64)[:, None, None]
-        return -((key_1K - query_Q1 - offset_H11) ** 2) / (2 * std**2)
+        return ((key_1K - query_Q1 - offset_H11) / width).square() / -2
 
     return score
 

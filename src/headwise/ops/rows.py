@@ -10,6 +10,7 @@ from torch.nn.functional import dropout as drop
 
 from headwise.ops._impl import Number
 from headwise.ops.blocks import Block, in_blocks
+from headwise.ops.checks import check_rows
 from headwise.ops.scores import Scores, multiply_groups
 
 PLAIN_ELEMENTS = (
@@ -34,12 +35,9 @@ def softmax_rows(scores_XK: Tensor) -> Tensor:
 
 def hide(scores: Tensor, mask: Tensor | None) -> Tensor:
     """Scores, at least float32, with -inf where the boolean mask says a key may not be attended."""
+    check_rows(scores, mask)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    if mask is None:
-        return scores
-    if mask.dtype != torch.bool:
-        raise ValueError(f"mask must be boolean, True where a query may attend, got {mask.dtype}.")
-    return scores.masked_fill(~mask, -math.inf)
+    return scores if mask is None else scores.masked_fill(~mask, -math.inf)
 
 
 def weighted_values(

@@ -149,8 +149,9 @@ class Scores:
         mask, bias = (
             x if x is None or x.shape[-1] == 1 else x[..., :n_keys] for x in (self.mask, self.bias)
         )
-        first = self.first_position
-        return replace(self, k=self.k[:, :, :n_keys], mask=mask, bias=bias, first=first)
+        lengths = None if self.lengths is None else self.lengths.clamp(max=n_keys)
+        k, first = self.k[:, :, :n_keys], self.first_position
+        return replace(self, k=k, mask=mask, bias=bias, lengths=lengths, first=first)
 
     def rows(self, rows: slice = slice(None)) -> Tensor:
         """Scores of some queries, (B, H, q, K), with -inf where a key may not be attended."""

@@ -14,16 +14,27 @@ from torch import Tensor
 from headwise.ops._impl import Number, outside_compilation
 from headwise.ops.scores import full_precision
 
+NEAR_ONE = 1.1  # below, weights are powers above 10 of rounded numbers
+
 Alpha = Number | Tensor
 Solve = Callable[[Tensor, Alpha], Tensor]  # (scores, alpha) -> weights, without gradient
 
 
 @outside_compilation
 def sparse_rows(scores_XK: Tensor, alpha: Alpha, *, solve: Solve) -> Tensor:
-    """Weights of each row, with gradients for the scores and, where it is a tensor, for alpha."""
+    """Weights of each row, with gradients for the scores and, where it is a tensor, for alpha.
+
+    Computed in float64 where alpha is near 1: rounding of the threshold is multiplied by
+    1 / (alpha - 1) in the weights, and by its square in the gradient for alpha.
+    """
+    near_one = (alpha < NEAR_ONE).any() if isinstance(alpha, Tensor) else alpha < NEAR_ONE
+    dtype = torch.float64 if bool(near_one) else scores_XK.dtype
     if isinstance(alpha, Tensor):
-        alpha = alpha.to(scores_XK.dtype)
-    return _SparseRows.apply(scores_XK, alpha, solve)  # pyright: ignore[reportReturnType]
+        alpha = alpha.to(dtype)
+    weights_XK: Tensor = _SparseRows.apply(  # pyright: ignore[reportAssignmentType]
+        scores_XK.to(dtype), alpha, solve
+    )
+    return weights_XK.to(scores_XK.dtype)
 
 
 class _SparseRows(torch.autograd.Function):

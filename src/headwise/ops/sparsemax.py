@@ -72,6 +72,7 @@ def _project_sorted(scores_XK: Tensor, alpha: Number | Tensor) -> Tensor:
     rank_K = torch.arange(1, scores_XK.shape[-1] + 1, device=scores_XK.device)
     excess_XK = sorted_XK.cumsum(dim=-1) - 1
     in_support_XK = rank_K * sorted_XK > excess_XK
-    size_X1 = in_support_XK.sum(dim=-1, keepdim=True)
+    # no key is in the support of a row with a NaN or an infinite score, which comes out as NaN
+    size_X1 = in_support_XK.sum(dim=-1, keepdim=True).clamp(min=1)
     threshold_X1 = excess_XK.gather(-1, size_X1 - 1) / size_X1
     return (scores_XK - threshold_X1).clamp(min=0).masked_fill(empty_X1, 0)

@@ -3,10 +3,11 @@
 import csv
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, SupportsFloat, TypeGuard, cast
 
 from rich.console import Console
 from rich.table import Table
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 Value = float | int | str | None
 Row = dict[str, Value]
+Measured = Value | SupportsFloat  # what becomes a value: numpy's numbers and tensors too
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,23 +41,28 @@ class HeadTable:
     """
 
     heads: tuple[Head, ...]
-    columns: dict[str, tuple[Value, ...]]
+    columns: Mapping[str, tuple[Value, ...]]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", MappingProxyType(dict(self.columns)))
         if len(set(self.heads)) != len(self.heads):
             twice = next(head for head in self.heads if self.heads.count(head) > 1)
             raise ValueError(f"A head has one row, but {twice} came twice.")
         for name, values in self.columns.items():
             _check_column(name, values, self.heads)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For copy and pickle, which cannot take a read-only dictionary."""
+        return HeadTable, (self.heads, dict(self.columns))
+
     @staticmethod
-    def of(columns: Mapping[str, Mapping[str, Sequence[Value] | Tensor]]) -> "HeadTable":
+    def of(columns: Mapping[str, Mapping[str, Iterable[Measured] | Tensor]]) -> "HeadTable":
         """Build a table from {measure: {site name: one value per head}}.
 
         Sites stay in the order given. A site that a measure leaves out gets None there.
 
         Args:
-            columns: lists or tensors of shape (H,); all measures of a site agree on H.
+            columns: lists, arrays or tensors of shape (H,); all measures of a site agree on H.
         """
         listed = {
             name: {site: _as_list(name, site, values) for site, values in sites.items()}
@@ -178,7 +185,7 @@ class HeadTable:
                 "to_pandas() needs pandas, which is not installed; pip install headwise[pandas]."
             ) from None
         index = pandas.Index([str(head) for head in self.heads], name="head")
-        return pandas.DataFrame(self.columns, index=index)
+        return pandas.DataFrame(dict(self.columns), index=index)
 
     def to_json(self) -> dict[str, Any]:
         """The table as JSON can hold it; `from_json` is its inverse."""
@@ -199,13 +206,13 @@ class HeadTable:
                 raise ValueError(f"Column {name!r} must be a list, got {values!r}.")
         return HeadTable(parsed, {name: tuple(values) for name, values in lists.items()})
 
-    def to_csv(self, path: Path) -> None:
+    def to_csv(self, path: Path | str) -> None:
         """Write the table with a head's name first in each line; None becomes an empty cell."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["head", *self.columns])
         writer.writerows([str(head), *row.values()] for head, row in self)
-        files.write_text(path, text.getvalue())
+        files.write_text(Path(path), text.getvalue())
 
     def __rich__(self) -> Table:
         table = Table(box=None, header_style="bold", pad_edge=False)
@@ -236,9 +243,14 @@ class HeadTable:
         return HeadTable(tuple(self.heads[place] for place in places), columns)
 
 
-def _as_list(name: str, site: str, values: Sequence[Value] | Tensor) -> list[Value]:
+def plain_number(value: object) -> object:
+    """A Python number for a numpy number or a tensor without axes; all else stays as it is."""
+    return cast(Any, value).item() if getattr(value, "ndim", None) == 0 else value
+
+
+def _as_list(name: str, site: str, values: Iterable[Measured] | Tensor) -> list[Value]:
     if not isinstance(values, Tensor):
-        return list(values)
+        return cast(list[Value], [plain_number(value) for value in values])  # checked by the table
     if values.dim() != 1:
         shape = tuple(values.shape)
         raise ValueError(f"{name!r} wants one value per head of {site}, got a shape of {shape}.")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO, cast
+from typing import Any, SupportsFloat, TextIO, cast
 
 import safetensors.torch
 import torch
@@ -16,7 +16,9 @@ from torch import Tensor
 from headwise.config import Dataclass, to_json
 from headwise.recording import files
 from headwise.recording.environment import describe_environment
-from headwise.recording.heads import HeadTable
+from headwise.recording.heads import HeadTable, plain_number
+
+_UNSET = object()  # stands for a setting that a config does not have
 
 
 class Run:
@@ -44,13 +46,14 @@ class Run:
         self._metrics_file: TextIO | None = None
 
     @staticmethod
-    def create(folder: Path, config: Dataclass) -> "Run":
+    def create(folder: Path | str, config: Dataclass) -> "Run":
         """Start a run in a new or empty folder, or continue the run with this config that is there.
 
         Args:
             folder: made when missing.
             config: a frozen dataclass; kept as `config.json`.
         """
+        folder = Path(folder)
         run, settings = Run(folder), to_json(config)
         if run.has("config.json"):
             _check_same(folder, run.config(), settings)
@@ -61,8 +64,9 @@ class Run:
         return run
 
     @staticmethod
-    def open(folder: Path) -> "Run":
+    def open(folder: Path | str) -> "Run":
         """The run that is in a folder; raises when there is none."""
+        folder = Path(folder)
         if not folder.is_dir():
             raise ValueError(f"A run is a folder, but {folder} is not one; check the path.")
         run = Run(folder)
@@ -113,21 +117,19 @@ class Run:
             raise ValueError(f"{self.path('config.json')} must hold a JSON object of settings.")
         return cast(dict[str, Any], settings)
 
-    def log(self, step: int, **metrics: float | int) -> None:
+    def log(self, step: int, **metrics: SupportsFloat) -> None:
         """Append metrics to `metrics.jsonl`, at once on disk; nan and infinity raise.
 
         Args:
             step: when they were measured.
-            metrics: a finite number each, by name.
+            metrics: a finite number each, by name; a tensor of one number without axes is one too.
         """
-        for name, value in metrics.items():
-            if not math.isfinite(value):
-                raise ValueError(f"{name} is {value} at step {step}; a metric must be finite.")
+        numbers = {name: _finite(name, value, step=step) for name, value in metrics.items()}
         if self._metrics_file is None:
             path = self.path("metrics.jsonl")
             _drop_half_line(path)
             self._metrics_file = path.open("a", encoding="utf-8", newline="\n")
-        self._metrics_file.write(json.dumps({"step": step, **metrics}) + "\n")
+        self._metrics_file.write(json.dumps({"step": step, **numbers}) + "\n")
         self._metrics_file.flush()
 
     def metrics(self) -> list[dict[str, float | int]]:
@@ -239,11 +241,21 @@ class Run:
         self.write_json("environment.json", now)
 
 
+def _finite(name: str, value: object, *, step: int) -> float | int:
+    number = plain_number(value)
+    if not isinstance(number, float | int):
+        raise ValueError(f"{name} must be a number, got {value!r} at step {step}.")
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {number} at step {step}; a metric must be finite.")
+    return number
+
+
 def _check_same(folder: Path, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     names = [*wanted, *(name for name in there if name not in wanted)]
     for name in names:
-        old, new = there.get(name, "unset"), wanted.get(name, "unset")
+        old, new = there.get(name, _UNSET), wanted.get(name, _UNSET)
         if old != new:
+            old, new = ("unset" if value is _UNSET else value for value in (old, new))
             raise ValueError(
                 f"{folder} holds a run with {name}={old}, but this one has {name}={new}; "
                 "choose another folder."

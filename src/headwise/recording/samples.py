@@ -34,6 +34,11 @@ class Samples:
     def __call__(self, site: Site, attended: Attended) -> None:
         if not self._sentences:
             raise ValueError("Call Samples.start(tokens) before the forward pass it is to record.")
+        if len(attended.out) != 1:
+            raise ValueError(
+                f"Samples records one sentence a forward pass, got a batch of {len(attended.out)}; "
+                "call start(tokens) and the model for each sentence."
+            )
         self._sentences[-1]["sites"][site.name] = self._strongest(attended.weights[0])
 
     def drain(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ frozen at 0) and by Attn-TC-EF (embeddings frozen). Section 5.1 of the paper, Fi
 
 The commands:
 
-    headwise reproduce sen/ablation           # 3 minutes on a GPU; 20 minutes on two CPU cores
+    headwise reproduce sen/ablation           # minutes on a GPU; 15 to 20 minutes on one CPU core
     headwise reproduce sen/ablation --smoke   # 2 seconds
 
 How it is measured, and where it deviates:

@@ -200,7 +200,7 @@ experiment = Experiment(
     config=Config(),
     # the whole of training, with long steps
     smoke=Config(
-        fc_width=2, tc_width=4, fc_rate=40.0, tc_rate=4.0, epochs=800, patience=10, seeds=1
+        fc_width=2, tc_width=4, fc_rate=80.0, tc_rate=8.0, epochs=400, patience=10, seeds=1
     ),
     reproduce=reproduce,
     expected=EXPECTED,

@@ -8,7 +8,7 @@ variance 0.1, 0.5, 1 or 2 and trained with everything else. Appendix B of the pa
 
 The commands:
 
-    headwise reproduce sen/query           # 1 minute on a GPU; 10 minutes on two CPU cores
+    headwise reproduce sen/query           # 1 minute on a GPU; 4 minutes on one CPU core
     headwise reproduce sen/query --smoke   # 2 seconds
 
 How it is measured, and where the paper leaves a choice:
@@ -18,9 +18,12 @@ How it is measured, and where the paper leaves a choice:
 2. The four variances share sentences, embeddings and classifier, and the query's direction; only
    its length differs. So they are trained as one stack, and differences between them are paired.
 3. The rate is 0.1 for all parameters. The paper's eta, the rate times the square of the query's
-   norm, is therefore between 0.15 and 3 on average, and larger queries get further in 5K epochs.
-4. The deviation is |norm / Eq. 10 - 1| at the end of training, the mean over topic words with a
-   score above 0.05 then.
+   norm, is therefore between 0.15 and 3 on average, and scores get to 6 or 9 in 5K epochs, where
+   the paper's figure ends at 5.
+4. Nearness to Eq. 10 is the largest deviation, |norm / Eq. 10 - 1|, at scores from 0.05 to 5, the
+   range of the paper's figure, as the mean over topic words. Our first choice was the deviation at
+   the end of training, also given. It does not fall from each variance to the next in Attn-TC and
+   Attn-TL, because curves start above Eq. 10, cross it near a score of 5 or 6, and end below.
 5. "Grow together" is a positive rank correlation of score and norm over epochs. A word of Attn-TL
    that its hidden layer tells apart alone may hardly move, but still counts.
 """
@@ -64,6 +67,7 @@ class Config:
     every: int = 5  # epochs between records
     seeds: int = 5
     word: int = 3  # the topic word that Fig. 10 shows
+    reach: float = 5.0  # the score at which the paper's figure ends
     device: str = "auto"  # a GPU where there is one
 
 
@@ -109,7 +113,7 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     _draw(trained, config, run)
     figures: dict[str, list[float]] = {}
     for model, result in trained.items():
-        figures |= _figures(model, result, config.others)
+        figures |= _figures(model, result, config)
     return figures
 
 
@@ -169,21 +173,28 @@ def _stack(model: str, config: Config, task: TopicTask) -> BagStack:
     return BagStack(models)
 
 
-def _figures(model: str, result: Trained, others: int) -> dict[str, list[float]]:
-    off_XS = deviation(result.scores_EXSW, result.norms_EXSW, others).final.nanmean(-1)
-    # nothing is nearer than a variance none of whose words got going
-    nearer_XS = off_XS.diff(dim=0) < 0
-    together_XSW = _rank_correlation(result.scores_EXSW, result.norms_EXSW) > 0
+def _figures(model: str, result: Trained, config: Config) -> dict[str, list[float]]:
+    scores_EXSW, norms_EXSW = result.scores_EXSW, result.norms_EXSW
+    final_XS = deviation(scores_EXSW, norms_EXSW, config.others).final.nanmean(-1)
+    within_EXSW = scores_EXSW.where(scores_EXSW <= config.reach, 0)  # 0 does not count
+    off_XS = deviation(within_EXSW, norms_EXSW, config.others).largest.nanmean(-1)
+    together_XSW = _rank_correlation(scores_EXSW, norms_EXSW) > 0
     figures = {
         "words with a positive relation": together_XSW.double().mean(dim=(0, 2)).tolist(),
         "nearer to Eq. 10 at variance 2 than 0.1": (off_XS[-1] < off_XS[0]).double().tolist(),
-        "steps in variance that bring nearer": nearer_XS.double().mean(0).tolist(),
+        "steps in variance that bring nearer": (off_XS.diff(dim=0) < 0).double().mean(0).tolist(),
         "test accuracy": result.accuracy_XS.mean(0).tolist(),
     }
-    for variance, off_S, growth_S in zip(VARIANCES, off_XS, result.growth_XS, strict=True):
-        if off_S.isfinite().any():
-            figures[f"deviation, variance {variance:g}"] = off_S[off_S.isfinite()].tolist()
-        figures[f"growth of the query, variance {variance:g}"] = growth_S.tolist()
+    for index, variance in enumerate(VARIANCES):
+        for name, values_XS in (
+            ("deviation", off_XS),
+            ("final deviation", final_XS),
+            ("growth of the query", result.growth_XS),
+        ):
+            values_S = values_XS[index]
+            known_S = values_S[~values_S.isnan()]  # nan: no word of the seed got going
+            if len(known_S):
+                figures[f"{name}, variance {variance:g}"] = known_S.tolist()
     return {f"{model} {name}": values for name, values in figures.items()}
 
 

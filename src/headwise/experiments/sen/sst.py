@@ -24,14 +24,16 @@ How it is measured, and where ours differs from the paper or it leaves a choice:
    after 10,000 and 30,000 at rate 0.1 to four digits. Attn-TC needs no such change: rate 0.1 stops
    after 12,900 epochs, where the axis of the paper's Fig. 5 ends.
 2. Padding has no weight, as in the paper. (The authors' code gives it a score of its own.)
-3. "Close" is read as within 10 % of Eq. 10's norm, "most" as more than half. Scores up to 0.05 do
-   not count: there the norm is still that of the initial noise. m is the mean length of the
-   training sentences with the word, less one.
+3. "Close" is read in two ways, "most" as more than half. *To the eye*: the norm is nowhere further
+   from Eq. 10's than 10 % of its own largest value, the height of the curve in a figure like the
+   paper's. *Point by point*: it is nowhere further than 10 % of Eq. 10's norm at that very score.
+   This is much stricter where scores are small; up to 0.05 they do not count, as the norm is still
+   that of the initial noise. m is the mean length of the word's training sentences, less one.
 4. The fifty words are those of the largest scores at the epoch of the lowest validation loss, among
    words in at least three training sentences. Curves end at that epoch, for all seeds at the
    earliest of theirs (seeds differ by about 2 %).
 5. A word leaves at the first recorded epoch where it is further off than 10 %. "Most stay until"
-   is the share of training after which more than half of the fifty have left, 1 if never.
+   is the share of training after which at least half of the fifty have left, 1 if never.
 6. Seeds share the data and differ in the initial noise only, hence the narrow intervals.
 7. One accuracy is not known better than its test set allows: a standard error of 1.0 point on both.
    So a figure counts as reproduced within one point.
@@ -66,6 +68,7 @@ ACCURACY = {
     ("sst5", "FC"): 0.3849,
     ("sst5", "TC"): 0.4053,
 }
+READINGS = ("to the eye", "point by point")  # of "close", see 3 above
 MINIMUM = 3  # training sentences of a word that is followed
 
 
@@ -96,14 +99,16 @@ EXPECTED = (
         for (data, model), paper in ACCURACY.items()
     ),
     *(
-        Expected(f"{data.upper()} {model} most of the top words close to Eq. 10", paper=1.0,
+        Expected(f"{data.upper()} {model} most of the top words close {reading}", paper=1.0,
                  where="Sec. 5.2")
         for data, model in ACCURACY
+        for reading in READINGS
     ),
     *(
-        Expected(f"{data.upper()} {model} words of Fig. 4 close to Eq. 10", paper=1.0,
+        Expected(f"{data.upper()} {model} words of Fig. 4 close {reading}", paper=1.0,
                  where="Fig. 4", partly=0.5)
         for data, model in ACCURACY
+        for reading in READINGS
     ),
 )  # fmt: skip
 
@@ -115,9 +120,9 @@ class Followed:
     trained: Trained
     epoch_E: Tensor
     names: list[list[str]]  # the top words by seed
-    off_ESK: Tensor  # their deviation, 0 while scores are too small to count
+    off_ESK: dict[str, Tensor]  # by reading: their deviation
     shown: dict[str, tuple[Tensor, Tensor, float]]  # Fig. 4: score (E, S), norm (E, S), m
-    shown_off_ESX: Tensor
+    shown_off_ESX: dict[str, Tensor]  # by reading
 
 
 def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
@@ -152,7 +157,7 @@ def _follow(
         trained,
         curves.epoch_E,
         [[spelled[words_W[place]] for place in top_K] for top_K in top_SK.tolist()],
-        off_ESW.gather(2, top_SK.expand(len(off_ESW), -1, -1)),
+        {reading: x.gather(2, top_SK.expand(len(x), -1, -1)) for reading, x in off_ESW.items()},
         {
             spelled[words_W[place]]: (
                 curves.score_ESW[..., place],
@@ -161,31 +166,43 @@ def _follow(
             )
             for place in shown
         },
-        off_ESW[..., shown],
+        {reading: x[..., shown] for reading, x in off_ESW.items()},
     )
 
 
-def _off(curves: Curves, m_W: Tensor, start: float) -> Tensor:
-    theory_ESW = theoretical_norm(curves.score_ESW, m_W)
-    counts_ESW = curves.score_ESW > start
-    return torch.where(counts_ESW, (curves.norm_ESW / theory_ESW - 1).abs(), 0)
+def _off(curves: Curves, m_W: Tensor, start: float) -> dict[str, Tensor]:
+    """How far each word is from Eq. 10, in both readings."""
+    score_ESW, norm_ESW = curves.score_ESW, curves.norm_ESW
+    theory_ESW = theoretical_norm(score_ESW, m_W)
+    counts_ESW = score_ESW > start
+    relative_ESW = torch.where(counts_ESW, (norm_ESW / theory_ESW - 1).abs(), 0)
+    return {
+        "to the eye": (norm_ESW - theory_ESW).abs() / norm_ESW.amax(0),
+        "point by point": relative_ESW,
+    }
 
 
 def _figures(result: Followed, config: Config) -> dict[str, list[float]]:
-    staying_ES = _staying(result.off_ESK, config.close).mean(-1)
-    most_ES = staying_ES > 0.5
-    reached_S = (most_ES.sum(0) - 1).clamp(min=0)  # the last record at which most had stayed
-    until_S = result.epoch_E[reached_S].double() / result.epoch_E[-1].clamp(min=1)
-    shown_SX = _staying(result.shown_off_ESX, config.close)[-1]
-    return {
+    figures = {
         "test accuracy": result.trained.accuracy_S.tolist(),
         "epochs until stopping": result.trained.stopped_S.double().tolist(),
-        "most of the top words close to Eq. 10": most_ES[-1].double().tolist(),
-        "share of the top words close to Eq. 10": staying_ES[-1].tolist(),
-        "most stay until, share of training": until_S.tolist(),
-        "deviation at the end, median": result.off_ESK[-1].median(-1).values.tolist(),
-        "words of Fig. 4 close to Eq. 10": shown_SX.mean(-1).tolist(),
+        "deviation at the end, median": (
+            result.off_ESK["point by point"][-1].median(-1).values.tolist()
+        ),
     }
+    for reading, off_ESK in result.off_ESK.items():
+        staying_ES = _staying(off_ESK, config.close).mean(-1)
+        most_ES = staying_ES > 0.5
+        reached_S = (most_ES.sum(0) - 1).clamp(min=0)  # the last record at which most had stayed
+        until_S = result.epoch_E[reached_S].double() / result.epoch_E[-1].clamp(min=1)
+        shown_SX = _staying(result.shown_off_ESX[reading], config.close)[-1]
+        figures |= {
+            f"most of the top words close {reading}": most_ES[-1].double().tolist(),
+            f"share of the top words close {reading}": staying_ES[-1].tolist(),
+            f"most stay close {reading} until, share of training": until_S.tolist(),
+            f"words of Fig. 4 close {reading}": shown_SX.mean(-1).tolist(),
+        }
+    return figures
 
 
 def _staying(off_ESK: Tensor, close: float) -> Tensor:
@@ -209,14 +226,17 @@ def _draw_relations(results: dict[tuple[str, str], Followed], config: Config, ru
 
 def _draw_closeness(results: dict[tuple[str, str], Followed], config: Config, run: Run) -> None:
     """How many of the top words have stayed close to Eq. 10, through training."""
-    figure, axes = panels(len(DATA))
+    figure, axes = panels(len(DATA), len(READINGS), height=2.4)
     for (data, model), result in results.items():
-        axis = axes[0][DATA.index(data)]
         progress_E = 100 * result.epoch_E.double() / result.epoch_E[-1].clamp(min=1)
-        staying_ES = 100 * _staying(result.off_ESK, config.close).mean(-1)
-        draw_band(axis, progress_E, staying_ES, label=f"Attn-{model}", colour=COLOURS[model])
-        axis.set(xlabel="% of training", title=data.upper(), ylim=(0, 103))
-    axes[0][0].set_ylabel(f"% of the top {config.words} still\nwithin {config.close:.0%} of Eq. 10")
+        for row, (reading, off_ESK) in zip(axes, result.off_ESK.items(), strict=True):
+            axis = row[DATA.index(data)]
+            staying_ES = 100 * _staying(off_ESK, config.close).mean(-1)
+            draw_band(axis, progress_E, staying_ES, label=f"Attn-{model}", colour=COLOURS[model])
+            axis.set(ylim=(0, 103), title=f"{data.upper()}, {reading}")
+            row[0].set_ylabel(f"% of the top {config.words}\nstill close to Eq. 10")
+    for axis in axes[-1]:
+        axis.set_xlabel("% of training")
     axes[0][0].legend(fontsize="small")
     save(figure, run, "share-of-top-words-close-to-theory")
 
@@ -225,7 +245,7 @@ experiment = Experiment(
     summary=(__doc__ or "").splitlines()[0],
     config=Config(),
     smoke=Config(
-        fc_width=5, tc_width=5, fc_rate=20.0, tc_rate=4.0, epochs=250, patience=20, every=5,
+        fc_width=5, tc_width=5, fc_rate=20.0, tc_rate=4.0, epochs=160, patience=20, every=5,
         seeds=2, thin=3,
     ),
     reproduce=reproduce,

@@ -13,7 +13,7 @@ with one of three classifiers learns the topic by gradient descent: Attn-FC (lin
 
 The commands:
 
-    headwise reproduce sen/synthetic           # 1 to 2 minutes on two CPU cores
+    headwise reproduce sen/synthetic           # 1 minute on one CPU core
     headwise reproduce sen/synthetic --smoke   # 1 second
 
 Where the paper leaves a choice:

@@ -35,27 +35,23 @@ What is measured, on all training sentences, without dropout, twice an epoch:
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from matplotlib.axes import Axes
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from headwise.analysis.sen import class_counts, theoretical_norm, topic_purity
+from headwise.analysis.sen import theoretical_norm
 from headwise.data.bags import Bags
 from headwise.data.batching import batches_by_length
 from headwise.data.sst import Sst, read_sst
 from headwise.experiments.base import Expected, Experiment
-from headwise.experiments.sen._plots import draw_band, panels, save
+from headwise.experiments.sen._first_layer import Words, centred, followed_words, look
+from headwise.experiments.sen._ranks import rank_correlation
+from headwise.experiments.sen._transformer_plots import draw_correlations, draw_curves, draw_heads
 from headwise.models.classifier import ClassifierConfig, TransformerClassifier
-from headwise.ops.attended import Attended
-from headwise.ops.softmax import softmax_attention
 from headwise.recording.run import Run
-from headwise.sites import replace
 
 VARIANTS = ("post-norm, SGD", "post-norm, AdamW", "pre-norm, AdamW")
-LOOK = 1000  # sentences looked at together
 
 
 @dataclass(frozen=True)
@@ -84,26 +80,11 @@ EXPECTED = tuple(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Words:
-    """The words that are followed."""
-
-    numbers_W: Tensor
-    occurrence_W: Tensor
-    purity_W: Tensor
-    m: float  # mean length of sentences less one
-
-    def by_purity(self, chosen: int) -> tuple[Tensor, Tensor]:
-        """Places of the purest words, and of the least pure."""
-        order = self.purity_W.argsort(descending=True, stable=True)
-        return order[:chosen], order[-chosen:]
-
-
 def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     """Train each variant with each seed; each figure with one value a seed."""
     sst = read_sst("sst2")
-    train = Bags(*(x[:, : config.train] for x in vars(sst.train).values()))
-    words = _words(train, len(sst.vocabulary), config)
+    train = _some(sst.train, config.train)
+    words = followed_words(train, len(sst.vocabulary), minimum=config.minimum)
     figures: dict[str, list[float]] = {}
     curves: dict[str, dict[str, Tensor]] = {}
     for variant in VARIANTS:
@@ -113,19 +94,10 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
         values = _figures(curves[variant], words, config)
         figures |= {f"{variant}: {name}": values_S.tolist() for name, values_S in values.items()}
     names = sst.vocabulary.decode(words.numbers_W.tolist())
-    _draw_curves(curves, words, names, config, run)
-    _draw_heads(curves, words, config, run)
-    _draw_correlations(curves, words, config, run)
+    draw_curves(curves, words, names, run, chosen=config.chosen)
+    draw_heads(curves, words, run)
+    draw_correlations(curves, words, run, chosen=config.chosen)
     return figures
-
-
-def _words(train: Bags, vocabulary: int, config: Config) -> Words:
-    counted: dict[str, Any] = {"vocabulary": vocabulary, "lengths": train.lengths[0]}
-    count_V = class_counts(train.tokens[0], train.labels[0], classes=2, **counted).sum(-1)
-    purity_V = topic_purity(train.tokens[0], train.labels[0], **counted)
-    numbers_W = (count_V >= config.minimum).nonzero()[:, 0]
-    m = train.lengths.double().mean().item() - 1
-    return Words(numbers_W, count_V[numbers_W], purity_V[numbers_W], m)
 
 
 def _train(
@@ -151,7 +123,7 @@ def _train(
         )
         model = TransformerClassifier(shape).to(device)
         records = _learn(model, variant, seed, config, train.to(device), words)
-    curves = _centred(records)
+    curves = centred(records)
     curves["accuracy"] = _accuracy(model, sst.test.to(device))
     run.save_tensors(file, curves)
     return curves
@@ -169,7 +141,7 @@ def _learn(
         epochs = config.epochs
     tokens_NT, lengths_N, labels_N = train.tokens[0], train.lengths[0], train.labels[0]
     lengths = lengths_N.tolist()
-    records = [_look(model, train, words)]
+    records = [look(model, train, words)]
     for epoch in range(epochs):
         batches = list(batches_by_length(lengths, size=config.batch, seed=1000 * seed + epoch))
         for number, batch in enumerate(batches, start=1):
@@ -181,72 +153,75 @@ def _learn(
             loss.backward()
             optimizer.step()
             if number in (len(batches) // 2, len(batches)):
-                records.append(_look(model, train, words))
+                records.append(look(model, train, words))
     return records
 
 
-@torch.no_grad()
-def _look(model: TransformerClassifier, train: Bags, words: Words) -> dict[str, Tensor]:
-    """Score (H, W), value (W, H, D) and embedding (W, M) of each word, as the docstring says."""
-    vocabulary, heads = model.config.vocabulary, model.config.heads
-    device, width = train.tokens.device, model.config.width
-    score_VH = torch.zeros(vocabulary, heads, device=device)
-    value_VHD = torch.zeros(vocabulary, heads, width // heads, device=device)
-    count_V = torch.zeros(vocabulary, device=device)
-    seen: list[tuple[Tensor, Tensor, Tensor]] = []
-
-    def attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Attended:
-        seen.append((q, k, v))
-        return softmax_attention(q, k, v, **options)
-
-    order = train.lengths[0].argsort()
-    order = order[train.lengths[0][order] > 1]  # a word alone has nothing to be compared with
-    with replace(model.eval(), attend, where="encoder.0.self"):
-        for rows in order.split(LOOK):
-            lengths_B = train.lengths[0][rows]
-            tokens_BT = train.tokens[0][rows, : int(lengths_B.max())]
-            model.encoder[0](model.embed(tokens_BT), lengths_B)  # the first layer is enough
-            q_BHTD, k_BHTD, v_BHTD = seen.pop()
-            real_BT = torch.arange(tokens_BT.shape[1], device=device) < lengths_B[:, None]
-            query_BH1D = _mean_over_words(q_BHTD, real_BT)
-            score_BHT = (query_BH1D * k_BHTD).sum(-1) / math.sqrt(q_BHTD.shape[-1])
-            word_P = tokens_BT[real_BT]
-            for total, own_BHTX in ((score_VH, score_BHT[..., None]), (value_VHD, v_BHTD)):
-                # own - mean of others = (own - mean of all) * n / (n - 1)
-                lead_BHTX = own_BHTX - _mean_over_words(own_BHTX, real_BT)
-                lead_BHTX = lead_BHTX * (lengths_B / (lengths_B - 1))[:, None, None, None]
-                lead_PHX = lead_BHTX.transpose(1, 2)[real_BT]
-                total.index_add_(0, word_P, lead_PHX.view(-1, *total.shape[1:]))
-            count_V.index_add_(0, word_P, torch.ones_like(word_P, dtype=count_V.dtype))
-    chosen_W = words.numbers_W.to(device)
-    count_W = count_V[chosen_W]
-    return {
-        "score": (score_VH[chosen_W] / count_W[:, None]).T.cpu(),
-        "value": (value_VHD[chosen_W] / count_W[:, None, None]).cpu(),
-        "embedding": (model.embed.words.weight[chosen_W] * math.sqrt(width)).cpu(),
-    }
-
-
-def _mean_over_words(x_BHTD: Tensor, real_BT: Tensor) -> Tensor:
-    real_B1T1 = real_BT[:, None, :, None]
-    return (x_BHTD * real_B1T1).sum(2, keepdim=True) / real_B1T1.sum(2, keepdim=True)
-
-
-def _centred(records: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Growth since the start: of scores, of norms, and of the distance from the start."""
-    kept = {name: torch.stack([record[name] for record in records]) for name in records[0]}
-    score_EHW, value_EWHD, embedding_EWM = kept["score"], kept["value"], kept["embedding"]
-    value_EHW = value_EWHD.norm(dim=-1).mT
-    return {
-        "score": score_EHW - score_EHW[0],
-        "value change": (value_EWHD - value_EWHD[0]).norm(dim=-1).mT.contiguous(),
-        "value norm": value_EHW - value_EHW[0],
-        "embedding change": (embedding_EWM - embedding_EWM[0]).norm(dim=-1),
-        "embedding norm": embedding_EWM.norm(dim=-1) - embedding_EWM[0].norm(dim=-1),
-    }
+def _some(bags: Bags, count: int) -> Bags:
+    """So many sentences from all over; the file has the positive ones first."""
+    there = bags.tokens.shape[1]
+    rows = torch.linspace(0, there - 1, min(count, there)).round().long()
+    return Bags(*(x[:, rows] for x in vars(bags).values()))
 
 
 @torch.no_grad()
 def _accuracy(model: TransformerClassifier, bags: Bags) -> Tensor:
     right_N = model.eval()(bags.tokens[0], bags.lengths[0]).argmax(-1) == bags.labels[0]
     return right_N.double().mean().cpu()
+
+
+def _figures(curves: dict[str, Tensor], words: Words, config: Config) -> dict[str, Tensor]:
+    """For one variant."""
+    pure, mixed = words.by_purity(config.chosen)
+    last = {name: values[:, -1] for name, values in curves.items() if name != "accuracy"}
+    score_SHW, change_SHW = last["score"], last["value change"]
+    relation_SH = rank_correlation(score_SHW, change_SHW)
+    chance = 1.96 / math.sqrt(len(words.numbers_W) - 1)
+    given_SH = rank_correlation(score_SHW, change_SHW, given=words.occurrence_W)
+    # from the second record on: at the first all growth is 0
+    through_SHW = rank_correlation(
+        curves["score"][:, 1:, :, pure].movedim(1, -1),
+        curves["value change"][:, 1:, :, pure].movedim(1, -1),
+    )
+    theory_SHW = theoretical_norm(score_SHW, words.m)[..., pure]
+    risen_SHW = theory_SHW > 0
+    ratio_SHW = torch.where(risen_SHW, change_SHW[..., pure] / theory_SHW, torch.nan)
+    figures = {
+        "test accuracy": curves["accuracy"],
+        "heads with a positive relation": (relation_SH > chance).double().mean(1),
+        "heads with a negative relation": (relation_SH < -chance).double().mean(1),
+        "correlation, value change": relation_SH.mean(1),
+        "correlation, value change, given occurrence": given_SH.mean(1),
+        "correlation, value change, pure words": rank_correlation(
+            score_SHW[..., pure], change_SHW[..., pure]
+        ).mean(1),
+        "correlation, value norm": rank_correlation(score_SHW, last["value norm"]).mean(1),
+        "pure words that grow together through training": (through_SHW > 0).double().mean((1, 2)),
+        "score growth of pure words": score_SHW[..., pure].mean((1, 2)),
+        "score growth of mixed words": score_SHW[..., mixed].mean((1, 2)),
+        "value change of pure words": change_SHW[..., pure].mean((1, 2)),
+        "value change of mixed words": change_SHW[..., mixed].mean((1, 2)),
+        "pure words' value change over Eq. 10's, median": ratio_SHW.flatten(1).nanmedian(1).values,
+    }
+    for name in ("embedding change", "embedding norm"):
+        figures[f"correlation, {name}"] = rank_correlation(score_SHW.mean(1), last[name])
+    return {name: values_S for name, values_S in figures.items() if values_S.isfinite().all()}
+
+
+experiment = Experiment(
+    summary=(__doc__ or "").splitlines()[0],
+    config=Config(),
+    smoke=Config(
+        train=600,
+        width=16,
+        layers=1,
+        epochs=3,
+        rate=1e-2,
+        descent_epochs=1,
+        minimum=8,
+        chosen=30,
+        seeds=2,
+    ),
+    reproduce=reproduce,
+    expected=EXPECTED,
+)

@@ -3,6 +3,7 @@
 w_j = max(0, (alpha - 1) s_j - tau)^(1 / (alpha - 1)),   tau such that sum_j w_j = 1
 """
 
+import math
 from functools import partial
 
 from jaxtyping import Bool, Float, Int
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from headwise.ops._impl import Impl, Number, choose
 from headwise.ops.attended import Attended
-from headwise.ops.checks import check_dropout, check_values
+from headwise.ops.checks import check_broadcast, check_dropout, check_values
 from headwise.ops.entmax import reference
 from headwise.ops.rows import hide, weighted_values, weighted_values_in_blocks
 from headwise.ops.scores import Scores
@@ -18,6 +19,8 @@ from headwise.ops.sparse_rows import sparse_rows
 from headwise.ops.threshold import solve
 
 __all__ = ["entmax", "entmax_attention"]
+
+LEAST_ALPHA = 1 + 1e-6  # nearer to 1, even float64 loses the gradient for alpha in rounding
 
 
 def entmax(
@@ -30,15 +33,18 @@ def entmax(
 
     Args:
         scores: any rows of scores; -inf gets no weight, a row of nothing else gives zeros.
-        alpha: above 1. A tensor broadcastable to scores with a last axis of 1 gets a gradient
-            (Correia et al., 2019), so that heads can learn how sparse to be.
+        alpha: above 1, by at least 1e-6. A tensor broadcastable to scores with a last axis of 1
+            gets a gradient (Correia et al., 2019), so that heads can learn how sparse to be.
         mask: True where a key may get weight, broadcastable to scores.
 
     >>> entmax(torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0]))
     tensor([0.8146, 0.1621, 0.0233, 0.0000, 0.0000])
     """
     _check_alpha(alpha)
-    return sparse_rows(hide(scores, mask), alpha, solve=_solve).to(scores.dtype)
+    seen = hide(scores, mask)
+    if isinstance(alpha, Tensor):
+        check_broadcast("alpha", alpha, (*scores.shape[:-1], 1), axes="the rows of scores")
+    return sparse_rows(seen, alpha, solve=_solve).to(scores.dtype)
 
 
 def entmax_attention(
@@ -79,10 +85,17 @@ def _solve(scores_XK: Tensor, alpha: Number | Tensor) -> Tensor:
     return solve(scores_XK, 1 / (alpha - 1))
 
 
-def _check_alpha(alpha: Number | Tensor) -> None:
-    if bool((alpha <= 1).any() if isinstance(alpha, Tensor) else alpha <= 1):
+def _check_alpha(alpha: object) -> None:
+    if not isinstance(alpha, Number | Tensor) or isinstance(alpha, bool):
+        raise ValueError(f"alpha must be a number or a tensor, got {alpha!r}.")
+    if isinstance(alpha, Tensor):
+        good = bool(((alpha >= LEAST_ALPHA) & (alpha < math.inf)).all())
+    else:
+        good = LEAST_ALPHA <= alpha < math.inf
+    if not good:
         raise ValueError(
-            f"alpha must be above 1, got {alpha}. At 1 entmax is softmax: use softmax_attention."
+            f"alpha must be finite and at least 1 + 1e-6, got {alpha}. At 1 entmax is softmax: "
+            "use softmax_attention."
         )
 
 

@@ -51,6 +51,7 @@ def _solve_sorted(scores_XK: Tensor) -> Tensor:
     mean_square_XK = sorted_XK.square().cumsum(-1) / size_K
     variance_XK = size_K * (mean_square_XK - mean_XK.square())
     threshold_XK = mean_XK - ((1 - variance_XK) / size_K).clamp(min=0).sqrt()
-    size_X1 = (threshold_XK <= sorted_XK).sum(-1, keepdim=True)
+    # no key is in the support of a row with a NaN or an infinite score, which comes out as NaN
+    size_X1 = (threshold_XK <= sorted_XK).sum(-1, keepdim=True).clamp(min=1)
     threshold_X1 = threshold_XK.gather(-1, size_X1 - 1)
     return (rise_XK - threshold_X1).clamp(min=0).square().masked_fill(empty_X1, 0)

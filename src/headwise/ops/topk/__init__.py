@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headwise.ops._impl import Impl, Number, choose
 from headwise.ops.attended import Attended
-from headwise.ops.checks import check_dropout, check_values
+from headwise.ops.checks import check_dropout, check_values, check_whole_number
 from headwise.ops.rows import hide, weighted_values, weighted_values_in_blocks
 from headwise.ops.scores import Scores
 from headwise.ops.topk import reference
@@ -83,6 +83,7 @@ def topk_attention(
 
 
 def _check(keep: int, ties: Ties) -> None:
+    check_whole_number("keep", keep)
     if keep < 1:
         raise ValueError(f"keep must be at least 1 key a query, got {keep}.")
     if ties not in get_args(Ties):
