@@ -67,7 +67,7 @@ def test_inspect_prints_the_table_and_writes_a_run(command, bert, text, tmp_path
     code, out, _ = command("inspect", bert, "--text", text, "--sort", "confidence")
     assert code == 0
     assert "encoder.1.self.3" in out and "confidence" in out and "report.html" in out
-    table = Run.open(tmp_path / "runs" / "inspect-bert").heads()
+    table = Run.open(tmp_path / "runs" / "inspect-bert-text").heads()
     places = [out.index(str(head)) for head in table.sort("confidence").heads]
     assert places == sorted(places)
 
@@ -220,7 +220,11 @@ def test_a_setting_that_cannot_be_read(complaint, setting):
 
 
 @pytest.mark.parametrize(
-    "setting", ["steps=0", "batch_size=0", "train_pairs=0", "samples=-1", "heads=3", "warmup=-2"]
+    "setting",
+    [
+        *("steps=0", "batch_size=0", "train_pairs=0", "samples=-1", "heads=3", "warmup=-2"),
+        *("steps=100", "width=127"),
+    ],
 )
 def test_a_setting_that_makes_no_sense_leaves_no_folder(complaint, tmp_path, setting):
     assert setting.partition("=")[0] in complaint("demo", "--set", setting)
@@ -234,19 +238,47 @@ def test_inspect_looks_at_its_settings_first(complaint, bert, text, tmp_path, se
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_column_that_is_not_there_loses_nothing(complaint, bert, text, tmp_path):
+def test_a_column_that_is_not_there_is_said_before_anything_is_read(
+    complaint, bert, text, tmp_path
+):
     said = complaint("inspect", bert, "--text", text, "--sort", "confidense")
     assert "Did you mean 'confidence'?" in said
-    assert len(Run.open(tmp_path / "runs" / "inspect-bert").heads()) == 8
+    assert not (tmp_path / "runs").exists()
 
 
-def test_another_text_does_not_go_into_the_same_folder(complaint, command, bert, text, tmp_path):
-    assert command("inspect", bert, "--text", text)[0] == 0
-    before = (tmp_path / "runs" / "inspect-bert" / "heads.json").read_bytes()
+def test_a_column_that_was_not_measured_loses_nothing(complaint, bert, text, tmp_path):
+    options = ("--sort", "output_change", "--set", "ablation_lines=0")
+    assert "no column 'output_change'" in complaint("inspect", bert, "--text", text, *options)
+    assert len(Run.open(tmp_path / "runs" / "inspect-bert-text").heads()) == 8
+
+
+def test_each_text_has_a_folder_of_its_own(command, bert, text, tmp_path):
     (tmp_path / "more.txt").write_text("a cat slept .\n")
-    said = complaint("inspect", bert, "--text", "more.txt")
-    assert "choose another folder" in said
-    assert (tmp_path / "runs" / "inspect-bert" / "heads.json").read_bytes() == before
+    for path in (text, "more.txt"):
+        assert command("inspect", bert, "--text", path)[0] == 0
+    names = {path.name for path in (tmp_path / "runs").iterdir()}
+    assert names == {"inspect-bert-text", "inspect-bert-more"}
+
+
+def test_other_settings_do_not_go_into_the_same_folder(complaint, command, bert, text, tmp_path):
+    assert command("inspect", bert, "--text", text)[0] == 0
+    before = (tmp_path / "runs" / "inspect-bert-text" / "heads.json").read_bytes()
+    said = complaint("inspect", bert, "--text", text, "--set", "samples=1")
+    assert "choose another folder (--out)." in said
+    assert (tmp_path / "runs" / "inspect-bert-text" / "heads.json").read_bytes() == before
+
+
+def test_a_folder_with_other_files_is_not_written_to(complaint, bert, text, tmp_path):
+    said = complaint("inspect", bert, "--text", text, "--out", tmp_path)
+    assert "choose a new or empty folder (--out)." in said
+
+
+def test_lines_that_were_cut_are_told_of(command, bert, text, tmp_path):
+    options = ("--set", "ablation_lines=0")
+    assert "were cut" not in command("inspect", bert, "--text", text, *options)[1]
+    (tmp_path / "long.txt").write_text("dog " * 100 + "\nit ran .\n")
+    _, out, _ = command("inspect", bert, "--text", "long.txt", *options)
+    assert "1 of 2 lines were cut to 40 tokens." in out
 
 
 def test_a_folder_that_cannot_be_made(complaint, bert, text, tmp_path):
@@ -274,3 +306,13 @@ def test_an_interrupted_demo_says_how_to_go_on(tmp_path):
     assert process.returncode == 130
     assert error == "headwise: interrupted; the same command continues where this one stopped.\n"
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+
+
+def test_an_interrupted_experiment_ends_with_one_line(command, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headwise.experiments.running.reproduce", interrupted)
+    code, _, error = command("reproduce", "sen/synthetic", "--smoke")
+    assert code == 130
+    assert error == "headwise: interrupted; the same command starts it again.\n"

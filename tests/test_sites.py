@@ -1,5 +1,6 @@
 """Sites of one's own module: watching, replacing, gating and masking, and undoing it."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -67,6 +68,15 @@ def test_sites_are_found_in_order_and_once_though_layers_are_shared(model):
 def test_a_model_without_sites_is_told_what_to_do():
     with pytest.raises(ValueError, match=r"Linear has no attention sites.*headwise\.adopt"):
         find_sites(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("act", [find_sites, observe, lambda model: masked(model, {})])
+def test_different_sites_of_one_name_are_ambiguous(model, act):
+    with pytest.raises(
+        ValueError, match=r"2 different sites called 'encoder\.0\.self'.*separately"
+    ):
+        act(nn.Sequential(model, two_layers()))
+    assert len(find_sites(model)) == 2  # the parts by themselves are not
 
 
 def test_an_attribute_called_site_that_is_no_site_is_passed_over(model):
@@ -170,6 +180,14 @@ def test_a_change_is_undone_when_its_block_fails(model, x_BTM):
     assert torch.equal(model(x_BTM), plain)
 
 
+def test_a_change_that_was_undone_cannot_be_entered_again(model):
+    change = masked(model, {"encoder.0.self": [0]})
+    with change:
+        pass
+    with pytest.raises(ValueError, match="undone already; make a new one"), change:
+        pass
+
+
 def test_a_masked_head_is_a_head_whose_part_of_the_projection_is_zero(model, x_BTM):
     with masked(model, {"encoder.1.self": [0, 2]}):
         got = model(x_BTM)
@@ -223,6 +241,33 @@ def test_a_head_that_is_not_there_is_refused_and_nothing_is_changed(model, index
     with pytest.raises(ValueError, match=rf"encoder\.1\.self has heads 0 to 2, got {index}\."):
         masked(model, {"encoder.0.self": [0], "encoder.1.self": [index]})
     assert not any(site.gates for site in find_sites(model))
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [True, [True, False, True], torch.tensor([True, False, True]), 0, torch.tensor(0), "12", [0.5]],
+    ids=repr,
+)
+def test_what_is_no_list_of_head_numbers_is_refused(model, heads, unchecked):
+    with pytest.raises(ValueError, match=r"head numbers was wanted, e\.g\. \[0, 5\]; got .*gated"):
+        masked(model, {"encoder.0.self": heads})
+    assert not any(site.gates for site in find_sites(model))
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [(0, 2), {0, 2}, range(0, 3, 2), torch.tensor([0, 2]), [torch.tensor(0), 2], np.array([0, 2])],
+    ids=repr,
+)
+def test_head_numbers_may_come_in_any_list(model, heads, unchecked):
+    with masked(model, {"encoder.0.self": heads}):
+        assert find_sites(model)[0].gates[0].tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("gate", [[1, 0, 1], 1.0, True, None], ids=repr)
+def test_gates_that_are_no_tensors_are_refused(model, gate, unchecked):
+    with pytest.raises(ValueError, match=r"must be a tensor of shape \(3,\).*got "):
+        gated(model, {"encoder.0.self": gate})
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (2, 4), (2, 3, 1)])

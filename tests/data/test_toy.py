@@ -244,6 +244,20 @@ def test_larger_classes_are_filled_up_with_made_up_rare_words():
     assert max(map(language.frequency, new)) < min(map(language.frequency, ("narwhal", "capybara")))
 
 
+@pytest.mark.parametrize("size", [1000, 2000])
+def test_no_word_stands_for_two_however_large_the_classes(size):
+    classes = ("nouns", "transitive_verbs", "intransitive_verbs", "adjectives")
+    classes = (*classes, "frequency_adverbs", "manner_adverbs")
+    language = ToyLanguage(**dict.fromkeys(classes, size))
+    # function words, and of each class its words, of nouns two forms each
+    assert len(language.source_words) == 10 + (len(classes) + 1) * size
+    for name in classes:  # a made-up word may take the place of a listed one of another class
+        alone = ToyLanguage(**{name: size})
+        forms = 2 if name == "nouns" else 1
+        added = forms * (size - getattr(LANGUAGE, name))
+        assert len(alone.source_words) == len(LANGUAGE.source_words) + added
+
+
 def test_bad_settings_are_refused_with_a_sentence():
     with pytest.raises(ValueError, match="nouns must be 1 to 2000 words, got 0"):
         ToyLanguage(nouns=0)

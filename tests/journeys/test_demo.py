@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 
+from headwise.data.toy import ToyLanguage
 from headwise.journeys import DemoConfig, demo
 from headwise.journeys import demo as journey_of_demo
 from headwise.journeys.translator import Translator
@@ -171,6 +172,33 @@ def test_other_settings_do_not_go_into_the_same_folder(small_run):
     with pytest.raises(ValueError, match=r"steps=120, but this one has steps=60; choose another"):
         demo(other, small_run)
     assert before == {path: path.read_bytes() for path in small_run.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"steps": 10, "warmup": 10}, "steps must be more than warmup, got 10 and 10"),
+        ({"warmup": -1}, "warmup must be 0 steps or more, got -1"),
+        ({"width": 15, "heads": 3}, "width must be even and a multiple of heads, got 15 and 3"),
+        ({"width": 128, "heads": 3}, "width must be even and a multiple of heads, got 128 and 3"),
+        ({"heads": 0}, "heads must be at least 1, got 0"),
+    ],
+)
+def test_settings_that_a_part_would_refuse_are_refused_before_anything_is_made(settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        DemoConfig(**settings)
+
+
+def test_no_test_sentence_stands_in_the_training_pairs():
+    language = ToyLanguage(
+        nouns=2, transitive_verbs=1, intransitive_verbs=1, adjectives=1, frequency_adverbs=1,
+        manner_adverbs=1,
+    )  # fmt: skip
+    train = language.pairs(300, seed=0)
+    known = {pair.source for pair in train}
+    assert any(pair.source in known for pair in language.pairs(50, seed=1))
+    test = module._unseen(language, train, 50, seed=1)
+    assert len(test) == 50 and not any(pair.source in known for pair in test)
 
 
 @pytest.mark.slow

@@ -12,8 +12,9 @@ import headwise
 from headwise.journeys import InspectConfig, inspect, inspect_folder
 from headwise.journeys.inspect import profile
 from headwise.journeys.opening import open_subject
+from headwise.models import Transformer, TransformerConfig
 from headwise.recording import Run
-from tests.hf.families import SIZES, TWO_STACKS
+from tests.hf.families import SIZES, TWO_STACKS, build
 from tests.journeys.small_hosts import LINES, classifier, host, save, tokenizer_for
 
 module = sys.modules[inspect.__module__]
@@ -126,6 +127,34 @@ def test_model_and_tokenizer_are_left_as_they_came(name, training):
         headwise.find_sites(model)
 
 
+def test_parts_that_were_frozen_in_eval_mode_stay_so():
+    model = host("BERT").train()
+    model.bert.embeddings.eval()
+    before = {name: part.training for name, part in model.named_modules()}
+    inspect(model, tokenizer_for("BERT"), LINES, ablation_lines=0)
+    assert {name: part.training for name, part in model.named_modules()} == before
+
+
+def test_a_model_that_cannot_be_adopted_is_left_untouched():
+    model = host("BERT").train()
+    model.config._attn_implementation_internal = "flex_attention"
+    with pytest.raises(ValueError, match="attends with 'flex_attention'"):
+        inspect(model, tokenizer_for("BERT"), LINES)
+    assert all(part.training for part in model.modules())
+    assert model.config._attn_implementation == "flex_attention"
+
+
+def test_our_own_models_are_told_where_they_are_inspected():
+    model = Transformer(TransformerConfig(10, 10, width=8, heads=2))
+    with pytest.raises(ValueError, match=r"inspect\(\) takes a Hugging Face .*inspect_folder"):
+        inspect(model, tokenizer_for("BERT"), LINES)
+
+
+def test_the_columns_are_those_that_were_announced():
+    assert tuple(table_of("BERT").columns) == module.COLUMNS
+    assert set(table_of("BERT", ablation_lines=0).columns) < set(module.COLUMNS)
+
+
 def test_an_adopted_model_stays_adopted():
     model = headwise.adopt(host("BERT"))
     inspect(model, tokenizer_for("BERT"), LINES)
@@ -179,7 +208,37 @@ def test_long_lines_are_cut_and_counted(tmp_path, capfd):
     inspect_folder(InspectConfig(str(folder), str(text)), tmp_path / "run")
     figures = Run.open(tmp_path / "run").figures()
     assert (figures["truncated_lines"], figures["words"]) == (1, 38 + 3)
+    assert figures["token_limit"] == 40
     assert capfd.readouterr().err == ""
+
+
+def unlimited_tokenizer(name):
+    tokenizer = tokenizer_for(name)
+    tokenizer.model_max_length = int(1e30)  # as transformers writes it where none was saved
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "room"), [("BERT", 700, 700), ("Llama", 900, 900), ("T5", None, 512)]
+)
+def test_lines_are_cut_to_the_limit_of_the_model_and_to_512_tokens_where_it_has_none(
+    name, own, room
+):
+    model = build(name) if own is None else build(name, max_position_embeddings=own)
+    subject = module.HuggingFaceSubject(model, unlimited_tokenizer(name))
+    assert subject.room == room
+    prepared = subject.prepare(["dog " * 1000])
+    assert prepared.truncated == 1 and prepared.inputs["input_ids"].shape[1] == room
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_positions_that_begin_after_the_padding_index_are_counted(padding):
+    shape = {**SIZES, "max_position_embeddings": 20, "pad_token_id": padding}
+    torch.manual_seed(0)
+    model = hf.RobertaForMaskedLM(hf.RobertaConfig(**shape))
+    tokenizer = unlimited_tokenizer("RoBERTa")
+    assert module.HuggingFaceSubject(model, tokenizer).room == 19 - padding
+    assert len(inspect(model, tokenizer, ["the dog " * 100], ablation_lines=0)) == 8
 
 
 def test_a_corpus_is_read_as_it_is_needed(monkeypatch):

@@ -1,5 +1,7 @@
 import copy
 import doctest
+import io
+import pickle
 from dataclasses import replace as with_settings
 
 import pytest
@@ -189,3 +191,15 @@ def test_examples_in_docstrings_hold():
     result = doctest.testmod(transformer)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_a_transformer_can_be_copied_pickled_and_saved_whole():
+    model = Transformer(TransformerConfig(20, 20, width=8, heads=2))
+    copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    torch.save(model, buffer := io.BytesIO())
+    buffer.seek(0)
+    copies.append(torch.load(buffer, weights_only=False))
+    for other in copies:
+        mine, its = find_sites(model), find_sites(other)
+        assert [site.name for site in its] == [site.name for site in mine]
+        assert not set(its) & set(mine)

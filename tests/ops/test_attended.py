@@ -98,6 +98,16 @@ def test_many_blocks_equal_one(name, which, monkeypatch):
 
 
 @every_op
+def test_lengths_may_reach_beyond_the_keys_that_a_causal_block_sees(name, monkeypatch):
+    attend = partial(ALL[name], *inputs(7), causal=True, lengths=torch.tensor([7, 5]))
+    whole = attend()
+    wanted = whole.out, whole.entropy
+    make_blocks_tiny(monkeypatch)
+    blocked = attend()
+    torch.testing.assert_close((blocked.out, blocked.entropy), wanted)
+
+
+@every_op
 def test_gradients_through_many_blocks_equal_those_through_one(name, monkeypatch):
     tensors = inputs(7, dtype=torch.float64)
     whole = out_and_grads(ALL[name], *tensors, causal=True, impl="torch")

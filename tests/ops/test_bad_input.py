@@ -153,7 +153,7 @@ def test_row_functions_want_a_mask_that_fits(weigh, shape):
 
 @pytest.mark.parametrize("weigh", [topk, sparsemax, entmax])
 def test_row_functions_want_floating_point_rows_with_keys(weigh):
-    with pytest.raises(ValueError, match="scores must be floating-point, got torch.int64"):
+    with pytest.raises(ValueError, match=r"scores must be floating-point, got torch\.int64"):
         weigh(torch.arange(5))
     for scores in (torch.zeros(2, 0), torch.tensor(1.0)):
         with pytest.raises(ValueError, match=r"last axis of at least one key, got .*shape \("):

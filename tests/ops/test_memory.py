@@ -36,7 +36,7 @@ def test_all_statistics_of_a_long_call_fit_in_600_mb(op):
         ("softmax", "gradients"),
         ("sparsemax", "gradients"),
         ("topk", "output"),
-        ("sparsemax", "output"),
+        pytest.param("sparsemax", "output", marks=pytest.mark.slow),
     ],
 )
 def test_a_long_call_takes_a_few_blocks(op, use):

@@ -1,8 +1,11 @@
+import copy
 import doctest
 import json
+import pickle
 import sys
 from io import BytesIO, StringIO
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -39,6 +42,30 @@ def test_of_keeps_the_order_of_sites_and_fills_gaps_with_none(table):
     assert table["confidence"] == (0.25, 0.75, 0.5, None, None)
     assert table["role"] == (None, None, "rare", "[next]", "align")
     assert len(table) == 5
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([0.25, 0.5], dtype=np.float32),
+        [np.float32(0.25), np.float64(0.5)],
+        [torch.tensor(0.25), torch.tensor(0.5, requires_grad=True)],
+    ],
+    ids=["array", "numpy numbers", "tensors"],
+)
+def test_numbers_of_numpy_and_torch_become_plain_ones(values):
+    column = HeadTable.of({"a": {"x": values}})["a"]
+    assert column == (0.25, 0.5) and {type(value) for value in column} == {float}
+
+
+def test_columns_cannot_be_written_to_and_are_not_those_that_were_handed_in():
+    given = {"a": (1.0,)}
+    table = HeadTable((Head("x", 0),), given)
+    given["b"] = (1.0, 2.0)
+    assert list(table.columns) == ["a"]
+    with pytest.raises(TypeError):
+        table.columns["b"] = (1.0,)
+    assert copy.deepcopy(table) == pickle.loads(pickle.dumps(table)) == table
 
 
 def test_of_refuses_measures_that_disagree_on_the_number_of_heads():
@@ -146,7 +173,7 @@ def test_json_that_is_no_table_is_refused(value, message):
 
 
 def test_csv_has_a_line_per_head(table, tmp_path):
-    table.to_csv(tmp_path / "heads.csv")
+    table.to_csv(str(tmp_path / "heads.csv"))
     lines = (tmp_path / "heads.csv").read_text().splitlines()
     assert lines[0] == "head,confidence,role"
     assert lines[3] == "encoder.1.self.0,0.5,rare"

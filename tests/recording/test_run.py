@@ -5,6 +5,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -86,6 +87,22 @@ def test_a_setting_that_the_old_run_did_not_have_differs(here):
         Run.create(here.folder, Config())
 
 
+def test_a_new_setting_of_any_value_differs_from_none_at_all(tmp_path):
+    @dataclass(frozen=True)
+    class Named:
+        seed: int = 0
+        name: str = "unset"
+
+    Run.create(tmp_path, Named()).write_json("config.json", {"seed": 0})
+    with pytest.raises(ValueError, match="name=unset, but this one has name='unset'"):
+        Run.create(tmp_path, Named())
+
+
+def test_folders_may_be_given_as_text(tmp_path):
+    folder = str(tmp_path / "run")
+    assert Run.create(folder, Config()).folder == Run.open(folder).folder == Path(folder)
+
+
 def test_a_folder_of_other_files_is_not_taken_over(tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(ValueError, match="holds files but no run; choose a new or empty folder"):
@@ -130,6 +147,19 @@ def test_a_metric_that_is_not_finite_is_said_and_not_written(here, bad):
     with pytest.raises(ValueError, match=f"loss is {bad} at step 12"):
         here.log(12, accuracy=0.5, loss=bad)
     assert here.metrics() == []
+
+
+def test_numbers_of_torch_and_numpy_are_metrics(here):
+    with here:
+        loss = torch.tensor(0.5, requires_grad=True)
+        here.log(1, loss=loss, tokens=np.int64(7), accuracy=np.float32(0.25))
+    assert here.metrics() == [{"step": 1, "loss": 0.5, "tokens": 7, "accuracy": 0.25}]
+
+
+@pytest.mark.parametrize("bad", ["0.5", None, torch.ones(2)])
+def test_what_is_no_number_is_no_metric(here, bad, unchecked):
+    with pytest.raises(ValueError, match=r"loss must be a number, got .* at step 3"):
+        here.log(3, loss=bad)
 
 
 def test_a_half_written_line_is_dropped_when_read_and_when_continued(here):

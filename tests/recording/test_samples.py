@@ -49,3 +49,10 @@ def test_draining_starts_afresh_and_gives_plain_json():
 def test_recording_before_a_sentence_began_is_refused():
     with pytest.raises(ValueError, match=r"Call Samples\.start\(tokens\) before"):
         Samples()(site_of(SELF), with_weights(torch.ones(1, 1, 1, 1)))
+
+
+def test_a_batch_of_several_sentences_is_refused():
+    samples = Samples()
+    samples.start({"encoder": ["a"]})
+    with pytest.raises(ValueError, match="one sentence a forward pass, got a batch of 2"):
+        samples(site_of(SELF), with_weights(torch.ones(2, 1, 1, 1)))

@@ -14,9 +14,10 @@ import torch
 
 def describe_environment(*, seed: object) -> dict[str, Any]:
     """Commit, versions, hardware, seed, command line and time, as JSON can hold them."""
-    commit = _git("rev-parse", "HEAD")
+    # a copy of the tree without its history can be told which commit it is
+    commit = _git("rev-parse", "HEAD") or os.environ.get("HEADWISE_COMMIT")
     # untracked files do not count as changes, since run folders are often among them
-    changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
+    changes = _git("status", "--porcelain", "--untracked-files=no")
     return {
         "commit": commit,
         "dirty": None if changes is None else bool(changes),

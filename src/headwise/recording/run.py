@@ -255,7 +255,7 @@ def _check_same(folder: Path, there: Mapping[str, Any], wanted: Mapping[str, Any
     for name in names:
         old, new = there.get(name, _UNSET), wanted.get(name, _UNSET)
         if old != new:
-            old, new = ("unset" if value is _UNSET else value for value in (old, new))
+            old, new = ("unset" if value is _UNSET else repr(value) for value in (old, new))
             raise ValueError(
                 f"{folder} holds a run with {name}={old}, but this one has {name}={new}; "
                 "choose another folder."

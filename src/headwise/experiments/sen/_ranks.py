@@ -20,8 +20,8 @@ def rank_correlation(
         given: what is taken out of both first, as ranks: the partial correlation.
 
     >>> import torch
-    >>> rank_correlation(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([[3, 4, 5], [3, 2, 1]]))
-    tensor([ 1., -1.], dtype=torch.float64)
+    >>> rank_correlation(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([3, 2, 1]))
+    tensor(-1., dtype=torch.float64)
     """
     first, second = _centred_ranks(x), _centred_ranks(y)
     if given is not None:

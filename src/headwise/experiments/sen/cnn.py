@@ -19,8 +19,9 @@ How it is measured, and where the paper leaves a choice:
 
 1. The paper does not give the width of the keys, nor the query. Keys have the width of embeddings,
    15. The query is fixed, and tried in two lengths: norm 1, which is about what the authors' code
-   has in the main experiments, and entries from N(0, 1), with a norm near 4. Fig. 9 shows scores
-   up to 10, which the first comes nowhere near. Both share sentences and everything else.
+   has in the main experiments, and entries from N(0, 1), with a norm near 4. The axis of Fig. 9
+   goes to a score of 10; neither gets there, the second comes nearer. Keys of width 1 ended lower
+   still. Both share sentences and everything else.
 2. Convolutions start as PyTorch's layers do, with a bias; keys at 0, embeddings with a variance of
    1e-6, rate 0.1, as in Section 5.1.
 3. A convolution over two words adds a part of the left word and a part of the right one. So a pair

@@ -11,8 +11,8 @@ Attn-FC and Attn-TC learn SST2. "best" is in 128 training sentences, 103 of them
 
 The commands, with HEADWISE_DATA naming a folder that holds `sst`:
 
-    headwise reproduce sen/competition           # 1 minute on a GPU; 20 minutes on two CPU cores
-    headwise reproduce sen/competition --smoke   # 4 seconds
+    headwise reproduce sen/competition           # 1 minute on a GPU; an hour on a CPU core
+    headwise reproduce sen/competition --smoke   # 3 seconds
 
 How it is measured, and where ours differs from the paper or it leaves a choice:
 

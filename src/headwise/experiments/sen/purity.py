@@ -12,8 +12,8 @@ the largest score is attended. Section 5.2 of the paper, Fig. 6 and 7, says of b
 
 The commands, with HEADWISE_DATA naming a folder that holds `sst`:
 
-    headwise reproduce sen/purity           # 1 minute on a GPU; 20 minutes on two CPU cores
-    headwise reproduce sen/purity --smoke   # 4 seconds
+    headwise reproduce sen/purity           # 1 minute on a GPU; an hour on a CPU core
+    headwise reproduce sen/purity --smoke   # 3 seconds
 
 How it is measured, and where ours differs from the paper or it leaves a choice:
 

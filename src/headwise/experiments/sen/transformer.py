@@ -12,7 +12,7 @@ learns SST2, and the 618 words in 20 or more training sentences are followed, in
 The commands:
 
     headwise reproduce sen/transformer           # 3 minutes on a GPU; 12 on two CPU cores
-    headwise reproduce sen/transformer --smoke   # 4 seconds
+    headwise reproduce sen/transformer --smoke   # 6 seconds
 
 What is measured, on all training sentences, without dropout, twice an epoch:
 
@@ -31,6 +31,8 @@ What is measured, on all training sentences, without dropout, twice an epoch:
 6. Eq. 10 is drawn with m, the mean length of sentences less one. No scale is fitted, though it is
    derived for a query of norm 1 and one rate for scores and vectors, so only its shape can be hoped
    for. The figure set against the paper is the share of heads with a positive relation.
+7. Rates and epochs were chosen by loss and accuracy alone, before any relation was looked at: 0.1
+   and 0.3 were tried with SGD, 3e-4 and 1e-3 with AdamW, where 5e-4 lies between.
 """
 
 import math
@@ -214,13 +216,14 @@ experiment = Experiment(
     smoke=Config(
         train=600,
         width=16,
+        heads=2,
         layers=1,
         epochs=3,
         rate=1e-2,
         descent_epochs=1,
         minimum=8,
         chosen=30,
-        seeds=2,
+        seeds=1,
     ),
     reproduce=reproduce,
     expected=EXPECTED,
