@@ -113,16 +113,19 @@ def reproduce(
         return
     from headwise.config import override
     from headwise.experiments import load_experiment
-    from headwise.experiments.running import is_as_before, reproduce
+    from headwise.experiments.results import kept
+    from headwise.experiments.running import changes_since, reproduce
 
     experiment = load_experiment(name)
     config = override(experiment.smoke if smoke else experiment.config, settings)
     folder = out / (f"{name}-smoke" if smoke else name)
+    recorded = None if smoke else kept(name)
     with _interruptible("the same command starts it again."):
         figures = reproduce(name, config, folder, save=save)
     console.print(_verdicts(experiment.expected, figures))
     console.print(f"Run: {folder}")
-    if not smoke and not is_as_before(experiment.expected, figures):
+    if changed := changes_since(recorded, figures):
+        console.print(f"Not as recorded in results/: {', '.join(changed)}.")
         raise Exit(1)
 
 

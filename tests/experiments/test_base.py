@@ -3,6 +3,9 @@
 import pytest
 
 from headwise.experiments import Estimate, Expected
+from headwise.experiments.base import since
+from headwise.experiments.results import Result
+from headwise.experiments.running import changes_since
 
 
 def test_the_interval_is_students():
@@ -28,11 +31,25 @@ def test_a_figure_needs_finite_values(values):
         Estimate.of(values)
 
 
-def test_our_own_verdict_looks_at_the_mean():
-    expected = Expected("accuracy", ours=0.9, tolerance=0.02)
-    assert expected.verdict(Estimate.of([0.91, 0.91])) == "as before"
-    assert expected.verdict(Estimate.of([0.95, 0.95])) == "changed"
-    assert Expected("accuracy").verdict(Estimate.of([0.5])) is None
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([0.85, 0.95], "as before"),  # the intervals meet
+        ([0.91, 0.91], "as before"),  # 1 % away
+        ([0.95, 0.95], "changed"),
+    ],
+)
+def test_a_figure_is_compared_with_what_was_recorded(values, verdict):
+    assert since(Estimate.of([0.9, 0.9]), Estimate.of(values)) == verdict
+    assert since(None, Estimate.of(values)) is None
+
+
+def test_changes_are_named_also_a_figure_that_is_gone():
+    figures = {name: Estimate.of([1.0, 1.0]) for name in ("kept", "moved", "gone")}
+    recorded = Result("sen/synthetic", "", {}, {}, 1.0, figures, ())
+    now = {"kept": figures["kept"], "moved": Estimate.of([2.0, 2.0])}
+    assert changes_since(recorded, now) == ["moved", "gone"]
+    assert changes_since(None, now) == []
 
 
 @pytest.mark.parametrize(

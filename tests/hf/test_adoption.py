@@ -112,7 +112,9 @@ def test_a_model_that_shares_its_configuration_runs_on_and_is_refused():
     wanted = outputs(second, batch)
     adopt(first)
     assert torch.equal(outputs(second, batch), wanted)
-    with pytest.raises(ValueError, match=r"configuration of a model that is adopted.*copy the configuration"):
+    with pytest.raises(
+        ValueError, match=r"configuration of a model that is adopted.*copy the configuration"
+    ):
         adopt(second)
     release(first)
     assert find_sites(adopt(second))

@@ -22,21 +22,12 @@ def page(family: str) -> str:
 
 
 def verdict_rows(expected: tuple[Expected, ...], figures: dict[str, Estimate]) -> list[list[str]]:
-    """A row a figure: name, ours, interval, seeds, paper, where, both verdicts."""
+    """A row a figure: name, ours, interval, seeds, paper, where, and the verdict on the paper."""
     known = {item.metric: item for item in expected}
     return [_row(known.get(metric, Expected(metric)), got) for metric, got in figures.items()]
 
 
-HEADER = [
-    "figure",
-    "ours",
-    "95 % interval",
-    "seeds",
-    "paper",
-    "where",
-    "paper's figure",
-    "since last",
-]
+HEADER = ["figure", "ours", "95 % interval", "seeds", "paper", "where", "paper's figure"]
 
 
 def _section(name: str) -> str:
@@ -77,7 +68,6 @@ def _row(expected: Expected, got: Estimate) -> list[str]:
         "" if expected.paper is None else _number(expected.paper),
         expected.where,
         expected.paper_verdict(got) or "",
-        expected.verdict(got) or "",
     ]
 
 

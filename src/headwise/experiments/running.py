@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headwise.experiments.base import Estimate, Expected
-from headwise.experiments.results import keep, result_of
+from headwise.experiments.base import Estimate, since
+from headwise.experiments.results import Result, keep, result_of
 from headwise.experiments.shelf import load_experiment
 from headwise.recording.run import Run
 
@@ -30,9 +30,11 @@ def reproduce(name: str, config: Any, folder: Path, *, save: bool = False) -> di
     return figures
 
 
-def is_as_before(expected: tuple[Expected, ...], figures: dict[str, Estimate]) -> bool:
-    """False if a figure that was recorded before came out differently, or not at all."""
-    return all(
-        item.metric in figures and item.verdict(figures[item.metric]) != "changed"
-        for item in expected
-    )
+def changes_since(recorded: Result | None, figures: dict[str, Estimate]) -> list[str]:
+    """Figures that were recorded before and now come out differently, or not at all."""
+    before = {} if recorded is None else recorded.figures
+    return [
+        metric
+        for metric, estimate in before.items()
+        if metric not in figures or since(estimate, figures[metric]) == "changed"
+    ]

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from headwise.data.bags import Bags
 
-__all__ = ["AttendedWords", "SenCurves", "stack_records"]
+__all__ = ["AttendedWords", "Records", "SenCurves", "stack_records"]
+
+BLOCK_ROWS, BLOCK_NUMBERS = 1024, 2**20  # the most a block of records holds
 
 Read = Callable[[Any], Tensor]  # from a model to a table of its words, with or without a seed axis
 
@@ -27,6 +29,54 @@ def _word_scores(model: Any) -> Tensor:
 
 def _word_vectors(model: Any) -> Tensor:
     return cast(Tensor, model.word_vectors())
+
+
+class Records:
+    """Tensors of one shape, one an epoch, copied into blocks that are made once.
+
+    Small tensors kept every epoch would pin the large blocks freed around them on the heap, and
+    memory would grow by megabytes an epoch.
+
+    Args:
+        rows: records to begin with, on the leading axis.
+
+    >>> records = Records()
+    >>> records.append(torch.ones(3))
+    >>> records.stacked().shape
+    torch.Size([1, 3])
+    """
+
+    def __init__(self, rows: Tensor | None = None) -> None:
+        self._full = [] if rows is None or not len(rows) else [rows]
+        self._block = torch.zeros(0)
+        self._used = 0  # rows of the block
+
+    def __bool__(self) -> bool:
+        return bool(self._full) or self._used > 0
+
+    def append(self, record: Tensor) -> None:
+        """Copy a record; nothing waits for its device."""
+        if self._used == len(self._block):
+            self._begin_block(record)
+        self._block[self._used] = record.detach()
+        self._used += 1
+
+    def last(self) -> Tensor:
+        """The latest record."""
+        return self._block[self._used - 1] if self._used else self._full[-1][-1]
+
+    def stacked(self) -> Tensor:
+        """A copy of all records as one tensor on the CPU, records on the leading axis."""
+        if not self:
+            return torch.zeros(0)
+        parts = [*self._full, self._block[: self._used]] if self._used else self._full
+        return torch.cat([part.cpu() for part in parts])
+
+    def _begin_block(self, like: Tensor) -> None:
+        if self._used:
+            self._full.append(self._block)
+        rows = min(BLOCK_ROWS, max(1, BLOCK_NUMBERS // max(1, like.numel())))
+        self._block, self._used = like.new_empty(rows, *like.shape), 0
 
 
 @dataclass
@@ -48,8 +98,8 @@ class SenCurves:
     every: int = 1  # epochs between records
     name: str = "sen"
     _epochs: list[int] = field(default_factory=list[int])
-    _scores: list[Tensor] = field(default_factory=list[Tensor])
-    _norms: list[Tensor] = field(default_factory=list[Tensor])
+    _scores: Records = field(default_factory=Records)
+    _norms: Records = field(default_factory=Records)
 
     @torch.no_grad()
     def __call__(self, epoch: int, model: Any) -> None:
@@ -68,16 +118,16 @@ class SenCurves:
         """What was recorded: `epoch` (E,), `score` and `norm` (E, S, W), and `words`."""
         return {
             "epoch": torch.tensor(self._epochs),
-            "score": stack_records(self._scores),
-            "norm": stack_records(self._norms),
+            "score": self._scores.stacked(),
+            "norm": self._norms.stacked(),
             "words": self.words,
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on after what `tensors` gave earlier."""
         self._epochs = tensors["epoch"].tolist()
-        self._scores = list(tensors["score"])
-        self._norms = list(tensors["norm"])
+        self._scores = Records(tensors["score"])
+        self._norms = Records(tensors["norm"])
 
 
 @dataclass
@@ -99,8 +149,8 @@ class AttendedWords:
     seed: int = 0  # of random ties
     name: str = "attended"
     _epochs: list[int] = field(default_factory=list[int])
-    _purity: list[Tensor] = field(default_factory=list[Tensor])
-    _occurrence: list[Tensor] = field(default_factory=list[Tensor])
+    _purity: Records = field(default_factory=Records)
+    _occurrence: Records = field(default_factory=Records)
 
     def __post_init__(self) -> None:
         tokens_SNT, lengths_SN = self.bags.tokens, self.bags.lengths
@@ -147,16 +197,16 @@ class AttendedWords:
         """`epoch` (E,), `purity` and `occurrence` (E, S, 1 + G), and `among`."""
         return {
             "epoch": torch.tensor(self._epochs),
-            "purity": stack_records(self._purity),
-            "occurrence": stack_records(self._occurrence),
+            "purity": self._purity.stacked(),
+            "occurrence": self._occurrence.stacked(),
             "among": self.among,
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on after what `tensors` gave earlier."""
         self._epochs = tensors["epoch"].tolist()
-        self._purity = list(tensors["purity"])
-        self._occurrence = list(tensors["occurrence"])
+        self._purity = Records(tensors["purity"])
+        self._occurrence = Records(tensors["occurrence"])
 
     def _mean(self, measure: Tensor, word_SN: Tensor) -> Tensor:
         """(S, 1 + G): the mean of a measure of words over the sentences of each group."""

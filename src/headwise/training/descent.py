@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headwise.data.bags import Bags
 from headwise.recording.run import Run
-from headwise.recording.sen import stack_records
+from headwise.recording.sen import Records
 from headwise.training.progress import Report
 
 __all__ = ["Descent", "Recorder", "Stack", "descend"]
@@ -149,8 +149,8 @@ class _Loop:
         self.stack, self.recorders, self.run = stack, recorders, run
         self.epoch = 0  # updates done
         self.finished = False
-        self.losses: list[Tensor] = []
-        self.validation_losses: list[Tensor] = []
+        self.losses = Records()
+        self.validation_losses = Records()
         self.best: dict[str, Tensor] = {}  # parameters; empty without validation
         self.best_loss = torch.full((stack.seeds,), torch.inf, dtype=torch.float64)
         self.best_epoch = torch.zeros(stack.seeds, dtype=torch.long)
@@ -184,7 +184,7 @@ class _Loop:
         loss = self._finite_loss()
         metrics = {"loss": loss}
         if self.validation_losses:
-            metrics["validation_loss"] = self.validation_losses[-1].mean().item()
+            metrics["validation_loss"] = self.validation_losses.last().mean().item()
         if self.run is not None:
             self.run.log(self.epoch, **metrics)
         if progress is not None:
@@ -216,8 +216,8 @@ class _Loop:
             self.stack.load(self.best)
         last = torch.full_like(self.stopped, self.epoch)
         return Descent(
-            stack_records(self.losses),
-            stack_records(self.validation_losses),
+            self.losses.stacked(),
+            self.validation_losses.stacked(),
             self.best_epoch if self.best else last,
             torch.where(self.stopped < 0, last, self.stopped),
         )
@@ -234,7 +234,7 @@ class _Loop:
         """The mean loss of the last epoch; looked at here only, as looking makes a GPU wait."""
         if not self.losses:
             return 0.0
-        loss_S = self.losses[-1].cpu()
+        loss_S = self.losses.last().cpu()
         if not bool(loss_S.isfinite().all()):
             bad = (~loss_S.isfinite()).nonzero()[:, 0].tolist()
             raise ValueError(
@@ -245,8 +245,8 @@ class _Loop:
 
     def _curves(self) -> dict[str, Tensor]:
         return {
-            "loss": stack_records(self.losses),
-            "validation_loss": stack_records(self.validation_losses),
+            "loss": self.losses.stacked(),
+            "validation_loss": self.validation_losses.stacked(),
             "best_loss": self.best_loss,
             "best_epoch": self.best_epoch,
             "stopped": self.stopped,
@@ -259,7 +259,9 @@ class _Loop:
         some = next(iter(self.stack.parameters.values()))
         self.best = {n: t.to(some.device) for n, t in _under("best.", tensors).items()}
         own = _under("loop.", tensors)
-        self.losses, self.validation_losses = list(own["loss"]), list(own["validation_loss"])
+        self.losses, self.validation_losses = (
+            Records(own[name]) for name in ("loss", "validation_loss")
+        )
         self.best_loss, self.best_epoch = own["best_loss"], own["best_epoch"]
         self.stopped = own["stopped"]
         for record in self.recorders:
