@@ -259,9 +259,8 @@ class _Loop:
         some = next(iter(self.stack.parameters.values()))
         self.best = {n: t.to(some.device) for n, t in _under("best.", tensors).items()}
         own = _under("loop.", tensors)
-        self.losses, self.validation_losses = (
-            Records(own[name]) for name in ("loss", "validation_loss")
-        )
+        self.losses = Records(own["loss"])
+        self.validation_losses = Records(own["validation_loss"])
         self.best_loss, self.best_epoch = own["best_loss"], own["best_epoch"]
         self.stopped = own["stopped"]
         for record in self.recorders:
