@@ -52,18 +52,23 @@ def _pictures(result: Result) -> list[str]:
 def _made(result: Result) -> str:
     environment = result.environment
     machine = environment["gpu"] or environment["cpu"]
+    changed = " with changes" if environment["dirty"] else ""
+    resumed = ", the last leg of a resumed run," if environment.get("resumed") else ""
+    commit = str(environment["commit"])[:10]
     return (
-        f"Made by `{result.command}` in {result.seconds:,.0f} s on {machine}, "
-        f"torch {environment['versions']['torch']}, commit {str(environment['commit'])[:10]}."
+        f"Made by `{result.command}` in {result.seconds:,.0f} s{resumed} on {machine}, "
+        f"torch {environment['versions']['torch']}, commit {commit}{changed}."
     )
 
 
 def _row(expected: Expected, got: Estimate) -> list[str]:
     several = len(got.values) > 1
+    is_share = expected.paper == 1.0 and all(0 <= value <= 1 for value in got.values)
+    low, high = (max(got.low, 0.0), min(got.high, 1.0)) if is_share else (got.low, got.high)
     return [
         expected.metric,
         _number(got.mean),
-        f"{_number(got.low)} to {_number(got.high)}" if several else "",
+        f"{_number(low)} to {_number(high)}" if several else "",
         str(len(got.values)),
         "" if expected.paper is None else _number(expected.paper),
         expected.where,

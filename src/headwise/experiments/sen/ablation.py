@@ -34,6 +34,10 @@ How it is measured, and where it deviates:
    is farthest behind. The paper's 370 is one word's, in one training; ours the median over words.
    Our first choice, the last time its gain in 100 epochs was the smaller, gave 344 instead of 400.
 6. The paper's variance of 0.1 is kept; the authors' code has std 0.1, width 10, 3,999 sentences.
+7. Attn-TC converges at about epoch 2,000, not 1,000, in every seed. The speed depends on how the
+   classifier starts, which the paper does not say; PyTorch's default was kept, nothing was tuned.
+8. Attn-TC-EF does not reach 100 % in three of five seeds, also after 60K epochs: with fixed random
+   embeddings some sentences of the training set are learned through words that say nothing.
 """
 
 import math
@@ -90,7 +94,7 @@ EXPECTED = (
     ),
     Expected("words whose score EF overtakes", paper=1.0, where="Sec. 5.1", partly=0.2),
     Expected("seeds where TC's loss falls fastest", paper=1.0, where="Fig. 3", partly=0.5),
-    Expected("epoch of TC's convergence", paper=1e3, where="Sec. 5.1", margin=200.0, partly=1e3),
+    Expected("epoch of TC's convergence", paper=1e3, where="Sec. 5.1", margin=200.0, partly=5e2),
     Expected("diminished words that first lose score", paper=1.0, where="Eq. 8", partly=0.2),
     Expected("enhanced words that first gain score", paper=1.0, where="Eq. 8", partly=0.2),
     *(
@@ -98,7 +102,9 @@ EXPECTED = (
         for when in ("lowest score", "any time")
     ),
     Expected("diminished words that recover", paper=1.0, where="Fig. 3", partly=0.2),
-    Expected("epoch of faster norm than KF's", paper=370.0, where="Fig. 3", margin=1e2, partly=4e2),
+    Expected(
+        "epoch of faster norm than KF's", paper=370.0, where="Fig. 3", margin=50.0, partly=2e2
+    ),
 )
 
 

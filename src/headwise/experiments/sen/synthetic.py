@@ -137,6 +137,7 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     figures["FC sentences whose topic word is attended"] = _attended(
         trained["FC"], sentences, task
     ).tolist()
+    figures["FC weight of the topic word"] = _topic_weight(trained["FC"], sentences, task).tolist()
     figures |= _capacity(trained, task)
     _draw_distributions(trained, task, run)
     _draw_curves(trained, config, run)
@@ -213,6 +214,14 @@ def _attended(result: Trained, sentences: TopicSentences, task: TopicTask) -> Te
     score_SNT = result.scores_SV.gather(1, tokens_SNT.flatten(1)).view(tokens_SNT.shape)
     word_SN = tokens_SNT.gather(-1, score_SNT.argmax(-1, keepdim=True))[..., 0]
     return (word_SN < task.topic_words).double().mean(1)
+
+
+def _topic_weight(result: Trained, sentences: TopicSentences, task: TopicTask) -> Tensor:
+    """Mean weight of the topic word in its training sentence, at the end."""
+    tokens_SNT = sentences.train.tokens
+    score_SNT = result.scores_SV.gather(1, tokens_SNT.flatten(1)).view(tokens_SNT.shape)
+    on_topic_SNT = score_SNT.softmax(-1) * (tokens_SNT < task.topic_words)
+    return on_topic_SNT.sum(-1).mean(1)
 
 
 def _capacity(trained: dict[str, Trained], task: TopicTask) -> dict[str, list[float]]:
