@@ -12,6 +12,7 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 SHOWN = {  # a line that the output must have
     "own_model": "sites: decoder.0.self decoder.1.self decoder.2.self",
     "record_training": "60 ",
+    "score_and_norm": "largest deviation of the 8 topic words: 0.0",
     "see_heads": "output change",
     "sparse_attention": "softmax ",
     "switch_heads_off": "Adopting changes nothing: True",

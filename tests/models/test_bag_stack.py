@@ -112,20 +112,23 @@ def test_context_gradients_are_those_of_each_sentences_loss(classifier):
     for seed, model in enumerate(models):
         context = model.context(bags.tokens[seed], bags.lengths[seed]).detach().requires_grad_()
         cross_entropy(model.classify(context), bags.labels[seed], reduction="sum").backward()
-        torch.testing.assert_close(gradients[seed], context.grad)
+        # of the scaled context, ||query|| times this one
+        torch.testing.assert_close(gradients[seed], context.grad / model.query.norm().detach())
     assert all(torch.equal(before[name], value) for name, value in stack.parameters.items())
 
 
-def test_a_step_goes_where_equations_6_and_7_say():
-    bags, config = _bags(), BagConfig(vocabulary=12, classes=3, width=5, embedding_std=0.5)
-    stack, rate = BagStack(_models(config)), 1e-3
+@pytest.mark.parametrize("query", [{}, {"query_std": 2.0, "key_width": 5}], ids=["unit", "long"])
+def test_a_step_goes_where_equations_6_and_7_say(query):
+    config = BagConfig(vocabulary=12, classes=3, width=5, embedding_std=0.5, **query)
+    bags, stack, rate = _bags(), BagStack(_models(config)), 1e-3
+    assert bool(query) == bool(((stack.query_norms() - 1).abs() > 0.1).all())
     data = stack.prepare(bags)
     for _ in range(5):
-        stack.step(data, rate=1.0)
+        stack.step(data, rate=0.3)
     scores, vectors = stack.word_scores(), stack.word_vectors().clone()
     gradients = stack.context_gradients(data)
     stack.step(data, rate=rate)
-    for seed in range(3):
+    for seed, eta in enumerate(rate * stack.query_norms() ** 2):
         speed = predicted_velocities(
             torch.arange(12),
             scores=scores[seed],
@@ -134,9 +137,9 @@ def test_a_step_goes_where_equations_6_and_7_say():
             lengths=bags.lengths[seed],
             gradient=gradients[seed],
         )
-        moved = (stack.word_scores()[seed] - scores[seed]) / rate
+        moved = (stack.word_scores()[seed] - scores[seed]) / eta
         torch.testing.assert_close(speed.exact_scores, moved, rtol=1e-9, atol=1e-11)
-        moved = (stack.word_vectors()[seed] - vectors[seed]) / rate
+        moved = (stack.word_vectors()[seed] - vectors[seed]) / eta
         torch.testing.assert_close(speed.vectors, moved, rtol=1e-9, atol=1e-11)
 
 

@@ -104,12 +104,20 @@ class BagStack:
 
     @torch.no_grad()
     def context_gradients(self, data: BagCounts) -> Float[Tensor, "S N D"]:
-        """The gradient of each sentence's own loss with respect to its context, the paper's -h."""
+        """The gradient of each sentence's own loss with respect to its context, the paper's -h.
+
+        The context is that of `word_vectors`, scaled by the norm of the query. With a fixed query,
+        what `predicted_velocities` makes of both is per unit of eta = tau ||query||^2, where tau is
+        the rate of a step.
+        """
         self._project(self._mass())
         layers = self._classify(self._pool(data))
         error_SCN = layers[-1].softmax(1) - data.target_SCN * data.target_SCN.shape[2]
         error_SON = self._upper_step(error_SCN, layers, 0.0)
-        return torch.bmm(error_SON.mT, self._weight(self._first))
+        gradient_SND = torch.bmm(error_SON.mT, self._weight(self._first))
+        if self._unit_query:
+            return gradient_SND
+        return gradient_SND / self.query_norms()[:, None, None]
 
     def word_scores(self) -> Float[Tensor, "S V"]:
         """The score of every word."""
@@ -121,8 +129,8 @@ class BagStack:
     def word_vectors(self) -> Float[Tensor, "S V D"]:
         """Every word's embedding times the norm of the query: the paper's v."""
         vectors_SVD = self.parameters["embeddings"]
-        if self.config.query == "fixed" and not self.config.query_std:
-            return vectors_SVD  # the norm is 1; no pass over the vocabulary
+        if self._unit_query:
+            return vectors_SVD  # no pass over the vocabulary
         return vectors_SVD * self.query_norms()[:, None, None]
 
     def query_norms(self) -> Float[Tensor, " S"]:
@@ -136,6 +144,11 @@ class BagStack:
     def load(self, parameters: Mapping[str, Tensor]) -> None:
         """Take over stacked parameters, for example a copy made earlier."""
         load_into(self.parameters, parameters)
+
+    @property
+    def _unit_query(self) -> bool:
+        """Whether the query's norm is 1 and stays so."""
+        return self.config.query == "fixed" and not self.config.query_std
 
     def _weight(self, layer: str) -> Tensor:
         return self.parameters[f"{layer}.weight"]

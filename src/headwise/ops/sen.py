@@ -128,7 +128,7 @@ def deviation(
 
 @dataclass(frozen=True)
 class Velocities:
-    """How fast words move under gradient flow, per unit of time (an epoch, times the rate)."""
+    """How fast words move under gradient flow, per unit of eta; see `predicted_velocities`."""
 
     vectors: Tensor  # (W, D), Eq. 7
     scores: Tensor  # (W,), Eq. 8: Lemma 2's average over the sentences with the word
@@ -150,16 +150,19 @@ def predicted_velocities(
         ds/dt = (v - <v(x without the word)>) . dv/dt / <Z(x) / Z(x without the word)>   (8)
 
     with <> the mean over the sentences that contain the word and Z the sum of exp(s) over a
-    sentence. A step of rate eta moves v by eta dv/dt and s by eta ds/dt, the latter exactly by
-    Eq. 6; Eq. 8 replaces the mean of a product by the product of means. A word that comes twice in
-    a sentence weighs twice. Works for any model whose words have a vector and a score.
+    sentence. Velocities are per unit of eta = tau ||query||^2, with tau the learning rate and a
+    fixed query (tau itself where scores are parameters): a step moves v by eta dv/dt and s by
+    eta ds/dt, the latter exactly by Eq. 6; Eq. 8 replaces the mean of a product by the product of
+    means. A word that comes twice in a sentence weighs twice. Works for any model whose words have
+    a vector and a score.
 
     Args:
         words: the words to follow.
         scores: of every word.
         vectors: of every word, scaled by the norm of the query where that is not 1.
         sentences: word numbers.
-        gradient: of each sentence's own loss (not divided by N) with respect to its context.
+        gradient: of each sentence's own loss (not divided by N) with respect to its context, the
+            average of the vectors as scaled above.
         lengths: how many words of a row are real; all of them unless given.
     """
     sentence_P, word_P, times_P = word_pairs(sentences, lengths, len(scores))
