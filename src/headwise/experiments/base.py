@@ -33,16 +33,16 @@ class Estimate:
     values: tuple[float, ...]
 
     @staticmethod
-    def of(values: Sequence[float]) -> "Estimate":
+    def of(values: Sequence[float | int]) -> "Estimate":
         """Mean and Student's interval of some values, at least one."""
         if not values or not all(math.isfinite(value) for value in values):
             raise ValueError(f"A figure needs one finite value or more, got {list(values)}.")
         mean, count = fmean(values), len(values)
         if count == 1:
-            return Estimate(mean, mean, mean, tuple(values))
+            return Estimate(mean, mean, mean, (mean,))
         quantile = STUDENT[count - 2] if count - 2 < len(STUDENT) else NORMAL
         half = quantile * stdev(values) / math.sqrt(count)
-        return Estimate(mean, mean - half, mean + half, tuple(values))
+        return Estimate(mean, mean - half, mean + half, tuple(map(float, values)))
 
     def distance(self, value: float) -> float:
         """How far a value lies outside the interval; 0 inside."""

@@ -207,7 +207,7 @@ def _figures(result: Followed, config: Config) -> dict[str, list[float]]:
             f"most of the top words close {reading}": most_ES[-1].double().tolist(),
             f"share of the top words close {reading}": staying_ES[-1].tolist(),
             f"most stay close {reading} until, share of training": until_S.tolist(),
-            f"most stay close {reading} until, epoch": result.epoch_E[reached_S].tolist(),
+            f"most stay close {reading} until, epoch": result.epoch_E[reached_S].double().tolist(),
             f"words of Fig. 4 close {reading}": shown_SX.mean(-1).tolist(),
         }
     return figures
