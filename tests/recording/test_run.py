@@ -44,7 +44,7 @@ def test_environment_says_where_the_run_was_made(here):
     assert torch.__version__.startswith(environment["versions"]["torch"].partition("+")[0])
     assert environment["versions"]["python"].startswith("3.")
     assert environment["torch_threads"] == torch.get_num_threads()
-    assert environment["command"] == sys.argv
+    assert environment["command"] == [Path(sys.argv[0]).name, *sys.argv[1:]]
     assert {"commit", "dirty", "platform", "cpu", "cores", "gpu", "started"} <= environment.keys()
 
 

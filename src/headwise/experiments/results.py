@@ -66,11 +66,17 @@ def result_of(
         experiment=name,
         command=" ".join(["headwise reproduce", name, *changed]),
         config=to_json(config),
-        environment=run.read_json("environment.json"),
+        environment=_surroundings(run),
         seconds=seconds,
         figures=figures,
         pictures=tuple(sorted(Path(picture).name for picture in run.names("pictures/*.png"))),
     )
+
+
+def _surroundings(run: Run) -> dict[str, Any]:
+    """The run's environment without the command as typed, which may name somebody's folders."""
+    environment = run.read_json("environment.json")
+    return {name: value for name, value in environment.items() if name != "command"}
 
 
 def keep(result: Result, run: Run) -> Path:

@@ -28,7 +28,7 @@ def describe_environment(*, seed: object) -> dict[str, Any]:
         "torch_threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "seed": seed,
-        "command": sys.argv,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
