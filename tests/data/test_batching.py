@@ -3,8 +3,9 @@
 import random
 
 import pytest
+import torch
 
-from headwise.data.batching import batches_by_length, pad
+from headwise.data.batching import Ragged, batches_by_length, pad
 
 LENGTHS = random.Random(0).choices(range(1, 31), k=503)
 
@@ -69,3 +70,23 @@ def test_the_seed_sets_the_order():
 def test_bad_requests_are_refused_at_once(lengths, option, message):
     with pytest.raises(ValueError, match=message):
         batches_by_length(lengths, seed=0, **option)
+
+
+def test_ragged_sequences_are_taken_with_padding_in_any_shape():
+    sequences = [[5, 6, 7], [8], [9, 4], [1, 1, 1, 1, 1]]
+    ragged = Ragged.of(sequences)
+    taken = ragged.take(torch.tensor([[2, 0], [1, 1]]))
+    assert taken.ids.tolist() == [[[9, 4, 0], [5, 6, 7]], [[8, 0, 0], [8, 0, 0]]]
+    assert taken.lengths.tolist() == [[2, 3], [1, 1]]
+    everything = ragged.take(torch.arange(4))
+    assert everything.ids.tolist() == pad(sequences).ids.tolist()
+
+
+def test_the_width_of_ragged_sequences_is_rounded_up():
+    assert Ragged.of([[1, 2, 3]]).take(torch.tensor([0]), multiple=8).ids.shape == (1, 8)
+
+
+@pytest.mark.parametrize("sequences", [[], [[1], []]])
+def test_ragged_sequences_are_not_empty(sequences):
+    with pytest.raises(ValueError, match="no empty one"):
+        Ragged.of(sequences)

@@ -21,8 +21,8 @@ def test_one_value_has_no_width():
 
 
 def test_many_values_use_the_normal_quantile():
-    values = [0.0, 1.0] * 50
-    assert Estimate.of(values).high - 0.5 == pytest.approx(1.96 * 0.502519 / 10, rel=1e-4)
+    values = [0.0, 2.0] * 50
+    assert Estimate.of(values).high - 1 == pytest.approx(1.96 * 1.005038 / 10, rel=1e-4)
 
 
 @pytest.mark.parametrize("values", [[], [float("nan")], [1.0, float("inf")]])
@@ -68,3 +68,14 @@ def test_the_papers_verdict_looks_at_the_interval(values, verdict):
 
 def test_a_figure_the_paper_does_not_have_has_no_verdict():
     assert Expected("accuracy").paper_verdict(Estimate.of([0.5])) is None
+
+
+def test_a_share_of_runs_gets_a_binomial_interval():
+    """Wilson, 11 of 20: 0.342 to 0.742, as in tables of that interval."""
+    estimate = Estimate.of([1] * 11 + [0] * 9)
+    assert (estimate.low, estimate.high) == pytest.approx((0.342, 0.742), abs=1e-3)
+
+
+def test_runs_that_all_succeed_do_not_make_a_certainty():
+    estimate = Estimate.of([1.0] * 20)
+    assert estimate.high == 1.0 and estimate.low == pytest.approx(0.839, abs=1e-3)

@@ -8,15 +8,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-__all__ = ["Padded", "batches_by_length", "pad"]
+__all__ = ["Padded", "Ragged", "batches_by_length", "pad"]
 
 
 @dataclass(frozen=True)
 class Padded:
     """Sequences of different lengths in one tensor."""
 
-    ids: Int[Tensor, "B T"]  # row b holds sequence b, then padding
-    lengths: Int[Tensor, " B"]  # how many of the row's ids are the sequence
+    ids: Int[Tensor, "*B T"]  # row b holds sequence b, then padding
+    lengths: Int[Tensor, "*B"]  # how many of the row's ids are the sequence
 
 
 def pad(sequences: Sequence[Sequence[int]], *, value: int = 0) -> Padded:
@@ -34,6 +34,50 @@ def pad(sequences: Sequence[Sequence[int]], *, value: int = 0) -> Padded:
     width = max(lengths)
     rows = [[*sequence, *[value] * (width - len(sequence))] for sequence in sequences]
     return Padded(torch.tensor(rows, dtype=torch.long), torch.tensor(lengths, dtype=torch.long))
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Sequences of different lengths one after the other, on a device, padded when taken.
+
+    >>> ragged = Ragged.of([[5, 6, 7], [8], [9, 4]])
+    >>> ragged.take(torch.tensor([2, 0])).ids
+    tensor([[9, 4, 0],
+            [5, 6, 7]])
+    """
+
+    ids: Int[Tensor, " X"]
+    starts: Int[Tensor, " N"]
+    lengths: Int[Tensor, " N"]
+    sizes: Int[Tensor, " N"]  # the lengths again, on the CPU: looking at them waits for nobody
+
+    @staticmethod
+    def of(sequences: Sequence[Sequence[int]], *, device: torch.device | str = "cpu") -> "Ragged":
+        """Put sequences, none of them empty, on a device."""
+        sizes = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.long)
+        if not len(sizes) or int(sizes.min()) < 1:
+            raise ValueError("At least one sequence, and no empty one, is needed.")
+        ids = torch.tensor([number for sequence in sequences for number in sequence])
+        starts = sizes.cumsum(0) - sizes
+        return Ragged(ids.to(device), starts.to(device), sizes.to(device), sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def take(self, chosen: Int[Tensor, "*X"], *, multiple: int = 1) -> "Padded":
+        """Some sequences, padded with 0 to the longest of them.
+
+        Args:
+            chosen: which, on the CPU; any shape.
+            multiple: the width is rounded up to a multiple of this, so that few widths occur.
+        """
+        width = -(-int(self.sizes[chosen].max()) // multiple) * multiple
+        there = chosen.to(self.ids.device)
+        lengths = self.lengths[there]
+        place_T = torch.arange(width, device=self.ids.device)
+        real = place_T < lengths[..., None]
+        at = (self.starts[there][..., None] + place_T).clamp_(max=len(self.ids) - 1)
+        return Padded(self.ids[at].masked_fill_(~real, 0), lengths)
 
 
 def batches_by_length(

@@ -34,12 +34,17 @@ class Estimate:
 
     @staticmethod
     def of(values: Sequence[float | int]) -> "Estimate":
-        """Mean and Student's interval of some values, at least one."""
+        """Mean and Student's interval of some values, at least one.
+
+        Values that are all 0 or 1 are a share, and the interval is Wilson's for a binomial.
+        """
         if not values or not all(math.isfinite(value) for value in values):
             raise ValueError(f"A figure needs one finite value or more, got {list(values)}.")
         mean, count = fmean(values), len(values)
         if count == 1:
             return Estimate(mean, mean, mean, (mean,))
+        if all(value in (0, 1) for value in values):
+            return Estimate(mean, *_wilson(mean, count), tuple(map(float, values)))
         quantile = STUDENT[count - 2] if count - 2 < len(STUDENT) else NORMAL
         half = quantile * stdev(values) / math.sqrt(count)
         return Estimate(mean, mean - half, mean + half, tuple(map(float, values)))
@@ -47,6 +52,14 @@ class Estimate:
     def distance(self, value: float) -> float:
         """How far a value lies outside the interval; 0 inside."""
         return max(self.low - value, value - self.high, 0.0)
+
+
+def _wilson(share: float, count: int) -> tuple[float, float]:
+    """The 95 % interval of a share of so many trials; never empty, also at 0 and 1."""
+    weight = NORMAL**2 / count
+    centre = (share + weight / 2) / (1 + weight)
+    half = NORMAL * math.sqrt(share * (1 - share) / count + weight / (4 * count)) / (1 + weight)
+    return max(min(centre - half, share), 0.0), min(max(centre + half, share), 1.0)
 
 
 @dataclass(frozen=True)

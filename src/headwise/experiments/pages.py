@@ -22,12 +22,12 @@ def page(family: str) -> str:
 
 
 def verdict_rows(expected: tuple[Expected, ...], figures: dict[str, Estimate]) -> list[list[str]]:
-    """A row a figure: name, ours, interval, seeds, paper, where, and the verdict on the paper."""
+    """A row a figure: name, ours, interval, runs, paper, where, and the verdict on the paper."""
     known = {item.metric: item for item in expected}
     return [_row(known.get(metric, Expected(metric)), got) for metric, got in figures.items()]
 
 
-HEADER = ["figure", "ours", "95 % interval", "seeds", "paper", "where", "paper's figure"]
+HEADER = ["figure", "ours", "95 % interval", "runs", "paper", "where", "paper's figure"]
 
 
 def _section(name: str) -> str:

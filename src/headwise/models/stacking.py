@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.models.bag import BagClassifier, BagConfig
 
@@ -28,7 +28,7 @@ def common_config(models: Sequence[BagClassifier]) -> BagConfig:
     return configs.pop()
 
 
-def stacked_parameters(models: Sequence[BagClassifier]) -> dict[str, Tensor]:
+def stacked_parameters(models: Sequence[nn.Module]) -> dict[str, Tensor]:
     """Copies of the parameters by name, seeds on the leading axis."""
     states = [model.state_dict() for model in models]
     return {name: torch.stack([state[name] for state in states]) for name in states[0]}

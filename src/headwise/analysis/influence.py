@@ -1,0 +1,101 @@
+"""Gradient influence: how much each input token speaks for the right answer, to first order."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from headwise.analysis._probing import Batch, logits_of, undisturbed
+
+__all__ = ["token_influence"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, labels) -> the sum of -log p over the batch
+
+
+def total_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum of -log p(label): of classes on the last axis, or of one logit (B,) for yes or no.
+
+    Labels of -100 do not count, as in Hugging Face's models.
+    """
+    if logits.dim() == 1:
+        wanted = labels.to(logits)
+        return functional.binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
+    return functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="sum")
+
+
+def token_influence(
+    model: nn.Module,
+    batch: Batch,
+    labels: Int[Tensor, "..."],
+    *,
+    loss: Loss = total_loss,
+    embedding: nn.Module | None = None,
+) -> Float[Tensor, "B T"]:
+    """xi_l = -<gradient of -log p(label) by e_l, e_l>, with e_l the embedding of token l.
+
+    How fast the loss falls as the embedding is made longer (Section 4.1; after HotFlip, Ebrahimi
+    et al., 2017). One forward and one backward pass, without dropout; the model is left as it was.
+
+    Args:
+        model: any with an embedding of its input; where that is called several times, for a source
+            and then for a target, the first call counts.
+        batch: the model's inputs: a mapping by name, a tuple in order, or a single tensor.
+        labels: the right answers.
+        loss: (logits, labels) -> their summed loss, so that rows do not disturb one another.
+        embedding: the module whose output is e; else Hugging Face's input embedding, or the
+            model's `embed`. Padding has an influence of its own; leave it out by length.
+
+    >>> model = nn.Sequential()
+    >>> model.embed, model.output = nn.Embedding(5, 3), nn.Linear(3, 2)
+    >>> model.forward = lambda ids: model.output(model.embed(ids).mean(1))
+    >>> token_influence(model, torch.tensor([[1, 2, 4]]), torch.tensor([0])).shape
+    torch.Size([1, 3])
+    """
+    source = _embedding_of(model) if embedding is None else embedding
+    with undisturbed(model), _scaled(source) as scales:
+        total = loss(logits_of(model, batch), labels)
+        if total.dim():
+            raise ValueError(f"loss must give one number, got shape {tuple(total.shape)}; sum it.")
+        if not scales:
+            raise ValueError(
+                f"{type(source).__name__} was not called by {type(model).__name__}; name the "
+                "module that embeds its input with embedding=."
+            )
+        (slope_BT,) = torch.autograd.grad(total, scales)
+    return -slope_BT
+
+
+@contextmanager
+def _scaled(source: nn.Module) -> Generator[list[Tensor], None, None]:
+    """Multiply the first output of a module by ones, which have a gradient and are given here."""
+    scales: list[Tensor] = []
+
+    def scale(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+        if scales:
+            return output
+        scales.append(output.new_ones(output.shape[:-1], requires_grad=True))
+        return output * scales[0][..., None]
+
+    handle = source.register_forward_hook(scale)
+    try:
+        yield scales
+    finally:
+        handle.remove()
+
+
+def _embedding_of(model: nn.Module) -> nn.Module:
+    """Hugging Face's own answer, the encoder's where there are two stacks, or `embed`."""
+    two_stacks = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    reader = cast(Any, model).get_encoder() if two_stacks else model
+    ask = getattr(reader, "get_input_embeddings", None)
+    found = ask() if callable(ask) else getattr(model, "embed", None)
+    if not isinstance(found, nn.Module):
+        raise ValueError(
+            f"{type(model).__name__} has neither get_input_embeddings() nor an `embed` module; "
+            "name the module that embeds its input with embedding=."
+        )
+    return found
