@@ -316,3 +316,21 @@ def test_an_interrupted_experiment_ends_with_one_line(command, monkeypatch):
     code, _, error = command("reproduce", "sen/synthetic", "--smoke")
     assert code == 130
     assert error == "headwise: interrupted; the same command starts it again.\n"
+
+
+def test_data_lists_the_sets_and_what_is_missing(command, tmp_path, monkeypatch):
+    monkeypatch.delenv("HEADWISE_DATA", raising=False)
+    code, out, _ = command("data")
+    assert code == 0 and "multi30k" in out and out.count("missing") == out.count("\n") - 1
+    (tmp_path / "amazon_mds").mkdir()
+    (tmp_path / "amazon_mds/amazon_mds.tsv").write_bytes(b"x" * 2_000_000)
+    code, out, _ = command("data", "--folder", tmp_path)
+    (line,) = [line for line in out.splitlines() if line.startswith("amazon")]
+    assert "amazon_mds" in line and "2.0" in line
+
+
+def test_data_says_what_it_cannot_fetch(complaint, tmp_path, monkeypatch):
+    monkeypatch.delenv("HEADWISE_DATA", raising=False)
+    assert "give --folder, or set HEADWISE_DATA" in complaint("data", "imdb")
+    assert "Did you mean 'imdb'?" in complaint("data", "imbd", "--folder", tmp_path)
+    assert "yelp.com/dataset" in complaint("data", "yelp_reviews", "--folder", tmp_path)

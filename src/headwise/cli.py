@@ -1,5 +1,6 @@
 """The command line: parse, call the library, show, exit."""
 
+import os
 import re
 import sys
 from collections.abc import Generator
@@ -127,6 +128,42 @@ def reproduce(
     if changed := changes_since(recorded, figures):
         console.print(f"Not as recorded in results/: {', '.join(changed)}.")
         raise Exit(1)
+
+
+@app.command()
+def data(
+    name: Annotated[
+        str | None, Argument(help="a set to download; without it all are listed")
+    ] = None,
+    folder: Annotated[
+        Path | None, Option(help="the data folder; the one HEADWISE_DATA names unless given")
+    ] = None,
+) -> None:
+    """List the public data sets and which are at hand, or download one."""
+    from headwise.data.source import VARIABLE
+    from headwise.journeys.data import fetch_set
+
+    named = os.environ.get(VARIABLE)
+    chosen = folder or (Path(named) if named else None)
+    if name is None:
+        _list_data(chosen)
+        return
+    if chosen is None:
+        raise ValueError(f"Say where to put {name}: give --folder, or set {VARIABLE}.")
+    with _interruptible("nothing was left half-written."):
+        paths = fetch_set(name, chosen)
+    for path in paths:
+        console.print(path, soft_wrap=True)
+
+
+def _list_data(folder: Path | None) -> None:
+    from headwise.journeys.data import data_sets
+
+    table = Table("set", "where", "MB", "note", box=None, header_style="bold", pad_edge=False)
+    for state in data_sets(folder):
+        size = f"{state.size / 1e6:.1f}" if state.where else ""
+        table.add_row(state.name, str(state.where or "missing"), size, state.note)
+    console.print(table)
 
 
 def _list_experiments() -> None:

@@ -1,9 +1,10 @@
 import hashlib
 import lzma
+from dataclasses import replace
 
 import pytest
 
-from headwise.data.source import DataFile, data_folder
+from headwise.data.source import DataFile, data_folder, write_whole
 
 TEXT = b"1\tgood\n"
 FILE = DataFile("set/part.tsv", hashlib.sha256(TEXT).hexdigest(), "example.org")
@@ -42,3 +43,16 @@ def test_the_folder_is_the_one_given_or_the_variables(tmp_path, monkeypatch):
     assert data_folder(None, wanted="SST2", origin="example.org") == tmp_path
     with pytest.raises(ValueError, match="is not a folder"):
         data_folder(tmp_path / "absent", wanted="SST2", origin="example.org")
+
+
+def test_another_known_version_is_as_good(tmp_path):
+    other = replace(FILE, sha256="0" * 64, other_sha256=(FILE.sha256,))
+    assert not other.is_right(tmp_path) and other.path(tmp_path) is None
+    write_whole(tmp_path / "set/part.tsv", TEXT)
+    assert other.is_right(tmp_path) and other.read(tmp_path) == TEXT
+    assert [path.name for path in (tmp_path / "set").iterdir()] == ["part.tsv"]
+
+
+def test_lines_end_at_line_feeds_only(tmp_path):
+    write_whole(tmp_path / "set/part.tsv", "one\u0085more\r\ntwo\n".encode())
+    assert FILE.lines(tmp_path, verify=False) == ["one\u0085more\r", "two"]

@@ -4,8 +4,12 @@
 - `headwise.data.vocabulary`: words to numbers and back.
 - `headwise.data.batching`: padding, and batches of sequences of similar length.
 - `headwise.data.corpus`: text files, line by line.
+- `headwise.data.labelled`: IMDB, AG News, 20 Newsgroups, SST, Amazon and Yelp, to classify.
+- `headwise.data.translation`, `headwise.data.subword`: Multi30k and IWSLT'14 in pieces of words.
+- `headwise.data.glove`: word vectors.
+- `headwise.data.source`, `headwise.data.fetching`: files of public sets, checked, or downloaded.
 
-Each part is imported from its own module, so that only `batching` needs torch.
+Each part is imported from its own module, so that torch is loaded only where it is needed.
 """
 
 __all__: list[str] = []

@@ -7,16 +7,18 @@ without a letter or digit dropped; "best" is then in 128 training sentences of S
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from headwise.data.bags import Bags
-from headwise.data.source import DataFile, data_folder
+from headwise.data.making import github
+from headwise.data.source import DataFile, data_folder, write_whole
 from headwise.data.vocabulary import Vocabulary
 
-__all__ = ["Sst", "from_trees", "read_sst", "words_of"]
+__all__ = ["Sst", "from_trees", "read_sst", "sst_file", "words_of"]
 
 Name = Literal["sst2", "sst5"]
 SPLITS = ("train", "dev", "test")
@@ -76,8 +78,20 @@ def read_sst(name: Name, *, folder: Path | None = None, verify: bool = True) -> 
     return Sst(bags["train"], bags["dev"], bags["test"], vocabulary, CLASSES[name])
 
 
+def sst_file(name: Name, part: str) -> DataFile:
+    """The file of a part: "train", "dev" or "test"."""
+    repository, commit = "prrao87/fine-grained-sentiment", "a4401669"
+    return DataFile(
+        f"sst/{name}.{part}.tsv",
+        CHECKSUMS[f"{name}.{part}"],
+        ORIGIN,
+        (github(repository, commit, f"data/sst/raw_data/{part}.txt"),),
+        partial(_table, name=name),
+    )
+
+
 def _read(folder: Path, name: Name, part: str, *, verify: bool) -> Iterator[tuple[int, list[str]]]:
-    file = DataFile(f"sst/{name}.{part}.tsv", CHECKSUMS[f"{name}.{part}"], ORIGIN)
+    file = sst_file(name, part)
     text = file.read(folder, verify=verify).decode("utf-8")
     # split on "\n" only: some texts hold other characters that count as line breaks
     for number, line in enumerate(text.rstrip("\n").split("\n"), start=1):
@@ -99,17 +113,22 @@ def from_trees(trees: Path, folder: Path) -> None:
         trees: the folder with train.txt, dev.txt and test.txt, a tree a line.
         folder: the data folder; the files go to `sst` below it.
     """
-    (folder / "sst").mkdir(parents=True, exist_ok=True)
     for part in SPLITS:
-        lines = (trees / f"{part}.txt").read_text(encoding="utf-8").rstrip("\n").split("\n")
-        five = [(int(line[1]), _leaves(line)) for line in lines]
-        two = [(int(label > 2), text) for label, text in five if label != 2]
-        for name, rows in (("sst5", five), ("sst2", two)):
-            text = "".join(f"{label}\t{sentence}\n" for label, sentence in rows)
-            path = folder / "sst" / f"{name}.{part}.tsv"
-            temporary = path.with_suffix(".partial")
-            temporary.write_text(text, encoding="utf-8", newline="\n")
-            temporary.replace(path)
+        contents = (trees / f"{part}.txt").read_bytes()
+        for name in CLASSES:
+            write_whole(folder / "sst" / f"{name}.{part}.tsv", _table([contents], name=name))
+
+
+def _table(parts: Sequence[bytes], *, name: str) -> bytes:
+    """Label and words of each tree's root, between tabs; SST2 without the neutral ones."""
+    rows: list[str] = []
+    for line in parts[0].decode("utf-8").rstrip("\n").split("\n"):
+        label = int(line[1])
+        if name == "sst5":
+            rows.append(f"{label}\t{_leaves(line)}\n")
+        elif label != 2:
+            rows.append(f"{int(label > 2)}\t{_leaves(line)}\n")
+    return "".join(rows).encode()
 
 
 def _leaves(tree: str) -> str:

@@ -1,0 +1,1 @@
+"""Experiments of "Understanding Attention Training via Output Relevance"."""

@@ -1,0 +1,112 @@
+"""Public data sets: which are at hand, and fetching one.
+
+headwise data
+headwise data NAME --folder DIR
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from headwise.config import suggestion
+from headwise.data.fetching import fetch
+from headwise.data.glove import COMMONEST, published
+from headwise.data.news import AG_SUBSET, AG_TEST, AG_TRAIN, NEWSGROUPS
+from headwise.data.reviews import AMAZON, IMDB, YELP, YELP_REVIEWS
+from headwise.data.source import DataFile
+from headwise.data.sst import SPLITS, sst_file
+from headwise.data.translation import translation_file
+
+__all__ = ["SetState", "data_sets", "fetch_set"]
+
+
+@dataclass(frozen=True)
+class PublicSet:
+    """The files of a set, in one or more versions, and what to know before using it."""
+
+    versions: tuple[tuple[DataFile, ...], ...]  # the first is the one to fetch
+    note: str  # licence and caveat
+
+
+class SetState(NamedTuple):
+    """A set, and what of it is in a folder."""
+
+    name: str
+    where: Path | None  # the folder of its files; None: not all are there
+    size: int  # bytes on the disk
+    note: str
+
+
+def _sets() -> dict[str, PublicSet]:
+    multi30k = [
+        translation_file("multi30k", f"{part}.{language}")
+        for part in ("train", "val", "test_2016_flickr")
+        for language in ("en", "de", "fr", "cs")
+    ]
+    held = [translation_file("iwslt14", f"{part}.{side}") for part in ("valid", "test")
+            for side in ("de", "en")]  # fmt: skip
+    whole, subset = (
+        [translation_file("iwslt14", f"{stem}.{side}") for side in ("de", "en")]
+        for stem in ("train", "train-subset")
+    )
+    return {
+        "imdb": PublicSet((tuple(IMDB.values()),), "no licence stated; cite Maas et al. 2011"),
+        "ag_news": PublicSet(
+            ((AG_TRAIN, AG_TEST), (AG_SUBSET, AG_TEST)), "non-commercial research use"
+        ),
+        "newsgroups": PublicSet((tuple(NEWSGROUPS.values()),), "no licence stated"),
+        "sst": PublicSet(
+            (tuple(sst_file(name, part) for name in ("sst2", "sst5") for part in SPLITS),),
+            "no licence stated; cite Socher et al. 2013",
+        ),
+        "amazon": PublicSet(((AMAZON,),), "research use; 8,000 reviews of four domains"),
+        "yelp": PublicSet(
+            (tuple(YELP.values()),), "Yelp's terms; sentences, the parts dev and test only"
+        ),
+        "yelp_reviews": PublicSet(((YELP_REVIEWS,),), "Yelp's terms; only Yelp gives it"),
+        "multi30k": PublicSet((tuple(multi30k),), "no licence stated; research use"),
+        "glove": PublicSet(((COMMONEST,), (published(50),)), "PDDL; the 40,000 commonest words"),
+        "iwslt14": PublicSet(
+            ((*whole, *held), (*subset, *held)), "CC BY-NC-ND; train is a subset or made by hand"
+        ),
+    }
+
+
+def data_sets(folder: Path | None) -> list[SetState]:
+    """Each set, and whether a folder has it; None: no folder, so nothing is there."""
+    return [
+        SetState(name, *_found(public, folder), public.note) for name, public in _sets().items()
+    ]
+
+
+def _found(public: PublicSet, folder: Path | None) -> tuple[Path | None, int]:
+    for files in public.versions if folder else ():
+        paths = [file.path(folder) for file in files if folder]
+        there = [path for path in paths if path]
+        if len(there) == len(files):
+            return there[0].parent, sum(path.stat().st_size for path in there)
+    return None, 0
+
+
+def fetch_set(name: str, folder: Path) -> list[Path]:
+    """Download a set into a data folder, with a progress bar; returns where its files are.
+
+    Args:
+        name: one of `data_sets`.
+        folder: the data folder, made if it is not there.
+    """
+    sets = _sets()
+    if name not in sets:
+        raise ValueError(f"There is no data set {name!r}. {suggestion(name, sets)}")
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, TransferSpeedColumn(), transient=True) as bar:
+        tasks = {}
+
+        def show(label: str, done: int, total: int) -> None:
+            if label not in tasks:
+                tasks[label] = bar.add_task(label)
+            bar.update(tasks[label], completed=done, total=total or None)
+
+        return fetch(sets[name].versions[0], folder, progress=show)
