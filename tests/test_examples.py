@@ -10,6 +10,8 @@ import torch
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 SHOWN = {  # a line that the output must have
+    "output_relevance": "1.00            1.00",
+    "output_relevance_of_bert": "random baseline",
     "own_model": "sites: decoder.0.self decoder.1.self decoder.2.self",
     "record_training": "60 ",
     "score_and_norm": "largest deviation of the 8 topic words: 0.0",
