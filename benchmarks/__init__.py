@@ -3,6 +3,7 @@
     python -m benchmarks                                # everything
     python -m benchmarks ops --threads 2 --repeat 5     # one of them
     python -m benchmarks ops --save                     # also write results/ops-cpu.json
+    python -m benchmarks relevance --device cuda --save # also write results/relevance-gpu.json
 
 Trust the ratios more than the milliseconds: contestants take turns, and the best turn counts, so
 that a busy machine disturbs all of them alike. A contestant that gives wrong answers is not timed.
@@ -12,7 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from rich.table import Table
+
+SEED = 0
 
 
 @dataclass(frozen=True)
@@ -23,4 +27,19 @@ class Measured:
     table: Table
 
 
-Benchmark = Callable[[int], Measured]  # how often to repeat -> what was found
+# how often to repeat, and where -> what was found
+Benchmark = Callable[[int, torch.device], Measured]
+
+
+def wait_for(device: torch.device) -> None:
+    """Until the device has done what it was told: a clock read before that shows nothing."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def name_of(device: torch.device) -> str:
+    """For the title of a table."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{threads} CPU {'thread' if threads == 1 else 'threads'}"

@@ -13,7 +13,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks import Measured
+from benchmarks import SEED, Measured, name_of, wait_for
 from headwise.data.bags import Bags
 from headwise.data.source import VARIABLE
 from headwise.data.sst import read_sst
@@ -21,17 +21,17 @@ from headwise.data.topics import TopicTask
 from headwise.models.bag import BagClassifier, BagConfig
 from headwise.models.bag_stack import BagStack
 
-SEED, SEEDS, RATE = 0, 20, 0.1
+SEEDS, RATE = 20, 0.1
 WIDTHS = (100, 200)  # embedding widths of Attn-TC on SST2: the authors' code, and the paper
 EPOCHS = 20  # timed together; one is too short to time
 AGREEMENT = 1e-4  # relative
 
 
-def measure(repeat: int) -> Measured:
+def measure(repeat: int, device: torch.device) -> Measured:
     """Time one epoch each way, after checking that both ways give the same losses."""
-    rows = [_against_padding(width, repeat) for width in WIDTHS]
-    rows += [_stacked(dtype, repeat) for dtype in (torch.float32, torch.float64)]
-    return Measured(rows, _table(rows))
+    rows = [_against_padding(width, repeat, device) for width in WIDTHS]
+    rows += [_stacked(dtype, repeat, device) for dtype in (torch.float32, torch.float64)]
+    return Measured(rows, _table(rows, device))
 
 
 class PaddedModule(nn.Module):
@@ -50,14 +50,15 @@ class PaddedModule(nn.Module):
         return self.classify((weights_B1T @ self.embedding(tokens_BT))[:, 0])
 
 
-def _against_padding(width: int, repeat: int) -> dict[str, Any]:
+def _against_padding(width: int, repeat: int, device: torch.device) -> dict[str, Any]:
     bags, vocabulary, source = _sentences()
+    bags = bags.to(device)
     config = BagConfig(vocabulary=vocabulary, classes=2, width=width, embedding_std=1e-3)
-    model = BagClassifier(config, generator=torch.Generator().manual_seed(SEED))
+    model = BagClassifier(config, generator=torch.Generator().manual_seed(SEED)).to(device)
     stack, padded = BagStack([model]), PaddedModule(model)
     data = stack.prepare(bags)
     optimizer = torch.optim.SGD(padded.parameters(), lr=RATE)
-    real_NT = torch.arange(bags.tokens.shape[-1]) < bags.lengths[0, :, None]
+    real_NT = torch.arange(bags.tokens.shape[-1], device=device) < bags.lengths[0, :, None]
 
     def their_epoch() -> Tensor:
         optimizer.zero_grad()
@@ -68,7 +69,7 @@ def _against_padding(width: int, repeat: int) -> dict[str, Any]:
 
     contestants = {"headwise": lambda: stack.step(data, rate=RATE)[0], "padded": their_epoch}
     _refuse_unless_equal(contestants)
-    best = _take_turns(contestants, repeat=repeat, epochs=3)
+    best = _take_turns(contestants, device, repeat=repeat, epochs=3)
     what = f"Attn-TC epoch, {source}, d={width}"
     return _row(what, "float32", "one padded module", best["headwise"], best["padded"])
 
@@ -85,12 +86,12 @@ def _sentences() -> tuple[Bags, int, str]:
     return Bags(tokens, lengths, labels), 17550, "drawn like SST2"
 
 
-def _stacked(dtype: torch.dtype, repeat: int) -> dict[str, Any]:
+def _stacked(dtype: torch.dtype, repeat: int, device: torch.device) -> dict[str, Any]:
     task = TopicTask()
-    drawn = task.draw(range(SEEDS)).train
+    drawn = task.draw(range(SEEDS)).train.to(device)
     config = BagConfig(vocabulary=task.vocabulary)
     rngs = [torch.Generator().manual_seed(seed) for seed in range(SEEDS)]
-    models = [BagClassifier(config, generator=rng, dtype=dtype) for rng in rngs]
+    models = [BagClassifier(config, generator=rng, dtype=dtype).to(device) for rng in rngs]
     together, alone = BagStack(models), [BagStack([model]) for model in models]
     data = together.prepare(drawn)
     own = [stack.prepare(drawn.seed(seed)) for seed, stack in enumerate(alone)]
@@ -108,15 +109,26 @@ def _stacked(dtype: torch.dtype, repeat: int) -> dict[str, Any]:
 
     contestants = {"headwise": stacked, "alone": one_by_one}
     _refuse_unless_equal(contestants)
-    best = _take_turns(contestants, repeat=repeat, epochs=1)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a single seed is small, and fastest without threads
-    best |= _take_turns({"one thread": one_by_one}, repeat=repeat, epochs=1)
-    torch.set_num_threads(threads)
+    best = _take_turns(contestants, device, repeat=repeat, epochs=1)
+    if device.type == "cpu":
+        best |= _with_one_thread({"one thread": one_by_one}, repeat=repeat)
     per_epoch = {name: value / EPOCHS for name, value in best.items()}
     what, name = f"{SEEDS} seeds, one epoch, Sec. 5.1", str(dtype).removeprefix("torch.")
     row = _row(what, name, f"{SEEDS} runs", per_epoch["headwise"], per_epoch["alone"])
+    if "one thread" not in per_epoch:
+        return row
     return row | {"one_thread_ms": round(per_epoch["one thread"], 3)}
+
+
+def _with_one_thread(
+    contestants: dict[str, Callable[[], Tensor]], *, repeat: int
+) -> dict[str, float]:
+    """A single seed is small, and fastest without threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    best = _take_turns(contestants, torch.device("cpu"), repeat=repeat, epochs=1)
+    torch.set_num_threads(threads)
+    return best
 
 
 def _refuse_unless_equal(contestants: dict[str, Callable[[], Tensor]]) -> None:
@@ -126,15 +138,17 @@ def _refuse_unless_equal(contestants: dict[str, Callable[[], Tensor]]) -> None:
 
 
 def _take_turns(
-    contestants: dict[str, Callable[[], Tensor]], *, repeat: int, epochs: int
+    contestants: dict[str, Callable[[], Tensor]], device: torch.device, *, repeat: int, epochs: int
 ) -> dict[str, float]:
     """The best time of each in milliseconds, after one turn that does not count."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(repeat + 1):
         for name, play in contestants.items():
+            wait_for(device)
             start = time.perf_counter()
             for _ in range(epochs):
                 play()
+            wait_for(device)
             times[name].append(1000 * (time.perf_counter() - start) / epochs)
     return {name: min(turns[1:]) for name, turns in times.items()}
 
@@ -150,9 +164,8 @@ def _row(what: str, dtype: str, peer: str, ours: float, theirs: float) -> dict[s
     }
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
-    threads = torch.get_num_threads()
-    table = Table(title=f"Training bag-of-words attention, {threads} threads")
+def _table(rows: list[dict[str, Any]], device: torch.device) -> Table:
+    table = Table(title=f"Training bag-of-words attention, {name_of(device)}")
     for name in ("what", "dtype", "peer"):
         table.add_column(name, no_wrap=True)
     for name in ("our ms", "peer's ms", "speed-up", "peer with 1 thread, ms", "speed-up"):

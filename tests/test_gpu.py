@@ -1,5 +1,6 @@
 """What must also hold on a CUDA device; run with `pytest -m gpu` where there is one."""
 
+from copy import deepcopy
 from functools import partial
 
 import pytest
@@ -7,6 +8,9 @@ import torch
 
 import headwise as hw
 from headwise.hf import adopt, check_parity
+from headwise.models.rnn import RnnClassifier, RnnClassifierConfig
+from headwise.models.rnn_stack import RnnClassifierStack
+from headwise.training.stacked import train_stack
 from tests.hf.families import batch_of, build
 
 pytestmark = [
@@ -69,3 +73,26 @@ def test_a_masked_head_stays_masked_when_compiled_on_the_device():
     torch.testing.assert_close(without, wanted, atol=1e-4, rtol=1e-3)
     assert not torch.allclose(without, whole, atol=1e-4)
     torch.testing.assert_close(again, whole, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("replay", [True, False], ids=["graphs", "no graphs"])
+def test_a_stack_learns_on_the_device_as_on_the_cpu(replay):
+    config = RnnClassifierConfig(vocabulary=12, embedding=16, hidden=16, attention=16)
+    models = [RnnClassifier(config) for _ in range(3)]
+    # two shapes, each with two contents: a replay must take the batch it is given
+    batches = [labelled_sentences(seeds=3, width=width) for width in (5, 9, 5, 9)]
+
+    def losses(device: str) -> torch.Tensor:
+        stack = RnnClassifierStack([deepcopy(model).to(device) for model in models])
+        there = [tuple(x.to(device) for x in batch) for batch in batches]
+        return train_stack(stack, lambda step: there[step % 4], steps=12, rate=0.02, replay=replay)
+
+    here, there = losses("cpu"), losses("cuda")
+    torch.testing.assert_close(there, here, atol=1e-2, rtol=1e-2)
+    assert (here[-4:].mean(0) < here[:4].mean(0) - 0.1).all()  # there was something to learn
+
+
+def labelled_sentences(*, seeds: int, width: int) -> tuple[torch.Tensor, ...]:
+    tokens = torch.randint(1, 12, (seeds, 8, width))
+    lengths = torch.randint(1, width + 1, (seeds, 8))
+    return tokens, lengths, (tokens[..., 0] > 6).long()
