@@ -61,7 +61,7 @@ class Recorder(Protocol):
 
     name: str
 
-    def __call__(self, epoch: int, model: Any) -> None:
+    def __call__(self, epoch: int, model: Any, /) -> None:
         """Look at the model as it is after `epoch` updates."""
         ...
 

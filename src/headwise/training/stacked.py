@@ -37,8 +37,9 @@ class TrainableStack(Protocol):
         """How many models there are."""
         ...
 
-    def loss(self, *batch: Tensor) -> Tensor:
-        """Each seed's loss, (S,)."""
+    @property
+    def loss(self) -> Callable[..., Tensor]:
+        """From the tensors of a batch to each seed's loss, (S,): a method, as a rule."""
         ...
 
 
@@ -195,6 +196,7 @@ class _Loop:
     def finish(self) -> Tensor:
         """Write the last checkpoint and the traces."""
         self.checkpoint()
+        self.replays.clear()  # their memory goes with them, and they hold on to this loop
         if self.run is not None:
             for record in self.recorders:
                 name = f"trace/{record.name}/curves.safetensors"

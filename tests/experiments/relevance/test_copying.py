@@ -1,0 +1,106 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from headwise.data.sequence_tasks import copying
+from headwise.experiments.relevance._copying import (
+    BLOCK,
+    FRESH,
+    STREAM,
+    CopyCurves,
+    accuracy,
+    drawn_models,
+    stream,
+    train,
+)
+from headwise.experiments.relevance.copying import EXPECTED, FAILS, Config, experiment
+from headwise.experiments.running import reproduce
+from headwise.models.rnn_stack import Seq2SeqStack
+
+TINY = Config(types=5, hidden=8, batch=3, every=2, sequences=4)
+CPU = torch.device("cpu")
+
+
+def test_permutations_are_harder_to_copy_because_relevance_is_learned_late(tmp_path: Path) -> None:
+    figures = reproduce("relevance/copying", experiment.smoke, tmp_path / "run")
+    assert figures["iid: runs that succeed"].mean == 1
+    assert figures["permutation: runs that succeed"].mean < 0.5
+    assert figures["iid: attention on the source at the cut"].mean > 0.8
+    assert figures[f"{FAILS}: attention on the source at the cut"].mean < 0.5
+    assert figures[f"{FAILS}: beta learned later than in every iid run"].mean == 1
+    assert figures[f"{FAILS}: advantage of the source in beta, early on"].mean < 0.3
+    assert figures["iid: advantage of the source in beta, early on"].mean > 0.5
+    assert {item.metric for item in EXPECTED} <= set(figures)
+    for picture in ("runs", "mechanism"):
+        assert (tmp_path / "run" / "pictures" / f"{picture}.png").stat().st_size > 5000
+
+
+def test_each_seed_has_a_stream_of_its_own_whoever_is_beside_it() -> None:
+    several = stream("permutation", [4, 7, 4], TINY, CPU)
+    alone = stream("permutation", [7], TINY, CPU)
+    for update in (0, 1, BLOCK, 0):
+        source_SBK, target_in_SBK, target_out_SBK = several(update)
+        assert torch.equal(source_SBK[1:2], alone(update)[0])
+        assert torch.equal(source_SBK[0], source_SBK[2])
+        assert not torch.equal(source_SBK[0], source_SBK[1])
+        assert torch.equal(target_in_SBK[..., 1:], target_out_SBK[..., :-1])
+        assert (source_SBK[..., :-1].sort().values == torch.arange(5)).all()
+    assert not torch.equal(several(0)[0], several(1)[0])
+    assert not torch.equal(several(0)[0], several(BLOCK)[0])
+
+
+def test_evaluations_are_on_data_that_no_stream_has() -> None:
+    # a generator of a CPU looks at 32 bits of its seed
+    streams = {(seed * STREAM + block) % 2**32 for seed in (0, 99, 50_099) for block in range(20)}
+    assert not streams & {(FRESH + step) % 2**32 for step in range(400)}
+
+
+def test_curves_say_where_models_look() -> None:
+    stack = Seq2SeqStack(drawn_models(TINY, range(3), CPU))
+    with torch.no_grad():
+        stack.weights["heads.score_weight"][0] = 0  # the first model attends to all alike
+        stack.weights["heads.score_bias"][0] = 0
+    curves = CopyCurves("iid", TINY, CPU)
+    for step in range(5):
+        curves(step, stack)
+    found = curves.tensors()
+    assert found["step"].tolist() == [0, 2, 4]
+    assert found["accuracy"].shape == (3, 3)
+    assert torch.allclose(found["evenness"][:, 0], torch.ones(3, dtype=torch.float64))
+    assert (found["evenness"][:, 1:] < 1).all()
+    # equal scores: the first position is the largest, so the mean offset is -(0 + ... + 5) / 6
+    assert torch.allclose(found["offset"][:, 0], torch.full((3,), -2.5, dtype=torch.float64))
+    assert (found["on"][:, 0] - 1 / 6).abs().max() < 1e-12
+    assert (found["beta_token"] >= found["beta_on"]).all()
+    again = CopyCurves("iid", TINY, CPU)
+    again.restore(found)
+    assert torch.equal(again.tensors()["beta_gap"], found["beta_gap"])
+
+
+def test_looking_in_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = Seq2SeqStack(drawn_models(TINY, range(2), CPU))
+    whole, parts = (CopyCurves("permutation", TINY, CPU) for _ in range(2))
+    whole(0, stack)
+    monkeypatch.setattr("headwise.experiments.relevance._copying.LOOKED", {"cpu": 1})
+    parts(0, stack)
+    for name, value in whole.tensors().items():
+        assert torch.allclose(value, parts.tensors()[name])
+
+
+def test_accuracy_is_that_of_each_model_alone() -> None:
+    models = drawn_models(TINY, range(3), CPU)
+    data = copying("iid", 20, types=5, generator=torch.Generator().manual_seed(0))
+    lengths = torch.full((20,), 6)
+    for model, found in zip(models, accuracy(Seq2SeqStack(models), data), strict=True):
+        right = model(data.source, lengths, data.target_in).argmax(-1) == data.target_out
+        assert found.item() == pytest.approx(right.double().mean().item())
+
+
+def test_training_goes_the_same_way_in_any_company() -> None:
+    together = Seq2SeqStack(drawn_models(TINY, [3, 8], CPU))
+    alone = Seq2SeqStack(drawn_models(TINY, [8], CPU))
+    loss_ES = train(together, "permutation", [1, 2], TINY, updates=4)["loss"]
+    assert torch.allclose(
+        train(alone, "permutation", [2], TINY, updates=4)["loss"], loss_ES[:, 1:], atol=1e-6
+    )

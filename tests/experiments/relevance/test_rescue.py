@@ -1,0 +1,44 @@
+from pathlib import Path
+
+import torch
+
+from headwise.experiments.relevance._copying import drawn_models
+from headwise.experiments.relevance.rescue import (
+    EXPECTED,
+    Config,
+    _arms,
+    _with_heads,
+    experiment,
+)
+from headwise.experiments.running import reproduce
+
+
+def test_more_heads_rescue_runs_and_scores_without_a_gradient_do_not(tmp_path: Path) -> None:
+    figures = reproduce("relevance/rescue", experiment.smoke, tmp_path / "run")
+    assert 0 < figures["softmax: runs that succeed"].mean < 1
+    assert figures["4 heads: failing runs rescued"].mean > 0
+    assert figures["4 heads succeed more often than one"].mean == 1
+    assert figures["top-1: failing runs rescued"].mean == 0
+    for name in ("sparsemax", "entmax-1.5", "softmax, other data"):
+        assert f"{name}: failing runs rescued" in figures
+        assert f"{name}: succeeding runs lost" in figures
+    assert EXPECTED[1].metric in figures
+    assert (tmp_path / "run" / "pictures" / "rescue.png").stat().st_size > 5000
+
+
+def test_further_heads_leave_the_model_as_it_was() -> None:
+    config = Config(types=4, hidden=6)
+    models = drawn_models(config, range(2), torch.device("cpu"))
+    for model, wider in zip(models, _with_heads(models, 3, config), strict=True):
+        own = wider.state_dict()
+        for name, value in model.state_dict().items():
+            same = own[name][:1] if name.startswith("heads.") else own[name]
+            assert torch.equal(same, value)
+        weight_HMD = own["heads.score_weight"]
+        assert len(weight_HMD) == 3
+        assert not torch.equal(weight_HMD[1], weight_HMD[2])
+
+
+def test_every_kind_of_attention_is_trained_once() -> None:
+    names = [arm.name for arm in _arms(Config())]
+    assert len(set(names)) == len(names) == 11
