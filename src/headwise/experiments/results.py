@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from headwise.config import to_json
 from headwise.experiments.base import Estimate, Experiment
@@ -58,7 +58,7 @@ def result_of(
 ) -> Result:
     """Put a run's figures and circumstances together."""
     changed = [
-        f"--set {setting}={value}"
+        f"--set {setting}={_written(value)}"
         for setting, value in to_json(config).items()
         if to_json(experiment.config)[setting] != value
     ]
@@ -71,6 +71,13 @@ def result_of(
         figures=figures,
         pictures=tuple(sorted(Path(picture).name for picture in run.names("pictures/*.png"))),
     )
+
+
+def _written(value: Any) -> str:
+    """As `headwise.config.override` reads it."""
+    if isinstance(value, list):
+        return ",".join(map(_written, cast("list[Any]", value)))
+    return "none" if value is None else str(value)
 
 
 def _surroundings(run: Run) -> dict[str, Any]:

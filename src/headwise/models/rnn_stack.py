@@ -99,12 +99,36 @@ class RnnClassifierStack(nn.Module):
         right_SB = self._classify(hidden_SBTM, key_SBTA, lengths_SB).argmax(-1) == labels_SB
         return Looked(score_SBT, beta_SBT, lengths, right_SB)
 
+    def influence(
+        self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], labels: Int[Tensor, " B"]
+    ) -> Float[Tensor, "S B T"]:
+        """Gradient influence of each position, on the same sentences for every seed.
+
+        xi_l = -<gradient of -log p(label) by e_l, e_l> with e_l the embedding of token l, as
+        `headwise.analysis.relevance.token_influence` has it for one model. Padding has none.
+        """
+        tokens_SBT, lengths_SB, labels_SB = (
+            x.expand(self.seeds, *x.shape) for x in (tokens, lengths, labels)
+        )
+        # each position needs an embedding of its own, however small the vocabulary
+        embedded_STBE = lookup(self.weights["embed.weight"].detach(), tokens_SBT.transpose(1, 2))
+        with torch.enable_grad():
+            scale_STB1 = torch.ones_like(embedded_STBE[..., :1]).requires_grad_()
+            states = self._encode_words(embedded_STBE * scale_STB1, lengths_SB)
+            logits_XC = self._classify(*states, lengths_SB).flatten(0, 1)
+            loss = cross_entropy(logits_XC, labels_SB.flatten(), reduction="sum")
+            (slope_STB1,) = torch.autograd.grad(loss, scale_STB1)
+        return -slope_STB1[..., 0].transpose(1, 2)
+
     def model(self, seed: int) -> RnnClassifier:
         """A copy of one seed's classifier."""
         return cast(RnnClassifier, _unstacked(RnnClassifier(self.configs[seed]), self, seed))
 
     def _encode(self, tokens_SBT: Tensor, lengths_SB: Tensor) -> tuple[Tensor, Tensor]:
         words = _read_words(self.weights["embed.weight"], tokens_SBT.transpose(1, 2))
+        return self._encode_words(words, lengths_SB)
+
+    def _encode_words(self, words: "Tensor | Words", lengths_SB: Tensor) -> tuple[Tensor, Tensor]:
         hidden_STBM, _ = _both_ways(self.weights, "encoder", 0, words, lengths_SB)
         hidden_SBTM = hidden_STBM.transpose(1, 2).contiguous()
         return hidden_SBTM, _layer(self.weights, "key", hidden_SBTM).relu()

@@ -1,0 +1,132 @@
+"""relevance/classification, /frozen and /influence: one training, three readings of it."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from headwise.data.labelled import Labelled
+from headwise.experiments.base import Estimate
+from headwise.experiments.relevance import _classification, classification, frozen, influence
+from headwise.experiments.relevance._classification import InfluencePeaks, Training, trained_on
+from headwise.experiments.running import reproduce
+from headwise.models.rnn import RnnClassifier, RnnClassifierConfig
+from headwise.models.rnn_stack import RnnClassifierStack
+from headwise.recording.run import Run
+
+Figures = dict[str, Estimate]
+
+
+@pytest.fixture(scope="module")
+def trained(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Figures]:
+    """A tiny training on SST and its figures."""
+    folder = tmp_path_factory.mktemp("classification") / "run"
+    return folder, reproduce("relevance/classification", classification.experiment.smoke, folder)
+
+
+def _drawn(folder: Path, *names: str) -> bool:
+    return all((folder / "pictures" / f"{name}.png").stat().st_size > 5000 for name in names)
+
+
+def _of_sst(expected) -> set[str]:
+    return {item.metric for item in expected if item.metric.startswith("sst: ")}
+
+
+def test_relevance_under_uniform_attention_foretells_attention(trained) -> None:
+    folder, figures = trained
+    assert figures["sst: best accuracy"].mean > 0.6
+    assert figures["sst: hr(alpha*, beta_unif)"].mean > figures["sst: random baseline"].high
+    assert figures["sst: ceiling, another normal run"].mean > figures["sst: random baseline"].mean
+    assert figures["sst: random baseline"].mean < 0.15
+    assert _of_sst(classification.EXPECTED) <= set(figures)
+    assert _drawn(folder, "fig4-relevance-under-uniform-attention", "table1")
+
+
+def test_a_finished_set_is_not_trained_again(trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, figures = trained
+    monkeypatch.setattr(_classification, "_train", pytest.fail)
+    again = reproduce("relevance/classification", classification.experiment.smoke, folder)
+    assert again == figures
+    assert not list(folder.glob("**/stacked.safetensors"))
+
+
+def test_influence_and_frozen_runs_read_what_was_trained(
+    trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_classification, "_train", pytest.fail)
+    settings = replace(influence.experiment.smoke, trained=str(trained[0]))
+    figures = reproduce("relevance/influence", settings, tmp_path / "influence")
+    floor = figures["sst: random baseline"].mean
+    assert figures["sst: hr(xi of the uniform run, beta_unif)"].mean > floor + 0.1
+    assert figures["sst: hr(xi of normal runs, beta_unif)"].mean > floor + 0.1
+    assert _of_sst(influence.EXPECTED) <= set(figures)
+    assert _drawn(tmp_path / "influence", "fig3-influence", "influence-through-training")
+
+    settings = replace(frozen.experiment.smoke, trained=str(trained[0]))
+    figures = reproduce("relevance/frozen", settings, tmp_path / "frozen")
+    # a frozen model's attention is learnt, but nothing else of it is
+    assert figures["sst: frozen best accuracy"].mean < trained[1]["sst: best accuracy"].mean
+    assert (
+        figures["sst: hr(alpha*, beta_unif)"].mean == trained[1]["sst: hr(alpha*, beta_unif)"].mean
+    )
+    assert _of_sst(frozen.EXPECTED) <= set(figures)
+    assert _drawn(tmp_path / "frozen", "table3", "frozen-through-training")
+
+
+def test_smoke_settings_of_the_three_are_one_training() -> None:
+    ours = [
+        {item.name: getattr(module.experiment.smoke, item.name) for item in fields(Training)}
+        for module in (classification, frozen, influence)
+    ]
+    assert ours[0] == ours[1] == ours[2]
+
+
+def test_a_folder_that_lacks_something_is_refused(trained, tmp_path: Path) -> None:
+    settings = frozen.experiment.smoke
+    with Run.create(tmp_path / "run", settings) as run:
+        with pytest.raises(ValueError, match="holds no training on sst"):
+            trained_on("sst", settings, run, trained=str(tmp_path))
+        with pytest.raises(ValueError, match="was trained with seeds=2, but here it is 3"):
+            trained_on("sst", replace(settings, seeds=3), run, trained=str(trained[0]))
+        unfinished = tmp_path / "other"
+        Run.create(unfinished / "sst", _classification._settings_of("sst", settings)).close()
+        with pytest.raises(ValueError, match="is not finished"):
+            trained_on("sst", settings, run, trained=str(unfinished))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"), [({"sets": ("imbd",)}, "Did you mean 'imdb'"), ({"seeds": 1}, "others")]
+)
+def test_settings_that_cannot_be_are_refused(settings, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Training(**settings)
+
+
+def test_variants_and_seeds_have_starts_and_orders_of_their_own() -> None:
+    texts = Labelled([[4, 5, 6], [5], [6, 6], [4, 4, 4, 5]] * 5, [0, 1, 0, 1] * 5)
+    settings = replace(classification.experiment.smoke, batch=4, seeds=2)
+    batch = _classification._batches(texts, settings, torch.device("cpu"))
+    ids, lengths, labels = batch(0)
+    assert ids.shape == (6, 4, 4)
+    assert labels.shape == lengths.shape == (6, 4)
+    assert len({tuple(order.flatten().tolist()) for order in ids}) > 1
+    assert torch.equal(ids, batch(0)[0])
+
+
+def test_a_step_is_recorded_once_even_when_resumed() -> None:
+    config = RnnClassifierConfig(vocabulary=8, embedding=4, hidden=4, attention=4)
+    stack = RnnClassifierStack([RnnClassifier(config) for _ in range(2)])
+    part = Labelled([[4, 5, 6], [7], [6, 5]], [0, 1, 1])
+    read = _classification._influencing(part, device=torch.device("cpu"), seeds=2)
+    recorder = InfluencePeaks(read, lambda step: step % 2 == 0)
+    for step in range(3):
+        recorder(step, stack)
+    kept = recorder.tensors()
+    other = InfluencePeaks(read, lambda step: step % 2 == 0)
+    other.restore(kept)
+    other(2, stack)
+    other(4, stack)
+    assert other.tensors()["step"].tolist() == [0, 2, 4]
+    assert other.tensors()["peak"].shape == (3, 2, 3)
+    assert (kept["peak"][:, :, 0] == 0).all()  # the shortest text comes first
