@@ -261,7 +261,7 @@ def _draw(panel: Any, kind: str, normal: Traces, uniform: Traces) -> None:
 
 
 experiment = Experiment(
-    summary="Output relevance along the value path of a Transformer's last layer",
+    summary=(__doc__ or "").splitlines()[0],
     config=Config(),
     smoke=Config(updates=20, width=16, heads=2, layers=1, every=10, seeds=2, batch=16),
     reproduce=reproduce,
