@@ -6,7 +6,7 @@ with the recorded curves, and but for `early` the weights, the pieces of words, 
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -182,7 +182,7 @@ def converged(config: Config, name: str, run: Run) -> Run:
     Its traces `relevance` and `probe`, on all evaluated pairs and on those of the early runs, have
     the normal seeds first, then the uniform ones.
     """
-    sub = Run.create(run.path(name), config)
+    sub = Run.create(run.path(name), replace(config, corpora=(name,)))
     if sub.has(CURVES.format("probe")):
         return sub
     data, length, device = (
@@ -227,7 +227,7 @@ def early(config: Config, pieces_of: Run, run: Run) -> Run:
         pieces_of: the finished run on the same corpus.
         run: what the run lies in.
     """
-    sub = Run.create(run.path(EARLY), config)
+    sub = Run.create(run.path(EARLY), replace(config, corpora=config.corpora[:1]))
     if sub.has(CURVES.format("relevance")):
         return sub
     data, device = read_pairs(config, config.corpora[0], pieces_of), device_of(config.device)
