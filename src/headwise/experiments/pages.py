@@ -18,7 +18,34 @@ def page(family: str) -> str:
     if not names:
         raise ValueError(f"There is no family of experiments {family!r}.")
     introduction = (FOLDER / family / "introduction.md").read_text().strip()
-    return "\n\n".join([introduction, *map(_section, names)]) + "\n"
+    return "\n\n".join([introduction, _overview(names), *map(_section, names)]) + "\n"
+
+
+def _overview(names: list[str]) -> str:
+    """What came out of the paper's figures, an experiment a row."""
+    rows = [["experiment", *VERDICTS], ["---"] * (1 + len(VERDICTS))]
+    for name in names:
+        experiment, result = load_experiment(name), kept(name)
+        if result is None or not any(item.paper is not None for item in experiment.expected):
+            continue
+        found: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
+        for item in experiment.expected:
+            verdict = (
+                item.paper_verdict(result.figures[item.metric])
+                if (item.metric in result.figures)
+                else None
+            )
+            if verdict is not None:
+                found[verdict].append(item.metric)
+        counts = [str(len(found["reproduced"]))]
+        counts += [_listed(found[verdict]) for verdict in VERDICTS[1:]]
+        rows.append([f"`{name}`", *counts])
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join(["## What came out of the paper's figures", "", *lines])
+
+
+def _listed(metrics: list[str]) -> str:
+    return f"{len(metrics)}: {'; '.join(metrics)}" if metrics else "0"
 
 
 def verdict_rows(expected: tuple[Expected, ...], figures: dict[str, Estimate]) -> list[list[str]]:
@@ -27,6 +54,7 @@ def verdict_rows(expected: tuple[Expected, ...], figures: dict[str, Estimate]) -
     return [_row(known.get(metric, Expected(metric)), got) for metric, got in figures.items()]
 
 
+VERDICTS = ("reproduced", "partly", "not")
 HEADER = ["figure", "ours", "95 % interval", "runs", "paper", "where", "paper's figure"]
 
 

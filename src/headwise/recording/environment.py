@@ -14,10 +14,11 @@ import torch
 
 def describe_environment(*, seed: object) -> dict[str, Any]:
     """Commit, versions, hardware, seed, command line and time, as JSON can hold them."""
-    # a copy of the tree without its history can be told which commit it is
-    commit = _git("rev-parse", "HEAD") or os.environ.get("HEADWISE_COMMIT")
+    # a copy of the tree without its history, or with an older one, can be told which commit it is
+    told = os.environ.get("HEADWISE_COMMIT")
+    commit = told or _git("rev-parse", "HEAD")
     # untracked files do not count as changes, since run folders are often among them
-    changes = _git("status", "--porcelain", "--untracked-files=no")
+    changes = None if told else _git("status", "--porcelain", "--untracked-files=no")
     return {
         "commit": commit,
         "dirty": None if changes is None else bool(changes),

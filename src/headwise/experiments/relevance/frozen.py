@@ -25,6 +25,9 @@ How it is measured, and where ours differs from the paper or it leaves a choice:
    and the claim is judged as: at most half-way from the baseline to what another normal run has.
 3. Embeddings of a frozen model are GloVe's, as those of the others, not random.
 4. Everything else as in relevance/classification.
+5. What was found: frozen attention agrees less with alpha* than beta_unif does on five of six sets,
+   but it is two to five times the random baseline, and on 20 Newsgroups as high as beta_unif. A
+   frozen model here has GloVe's vectors, which say much about words; the paper's may have had none.
 """
 
 from dataclasses import dataclass

@@ -27,6 +27,8 @@ How it is measured, and where the paper leaves a choice:
    own attention: what the claim is to explain.
 5. xi = -gradient: the released script for classification negates twice and ranks by +gradient.
 6. Everything else as in relevance/classification.
+7. What was found: it holds on every set, though in the uniform model the agreement is largest in
+   the first updates, and on 20 Newsgroups nearly gone in the end.
 """
 
 from dataclasses import dataclass

@@ -27,6 +27,9 @@ What was chosen:
 3. Rounding alone could make a run fail or succeed that is near the line: softmax is therefore
    trained a second time on the same runs with other data (*softmax, other data*), and its rescued
    and lost shares are what luck with data gives.
+4. What was found: whether a run fails is settled by its start, as other data change 4 of 100 runs.
+   Sparse attention rescues some: the fewer positions, the more (top-2 43 %, top-16 19 %), at the
+   price of a few that are lost. Heads do far more: two rescue 54 %, four all.
 """
 
 from collections.abc import Sequence
