@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 torch.set_num_threads(2)
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is first imported: kernels run on the CPU
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,12 @@
 """Choosing between an operation's implementations, in one place and out loud."""
 
+import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Literal, ParamSpec, TypeVar, cast, get_args
 
 import torch
+from torch import Tensor
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,6 +35,22 @@ def choose(impl: Impl, *, triton_obstacle: str | None, torch_obstacle: str | Non
     if obstacles[impl]:
         raise ValueError(f"impl={impl!r} cannot run this call: {obstacles[impl]}. Use 'auto'.")
     return impl
+
+
+def kernel_obstacle(tensor: Tensor, impl: Impl) -> str | None:
+    """Why no Triton kernel can run on a tensor, or None.
+
+    With TRITON_INTERPRET=1 kernels run on a CPU, for tests; so only where Triton is asked for by
+    name.
+    """
+    interpreted = impl == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+    if not find_spec("triton"):
+        return "Triton is not installed"
+    if tensor.device.type != "cuda" and not interpreted:
+        return f"it needs a CUDA device, and the tensors are on {tensor.device.type}"
+    if tensor.dtype == torch.float64:
+        return "its kernels compute in float32, and the tensors are float64"
+    return None
 
 
 def outside_compilation(call: Callable[P, R]) -> Callable[P, R]:

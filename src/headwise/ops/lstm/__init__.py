@@ -5,15 +5,13 @@ c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g)
 h_t = sigmoid(o) tanh(c_t)
 """
 
-import os
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headwise.ops._impl import Impl, choose
+from headwise.ops._impl import Impl, choose, kernel_obstacle
 from headwise.ops.lstm import reference, stacked
 
 __all__ = ["LstmOut", "lstm"]
@@ -62,7 +60,7 @@ def lstm(
     _check(gates, weight)
     h_SBD, c_SBD = _state(gates, state)
     real_STB = _real_steps(gates, first, last)
-    chosen = choose(impl, triton_obstacle=_triton_obstacle(gates, impl))
+    chosen = choose(impl, triton_obstacle=kernel_obstacle(gates, impl))
     with torch.autocast(gates.device.type, enabled=False), torch.cuda.device_of(gates):
         if chosen == "reference":
             return LstmOut(*reference.lstm(gates, weight, h_SBD, c_SBD, real_STB))
@@ -74,18 +72,6 @@ def _triton_cell() -> stacked.Cell:
     from headwise.ops.lstm import triton  # lazy: importing headwise never imports Triton
 
     return stacked.Cell(triton.forward, triton.backward)
-
-
-def _triton_obstacle(gates: Tensor, impl: Impl) -> str | None:
-    # Interpreting is for tests, so it happens only where Triton is asked for by name.
-    interpreted = impl == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
-    if not find_spec("triton"):
-        return "Triton is not installed"
-    if gates.device.type != "cuda" and not interpreted:
-        return f"it needs a CUDA device, and gates are on {gates.device.type}"
-    if gates.dtype == torch.float64:
-        return "its kernels compute in float32, and gates are float64"
-    return None
 
 
 def _state(gates: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:

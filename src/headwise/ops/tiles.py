@@ -1,0 +1,144 @@
+# Arguments of kernels have no types that a type checker would know.
+# pyright: basic
+"""What Triton kernels of attention share: where a program stands, and a tile of scores.
+
+A program handles a block of queries (or of keys) of one head. Programs are numbered along one axis,
+blocks of a head next to each other, so that its keys stay in the cache; B * H may be large.
+
+Only kernel files import this one, as it imports Triton. Kernels are no_type_check because a wrapper
+that checks types would hide a module's names from Triton.
+"""
+
+from typing import Any, NamedTuple, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from headwise.ops.scores import Scores
+
+__all__ = ["Call", "load_rows", "place", "score_tile"]
+
+
+class Call(NamedTuple):
+    """An attention call as kernels take it: hand the fields on by `**call.arguments()`."""
+
+    q: Tensor  # (B, H, Q, D), width contiguous
+    k: Tensor  # (B, G, K, D)
+    lengths: Tensor  # (B,) int32: keys that are real
+    mask: Tensor  # (B, H, Q, K) bytes with any strides, 0 on axes it does not have; or q, unused
+    scale: float
+    first: int  # position of the first query among the keys
+    causal: bool
+    masked: bool
+
+    @staticmethod
+    def of(scores: Scores) -> "Call":
+        """What kernels need of a call; copies only what is not contiguous in its width."""
+        batch, _, _, n_keys = scores.shape
+        lengths = scores.lengths
+        if lengths is None:
+            lengths = torch.full((batch,), n_keys, device=scores.q.device)
+        mask = scores.q if scores.mask is None else scores.mask.expand(scores.shape)
+        return Call(
+            q=with_rows(scores.q),
+            k=with_rows(scores.k),
+            lengths=lengths.to(torch.int32),
+            mask=mask if scores.mask is None else mask.view(torch.uint8),
+            scale=float(scores.multiplier),
+            first=scores.first_position,
+            causal=scores.causal,
+            masked=scores.mask is not None,
+        )
+
+    def arguments(self) -> dict[str, Any]:
+        """For a kernel with parameters of these names, constants in capitals."""
+        heads, n_queries = self.q.shape[1:3]
+        groups, n_keys = self.k.shape[1:3]
+        q_strides, k_strides, mask_strides = (
+            x.stride() if x.dim() == 4 else (0, 0, 0, 0) for x in (self.q, self.k, self.mask)
+        )
+        return {
+            "q": self.q,
+            "k": self.k,
+            "lengths": self.lengths,
+            "mask": self.mask,
+            "scale": self.scale,
+            "first": self.first,
+            "heads": heads,
+            "groups": groups,
+            "n_queries": n_queries,
+            "n_keys": n_keys,
+            "q_batch": q_strides[0],
+            "q_head": q_strides[1],
+            "q_row": q_strides[2],
+            "k_batch": k_strides[0],
+            "k_head": k_strides[1],
+            "k_row": k_strides[2],
+            "mask_batch": mask_strides[0],
+            "mask_head": mask_strides[1],
+            "mask_row": mask_strides[2],
+            "mask_key": mask_strides[3],
+            "WIDTH": self.q.shape[3],
+            "CAUSAL": self.causal,
+            "MASKED": self.masked,
+        }
+
+
+def with_rows(x: Tensor) -> Tensor:
+    """The tensor itself where each row of its last axis is contiguous, else a copy."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+@triton.jit
+@no_type_check
+def place(n_blocks, heads, groups):
+    """Block, batch item, head and key/value head of this program."""
+    number = tl.program_id(0)
+    block = number % n_blocks
+    number = number // n_blocks
+    head = number % heads
+    return block, (number // heads).to(tl.int64), head.to(tl.int64), head // (heads // groups)
+
+
+@triton.jit
+@no_type_check
+def load_rows(start, rows, stride, n_rows, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    """Rows of a (n_rows, WIDTH) matrix as (len(rows), PADDED), zeros outside."""
+    column = tl.arange(0, PADDED)
+    inside = (rows[:, None] < n_rows) & (column[None, :] < WIDTH)
+    at = start + rows[:, None].to(tl.int64) * stride + column[None, :]
+    return tl.load(at, mask=inside, other=0.0)
+
+
+@triton.jit
+@no_type_check
+def score_tile(
+    q_QD,
+    k_KD,
+    rows,
+    keys,
+    length,
+    n_queries,
+    scale,
+    first,
+    mask,
+    mask_row,
+    mask_key,
+    CAUSAL: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """scale * q k^T in float32, -inf where a key may not be attended.
+
+    Args: tiles of q and k; the numbers of their rows; how many keys of this batch item are real;
+    where this head's part of the mask starts, and its strides.
+    """
+    score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
+    seen_QK = (keys[None, :] < length) & (rows[:, None] < n_queries)
+    if CAUSAL:
+        seen_QK = seen_QK & (keys[None, :] <= rows[:, None] + first)
+    if MASKED:
+        at = mask + rows[:, None].to(tl.int64) * mask_row + keys[None, :].to(tl.int64) * mask_key
+        seen_QK = seen_QK & (tl.load(at, mask=seen_QK, other=0) != 0)
+    return tl.where(seen_QK, score_QK, float("-inf"))
