@@ -230,3 +230,12 @@ def test_packed_booleans_come_back(keys):
     for key in range(keys):
         place = torch.full((3, 5), key, dtype=torch.int32)
         assert torch.equal(holds(bytes_, place), chosen[..., key])
+
+
+@pytest.mark.parametrize("measure", [mode_match, highly_ranked])
+def test_a_model_that_diverged_agrees_with_nothing(measure):
+    scores, broken = torch.randn(3, 5), torch.randn(3, 5)
+    broken[1, 4] = torch.nan
+    with pytest.raises(ValueError, match="hold NaN"):
+        measure(scores, broken, torch.tensor([5, 5, 5]))
+    measure(scores, broken, torch.tensor([5, 4, 5]))  # padding may hold anything

@@ -113,3 +113,11 @@ def test_other_rows_than_before_are_refused():
         recorder(1, _looked(1)._replace(lengths=LENGTHS.flip(0)))
     with pytest.raises(ValueError, match="`read` gave no rows"):
         RelevanceCurves(lambda model: [], schedule(1))(0, None)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_rows_without_an_axis_for_seeds_are_refused():
+    rows = torch.eye(3)
+    looked = Looked(rows, rows, torch.tensor([3, 3, 3]), torch.ones(3, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"for one model add an axis with \[None\]"):
+        RelevanceCurves(lambda model: [looked], schedule(1))(0, None)

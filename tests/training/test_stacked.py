@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from headwise.models.rnn import RnnClassifier, RnnClassifierConfig
+from headwise.models.rnn_sequence import RnnClassifierSequence, many_classifiers
 from headwise.models.rnn_stack import RnnClassifierStack
 from headwise.recording.run import Run
 from headwise.training.stacked import shuffled_order, train_stack
@@ -156,3 +157,15 @@ def test_every_pass_shows_each_example_once():
 def test_a_batch_may_be_larger_than_a_pass():
     shown = shuffled_order(3, batch=8, seeds=[0])(0)
     assert sorted(shown[0].bincount().tolist()) == [2, 3, 3]
+
+
+def test_a_sequence_goes_the_way_of_a_stack():
+    stack, sequence = RnnClassifierStack(models()), many_classifiers(models())
+    assert isinstance(sequence, RnnClassifierSequence)  # there is no GPU here
+    losses = [train_stack(many, batch, steps=6, rate=1e-2) for many in (stack, sequence)]
+    torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-5)
+    tokens, lengths, labels = (x[0] for x in batch(0))
+    seen = [many.look(tokens, lengths, labels) for many in (stack, sequence)]
+    torch.testing.assert_close(seen[0].alpha, seen[1].alpha, rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(seen[0].beta, seen[1].beta, rtol=1e-2, atol=1e-3)
+    assert torch.equal(seen[0].right, seen[1].right)

@@ -86,15 +86,17 @@ class Expected:
     def paper_verdict(self, got: Estimate) -> PaperVerdict | None:
         """Whether the paper's figure came out; None if it has none.
 
-        A number is judged by the distance of our interval from it, a claim (or anything else that
-        the paper has at 100 %) by our mean.
+        A number is judged by the distance of our interval from it, and is reproduced only if our
+        mean is within `partly` of it too, as a wide interval must not help. A claim (or anything
+        else that the paper has at 100 %) is judged by our mean.
         """
         if self.paper is None:
             return None
         is_claim = self.paper == 1.0 and all(0 <= value <= 1 for value in got.values)
         # seeds that disagree make a wide interval; a claim must not profit from that
         distance = 1.0 - got.mean if is_claim else got.distance(self.paper)
-        if distance <= self.margin:
+        near = is_claim or not self.partly or abs(got.mean - self.paper) <= self.partly
+        if distance <= self.margin and near:
             return "reproduced"
         return "partly" if distance <= max(self.partly, self.margin) else "not"
 

@@ -49,13 +49,13 @@ def _listed(metrics: list[str]) -> str:
 
 
 def verdict_rows(expected: tuple[Expected, ...], figures: dict[str, Estimate]) -> list[list[str]]:
-    """A row a figure: name, ours, interval, runs, paper, where, and the verdict on the paper."""
+    """A row a figure: ours with its interval, the paper's with its margins, and the verdict."""
     known = {item.metric: item for item in expected}
     return [_row(known.get(metric, Expected(metric)), got) for metric, got in figures.items()]
 
 
 VERDICTS = ("reproduced", "partly", "not")
-HEADER = ["figure", "ours", "95 % interval", "runs", "paper", "where", "paper's figure"]
+HEADER = ["figure", "ours", "95 % interval", "runs", "paper", "where", "margin", "paper's figure"]
 
 
 def _section(name: str) -> str:
@@ -100,6 +100,7 @@ def _row(expected: Expected, got: Estimate) -> list[str]:
         str(len(got.values)),
         "" if expected.paper is None else _number(expected.paper),
         expected.where,
+        "" if expected.paper is None else f"{expected.margin:g}, partly {expected.partly:g}",
         expected.paper_verdict(got) or "",
     ]
 

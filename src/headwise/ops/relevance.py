@@ -240,7 +240,10 @@ def _real(scores_XK: Tensor, lengths: Tensor) -> Tensor:
             f"got {lengths.min().item()} to {lengths.max().item()}."
         )
     place_K = torch.arange(n_keys, device=scores_XK.device)
-    return place_K < lengths.to(scores_XK.device)[..., None]
+    real_XK = place_K < lengths.to(scores_XK.device)[..., None]
+    if scores_XK.is_floating_point() and bool((scores_XK.isnan() & real_XK).any()):
+        raise ValueError("Some real positions hold NaN, so they have no order; the model diverged?")
+    return real_XK
 
 
 def _widened(theta: Tensor) -> Tensor:

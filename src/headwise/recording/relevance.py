@@ -105,6 +105,19 @@ class RelevanceCurves:
 def _summary(looked: Looked) -> dict[str, Tensor]:
     """What is kept of a chunk, still on its device."""
     alpha_SNK, beta_SNK, lengths_N, right_SN = looked
+    rows = tuple(alpha_SNK.shape[:2])
+    if (
+        alpha_SNK.dim() != 3
+        or beta_SNK.shape != alpha_SNK.shape
+        or tuple(right_SN.shape) != rows
+        or tuple(lengths_N.shape) != rows[1:]
+    ):
+        raise ValueError(
+            "alpha and beta must be (seeds, rows, positions), right (seeds, rows) and lengths "
+            f"(rows,), got {tuple(alpha_SNK.shape)}, {tuple(beta_SNK.shape)}, "
+            f"{tuple(right_SN.shape)} and {tuple(lengths_N.shape)}; for one model add an axis with "
+            "[None]."
+        )
     return {
         "lengths": lengths_N.int(),
         "right": right_SN,

@@ -19,6 +19,10 @@ LOOKED_POSITIONS = 2**19  # seeds x positions held at once while looking
 
 def device_of(name: str) -> torch.device:
     """A GPU where there is one, for "auto"."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device must be auto, cpu or cuda, got {name!r}.")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device=cuda was asked for, but PyTorch sees no GPU; use device=auto.")
     if name != "auto":
         return torch.device(name)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
