@@ -131,11 +131,50 @@ def test_frozen_models_have_influence_too():
     assert token_influence(model, IDS, LABELS).abs().min() > 0
 
 
-def test_one_logit_says_yes_or_no():
+@pytest.mark.parametrize("axis", [True, False])
+@pytest.mark.parametrize("kind", [torch.long, torch.float, torch.bool])
+def test_one_logit_says_yes_or_no(axis, kind):
     model = Recurrent()
     two = token_influence(model, IDS, LABELS)
-    model.forward = lambda ids: Recurrent.forward(model, ids).diff(dim=-1)[:, 0]
-    torch.testing.assert_close(token_influence(model, IDS, LABELS), two)
+    assert two.abs().min() > 0
+
+    def one(ids):
+        logit = Recurrent.forward(model, ids).diff(dim=-1)
+        return logit if axis else logit[:, 0]
+
+    model.forward = one
+    labels = LABELS.to(kind)
+    torch.testing.assert_close(token_influence(model, IDS, labels), two)
+    if axis:
+        torch.testing.assert_close(token_influence(model, IDS, labels[:, None]), two)
+
+
+def test_rows_without_a_label_have_no_influence():
+    model, labels = Recurrent(), torch.tensor([0, -100, 1])
+    whole, some = (token_influence(model, IDS, x) for x in (LABELS, labels))
+    assert not some[1].any() and torch.equal(some[0], whole[0])
+    model.forward = lambda ids: Recurrent.forward(model, ids).diff(dim=-1)
+    torch.testing.assert_close(token_influence(model, IDS, labels), some)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "labels", "message"),
+    [
+        (
+            3,
+            torch.tensor([0, 3, 1]),
+            r"Labels must be 0 to 2, or -100 where there is none, got 3\.",
+        ),
+        (3, torch.tensor([0.0, 1.0, 1.0]), r"number of an output, got torch.float32\."),
+        (3, torch.tensor([[0], [1], [1]]), r"must have shape \(3,\), got \(3, 1\)\."),
+        (1, torch.tensor([0, 2, 1]), r"Labels must be 0 or 1, .* got 2\."),
+        (1, torch.tensor([0, 0.5, 1]), r"Labels must be 0 or 1, .* got 0.5\."),
+        (1, torch.tensor([0, 1]), r"must have shape \(3,\), got \(2,\)\."),
+    ],
+)
+def test_labels_that_name_no_output_are_refused(outputs, labels, message):
+    with pytest.raises(ValueError, match=message):
+        total_loss(torch.zeros(3, outputs), labels)
 
 
 def test_a_loss_of_ones_own_and_targets_at_each_position():

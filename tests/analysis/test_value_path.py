@@ -237,6 +237,29 @@ def test_heads_can_be_recorded_through_training():
     assert recorder.tensors()["beta_peak"].shape == (1, 2, 3)
 
 
+@pytest.mark.parametrize("axis", [True, False])
+def test_one_logit_is_a_yes_beside_a_no_of_zero(axis):
+    model, target = LinearAfter(pooling="mean", classes=1), torch.tensor([1, 0, 1])
+    logit_B1 = model(IDS, LENGTHS)
+    if not axis:
+        model.forward = lambda ids, lengths: LinearAfter.forward(model, ids, lengths)[:, 0]
+    path = value_path(model, (IDS, LENGTHS), target)
+    assert path.theta.shape == (3, 2, 9, 2) and not path.theta[..., 0].any()
+    sign_B11 = (2 * target - 1)[:, None, None]
+    torch.testing.assert_close(path.beta, sign_B11 * path.theta[..., 1])
+    assert torch.equal(path.right, (logit_B1[:, 0] > 0) == (target == 1))
+    with pytest.raises(ValueError, match="Targets must lie between 0 and 1, got 0 to 2"):
+        value_path(model, (IDS, LENGTHS), TARGET)
+
+
+def test_an_adopted_classifier_may_have_one_logit():
+    model = hf.BertForSequenceClassification(hf.BertConfig(**SIZES, num_labels=1, pad_token_id=0))
+    adopt(randomised(model))
+    path = value_path(model, _batch(), torch.tensor([1, 0, 1]))
+    assert path.theta[..., 1].abs().max() > 1e-3
+    torch.testing.assert_close(path.beta[0], path.theta[0, ..., 1])
+
+
 def test_what_cannot_be_done_is_said():
     model = _adopted("BERT")
     with pytest.raises(ValueError, match="pad at the end"):

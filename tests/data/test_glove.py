@@ -3,7 +3,7 @@ import lzma
 import pytest
 import torch
 
-from headwise.data.glove import read_glove
+from headwise.data.glove import COMMONEST, read_glove
 from headwise.data.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary.from_sentences([["the", "dog", "xyzzy"]])
@@ -59,6 +59,10 @@ def test_wrong_widths_foreign_words_and_other_files_are_refused(folder):
         read_glove(Vocabulary.from_sentences([["THE"]]), folder=folder, verify=False)
     with pytest.raises(ValueError, match="damaged or another version"):
         read_glove(VOCABULARY, folder=folder)
+
+
+def test_the_commonest_words_can_be_fetched():
+    assert COMMONEST.urls and COMMONEST.make is not None
 
 
 def test_the_real_vector_of_the_is_the_published_one(data_folder):

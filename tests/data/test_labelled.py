@@ -34,7 +34,8 @@ def small(tmp_path):
     """Read a set of the test's own files."""
 
     def read(name, **options):
-        return read_labelled(name, folder=tmp_path, verify=False, **{"held_out": 2, **options})
+        usual = {"held_out": 2, "keep_copies": True}  # small sets are written as copies of a line
+        return read_labelled(name, folder=tmp_path, verify=False, **{**usual, **options})
 
     return read
 
@@ -117,6 +118,30 @@ def test_amazon_reviews_of_400_words_are_left_out_and_both_parts_pulled_out(put,
     assert sorted(len(text) for part in parts for text in part.texts) == [2] * 5 + [399]
 
 
+def test_the_whole_amazon_set_is_read_where_it_is_there(put, small, tmp_path):
+    put("amazon_mds/amazon_mds.tsv", "books\t1\t5.0\ttitle\tof four domains\n")
+    review = "<review>\n<rating>\n{0}\n</rating>\n<title>\nT\n</title>\n"
+    review += "<review_text>\nlasts\n&quot;{1}&quot; R&D <br>\n</review_text>\n</review>\n"
+    folder = tmp_path / "amazon_mds/unprocessed/sorted_data"
+    for domain in ("apparel", "toys_&_games"):
+        (folder / domain).mkdir(parents=True)
+        for kind, stars in (("positive", (4.0, 5.0)), ("negative", (1.0, 2.0, 3.0))):
+            text = "".join(review.format(each, "caf\xe9") for each in stars)
+            (folder / domain / f"{kind}.review").write_bytes(text.encode("latin-1"))
+        (folder / domain / "unlabeled.review").write_text(review.format(5.0, "unlabelled"))
+    read = small("amazon")
+    parts = (read.train, read.validation, read.test)
+    assert sorted(label for part in parts for label in part.labels) == [0] * 4 + [1] * 4
+    assert words(read)[0][:5] == ["lasts", '"', "café", '"', "r"]
+    (folder / "apparel/positive.review").write_text("<review><rating>many</rating></review>")
+    with pytest.raises(ValueError, match=r"positive.review is no file of reviews"):
+        small("amazon")
+    for path in folder.rglob("*.review"):
+        path.unlink()
+    with pytest.raises(ValueError, match=r"neither positive.review nor negative.review"):
+        small("amazon")
+
+
 def test_yelp_trains_on_the_file_test(put, small):
     put("yelp_sentences/yelp.test.tsv", "1\tThe $ _num_ menu !\n" * 5)
     put("yelp_sentences/yelp.dev.tsv", "0\tthe menu\n")
@@ -161,6 +186,17 @@ def test_texts_are_cut_and_rid_of_punctuation_on_request(numbered, small):
     assert max(map(len, small("sst", longest=4).train.texts)) == 4
     assert "!" in small("sst").vocabulary.words
     assert "!" not in small("sst", punctuation=False).vocabulary.words
+
+
+def test_training_texts_that_equal_a_held_out_text_are_left_out(put, small):
+    put("sst/sst2.train.tsv", "1\tGood film\n" * 9 + "".join(f"0\tbad {n}\n" for n in range(9)))
+    put("sst/sst2.test.tsv", "0\tgood  film\n")  # another label, space and case: the same words
+    train = words(small("sst", keep_copies=False))
+    assert train and not [text for text in train if text[0] == "good"]
+    assert [text for text in words(small("sst")) if text[0] == "good"]
+    put("sst/sst2.train.tsv", "1\tgood film\n" * 9)
+    with pytest.raises(ValueError, match="Every training text of sst equals a held-out one"):
+        small("sst", keep_copies=False)
 
 
 def test_statistics_are_those_of_the_training_part(numbered, small):
@@ -222,7 +258,7 @@ def test_every_character_but_white_space_is_in_a_token():
 
 @pytest.mark.parametrize("name", SIZES)
 def test_real_sets_have_the_published_sizes(data_folder, name):
-    read = read_labelled(name, folder=data_folder)
+    read = read_labelled(name, folder=data_folder, keep_copies=True)
     assert statistics(read).with_validation == SIZES[name]
     assert len(read.validation.texts) == len(read.test.texts) == 400
     assert {*read.train.labels} == {*read.test.labels} == {0, 1}
@@ -232,13 +268,20 @@ def test_real_sets_have_the_published_sizes(data_folder, name):
 
 
 def test_the_amazon_reviews_are_those_of_fewer_than_400_words(data_folder):
-    read = read_labelled("amazon", folder=data_folder)
+    read = read_labelled("amazon", folder=data_folder, keep_copies=True)
     parts = (read.train, read.validation, read.test)
     assert sum(len(part.texts) for part in parts) == 7377
     assert max(len(text) for part in parts for text in part.texts) == 399
 
 
+def test_no_amazon_review_is_both_learnt_and_tested(data_folder):
+    read = read_labelled("amazon", folder=data_folder)
+    learnt = {tuple(text) for text in read.train.texts}
+    assert len(read.train.texts) == 6577 - 31
+    assert not [text for text in read.test.texts if tuple(text) in learnt]
+
+
 @pytest.mark.slow
 def test_imdb_has_the_published_size(data_folder):
-    read = read_labelled("imdb", folder=data_folder)
+    read = read_labelled("imdb", folder=data_folder, keep_copies=True)
     assert statistics(read).with_validation == 25_000

@@ -3,12 +3,14 @@ import io
 import json
 import lzma
 import tarfile
+import zipfile
 
 import pytest
 
 from headwise.data.making import (
     ag_news_table,
     amazon_table,
+    glove_commonest,
     imdb_table,
     newsgroup_lines,
     unzipped,
@@ -55,7 +57,19 @@ def test_tables_of_the_other_sets():
     assert amazon_table(parts) == b"books\t1\t5.0\tT\ta.  b c\nbooks\t0\t1.0\tT\ta.  b c\n"
 
 
-@pytest.mark.parametrize("make", [unzipped, lambda parts: imdb_table(parts, part="train")])
+def test_word_vectors_are_rounded_from_single_precision():
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w") as archive:
+        archive.writestr("glove.6B.50d.txt", "the 0.418 -0.00066023\nman 0.2935 1.1685\n\x85 1 2\n")
+        archive.writestr("glove.6B.100d.txt", "the 9\n")
+    made = glove_commonest([written.getvalue()]).decode()
+    # 0.2935 is below its decimal in double precision and above it in single precision
+    assert made == "the 0.418 -0.001\nman 0.294 1.168\n\x85 1.000 2.000\n"
+
+
+@pytest.mark.parametrize(
+    "make", [unzipped, glove_commonest, lambda parts: imdb_table(parts, part="train")]
+)
 def test_what_is_no_archive_is_an_error_that_fetching_reports(make):
     with pytest.raises((ValueError, OSError)):
         make([b"<html>moved</html>"])

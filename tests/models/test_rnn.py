@@ -181,6 +181,37 @@ def test_a_stack_looks_as_each_translator_does(shape):
         assert torch.equal(looked.right[seed], alone.right[0])
 
 
+@pytest.mark.parametrize("combine", ["add", "concat"])
+@pytest.mark.parametrize("sum_heads", ["sum", "mean"])
+def test_relevance_is_of_what_a_head_adds_to_the_prediction(combine, sum_heads):
+    """With one position all attention is there; heads that add nothing leave theta alone."""
+    shape = with_fields(SHAPES[1], combine=combine, sum_heads=sum_heads)
+    model = Seq2Seq(shape)
+    source, lengths = torch.randint(0, 12, (4, 1)), torch.ones(4, dtype=torch.long)
+    target, following = torch.randint(0, 12, (2, 4, 3))
+    batch = (source, lengths, target, following, torch.full((4,), 3))
+    with torch.no_grad():
+        for weights in (model.heads.output_weight, model.heads.output_bias):
+            weights[0] = weights[2] = 0
+        theta = model(source, lengths, target)
+        if combine == "add":  # the decoder's state is the same for all positions and left out
+            theta = theta - model.output(model._states(target, model.encode(source, lengths)))
+            theta = theta + model.output.bias
+        wanted = output_relevance(theta.flatten(0, 1)[:, None], following.flatten())
+    torch.testing.assert_close(model.look(*batch, head=1).beta[0], wanted)
+    torch.testing.assert_close(Seq2SeqStack([model]).look(*batch, head=1).beta[0], wanted)
+
+
+@pytest.mark.parametrize("head", [-1, 3])
+def test_a_head_that_is_not_there_is_refused(head):
+    model = Seq2Seq(SHAPES[1])
+    source, lengths = sentences(2)
+    batch = (source, lengths, source, source, lengths)
+    for one in (model, Seq2SeqStack([model])):
+        with pytest.raises(ValueError, match=f"between 0 and 2, as there are 3; got {head}"):
+            one.look(*batch, head=head)
+
+
 def test_without_lengths_all_positions_of_a_stack_are_real():
     stack = Seq2SeqStack([Seq2Seq(SHAPES[1]) for _ in range(2)])
     source, target = torch.randint(0, 12, (2, 3, 6)), torch.randint(0, 12, (2, 3, 4))

@@ -29,6 +29,17 @@ def undisturbed(model: nn.Module) -> Generator[None, None, None]:
             module.training = True
 
 
+def two_logits(logits: Tensor) -> Tensor:
+    """Logits of no and yes, (0, z), for a model with one logit z, (B,) or (..., 1); others as is.
+
+    >>> two_logits(torch.tensor([3.0, -1.0]))
+    tensor([[ 0.,  3.],
+            [ 0., -1.]])
+    """
+    apart = logits[:, None] if logits.dim() == 1 else logits
+    return torch.cat([torch.zeros_like(apart), apart], -1) if apart.shape[-1] == 1 else apart
+
+
 def logits_of(model: nn.Module, batch: Batch) -> Tensor:
     """The logits of a batch: a mapping by name, a tuple or list in order, or the one input."""
     if isinstance(batch, Mapping):

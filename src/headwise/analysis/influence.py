@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -13,24 +13,54 @@ from headwise.analysis._probing import Batch, logits_of, undisturbed
 
 __all__ = ["token_influence"]
 
+IGNORED = -100  # the label of rows that do not count
+
 Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, labels) -> the sum of -log p over the batch
 
 
 def total_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The sum of -log p(label): of classes on the last axis, or of one logit (B,) for yes or no.
+    """The sum of -log p(label): of classes on the last axis, or of one logit for yes or no.
 
     Labels of -100 do not count, as in Hugging Face's models.
+
+    Args:
+        logits: (..., O) with two outputs or more; or (B,) or (..., 1), the logit of yes.
+        labels: (...), numbers of outputs; 1 for yes and 0 for no of any type, with the shape of
+            the logits or without their last axis of one.
     """
-    if logits.dim() == 1:
-        wanted = labels.to(logits)
-        return functional.binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
-    return functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="sum")
+    one = logits.dim() == 1 or logits.shape[-1] == 1
+    rows = logits.shape if logits.dim() == 1 else logits.shape[:-1]
+    if labels.shape != rows and not (one and labels.shape == logits.shape):
+        raise ValueError(
+            f"For logits of shape {tuple(logits.shape)} labels must have shape {tuple(rows)}, "
+            f"got {tuple(labels.shape)}."
+        )
+    _check_labels(labels, outputs=2 if one else logits.shape[-1], integers=not one)
+    labels = labels.to(logits.device).flatten()
+    if not one:
+        return functional.cross_entropy(logits.flatten(0, -2), labels, reduction="sum")
+    counts = labels != IGNORED
+    return functional.binary_cross_entropy_with_logits(
+        logits.flatten()[counts], labels[counts].to(logits), reduction="sum"
+    )
+
+
+def _check_labels(labels: Tensor, *, outputs: int, integers: bool) -> None:
+    if integers and (labels.is_floating_point() or labels.dtype == torch.bool):
+        raise ValueError(f"A label must be the number of an output, got {labels.dtype}.")
+    known = torch.isin(labels.double(), torch.arange(outputs, device=labels.device).double())
+    wrong = labels[~known & (labels != IGNORED)]
+    if len(wrong):
+        wanted = "0 or 1" if outputs == 2 else f"0 to {outputs - 1}"
+        raise ValueError(
+            f"Labels must be {wanted}, or {IGNORED} where there is none, got {wrong[0].item()}."
+        )
 
 
 def token_influence(
     model: nn.Module,
     batch: Batch,
-    labels: Int[Tensor, "..."],
+    labels: Shaped[Tensor, "..."],
     *,
     loss: Loss = total_loss,
     embedding: nn.Module | None = None,
@@ -44,7 +74,7 @@ def token_influence(
         model: any with an embedding of its input; where that is called several times, for a source
             and then for a target, the first call counts.
         batch: the model's inputs: a mapping by name, a tuple in order, or a single tensor.
-        labels: the right answers.
+        labels: the right answers, see `total_loss`.
         loss: (logits, labels) -> their summed loss, so that rows do not disturb one another.
         embedding: the module whose output is e; else Hugging Face's input embedding, or the
             model's `embed`. Padding has an influence of its own; leave it out by length.

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from headwise.analysis._probing import Batch, logits_of, undisturbed
+from headwise.analysis._probing import Batch, logits_of, two_logits, undisturbed
 from headwise.ops.attended import Attended
 from headwise.ops.relevance import Looked, output_relevance, output_relevance_of_each
 from headwise.ops.scores import spread_groups
@@ -37,7 +37,7 @@ class ValuePath(NamedTuple):
 
     alpha: Float[Tensor, "B H ... K"]  # weights; a mean where the logits read several queries
     beta: Float[Tensor, "B H ... K"]  # output relevance of the target
-    theta: Float[Tensor, "B H K O"]  # logits of each position's value
+    theta: Float[Tensor, "B H K O"]  # logits of each position's value, (0, z) of one logit z
     lengths: Int[Tensor, "B ..."]  # keys that may be attended
     right: Bool[Tensor, "B ..."]  # whether the model's prediction is the target
 
@@ -67,10 +67,11 @@ def value_path(
     Works on anything with sites: Headwise's models, and adopted Hugging Face classifiers. Takes
     one forward pass, without dropout, and a backward pass down to the layer for each output, so
     it is for classifiers; for a large vocabulary give `unembed`, and nothing is differentiated.
-    Padding must be at the end. The model is left as it was.
+    Padding must be at the end. A model with one logit z says no or yes with logits (0, z). The
+    model is left as it was.
 
     Args:
-        model: has sites, and gives logits (B, O), or (B, Q, O) with `unembed`.
+        model: has sites, and gives logits (B, O) or (B,), or (B, Q, O) with `unembed`.
         batch: its inputs: a mapping by name, a tuple in order, or a single tensor.
         target: the right outputs; with `unembed` there may be one for each query.
         where: the site to look at.
@@ -81,7 +82,7 @@ def value_path(
     site = _one_site(model, where)
     seen = _Seen(_attend_of(model, site))
     with undisturbed(model), replace(model, seen, where=lambda other: other is site):
-        logits = logits_of(model, batch)
+        logits = two_logits(logits_of(model, batch))
         target = target.to(logits.device)
         _check_shapes(logits, target, query, unembed)
         call = seen.last(site)
@@ -175,7 +176,7 @@ def _differentiated(
 
 def _unembedded(unembed: Unembed, call: _Call) -> Tensor:
     with torch.no_grad():
-        theta_BHKO = unembed(call.values)
+        theta_BHKO = two_logits(unembed(call.values))
     if theta_BHKO.shape[:3] != call.values.shape[:3]:
         raise ValueError(
             f"unembed must turn values {tuple(call.values.shape)} into logits on the last axis, "

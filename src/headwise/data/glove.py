@@ -1,8 +1,8 @@
 """GloVe word vectors (Pennington et al., 2014) for the words of a vocabulary.
 
 File `glove/glove.6B.50d.top40k.txt` below the data folder, plain or `.xz`: the 40,000 commonest
-words, a word and its numbers a line. The published `glove/glove.6B.{50,100,200,300}d.txt` of
-400,000 words is read instead where it is there.
+words, a word and its numbers, to three decimals, a line. The published
+`glove/glove.6B.{50,100,200,300}d.txt` of 400,000 words is read instead where it is there.
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from headwise.data.making import glove_commonest
 from headwise.data.source import DataFile, data_folder
 from headwise.data.vocabulary import SPECIALS, Vocabulary
 
@@ -24,6 +25,8 @@ COMMONEST = DataFile(
     "glove/glove.6B.50d.top40k.txt",
     "f8d6fa293d62205deab9f82d6495cf2fdaca7962afa5b97cfb8f5ce60816ab84",
     ORIGIN,
+    ("https://nlp.stanford.edu/data/glove.6B.zip",),
+    glove_commonest,
 )
 
 

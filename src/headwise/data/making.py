@@ -6,20 +6,39 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Iterable, Sequence
+import zipfile
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 __all__ = [
+    "Review",
     "ag_news_table",
     "amazon_table",
     "github",
+    "glove_commonest",
     "imdb_table",
     "newsgroup_lines",
+    "reviews_in",
     "unzipped",
     "yelp_table",
 ]
 
 AMAZON_DOMAINS = ("books", "dvd", "electronics", "kitchen_&_housewares")
+
+
+GLOVE_MEMBER = "glove.6B.50d.txt"
+GLOVE_WORDS = 40_000
+
+
+class Review(NamedTuple):
+    """A review of the Multi-Domain Sentiment set, each field on one line."""
+
+    stars: str
+    title: str
+    text: str
 
 
 def github(repository: str, commit: str, path: str) -> str:
@@ -71,12 +90,32 @@ def amazon_table(parts: Sequence[bytes]) -> bytes:
     rows: list[str] = []
     for place, contents in enumerate(parts):
         domain, label = AMAZON_DOMAINS[place // 2], 1 - place % 2
-        for review in _text(contents).split("<review>")[1:]:
-            stars, title, text = (
-                _tagged(review, tag) for tag in ("rating", "title", "review_text")
-            )
-            rows.append("\t".join([domain, str(label), stars, title, text]))
+        rows += ("\t".join([domain, str(label), *review]) for review in reviews_in(contents))
     return _lines(rows)
+
+
+def reviews_in(contents: bytes) -> Iterator[Review]:
+    """The reviews of a `.review` file, whose tags look like XML but which is none."""
+    for review in _text(contents).split("<review>")[1:]:
+        yield Review(*(_tagged(review, tag) for tag in ("rating", "title", "review_text")))
+
+
+def glove_commonest(parts: Sequence[bytes]) -> bytes:
+    """The first 40,000 words of `glove.6B.zip`, vectors of width 50 to three decimals.
+
+    Numbers are read in single precision before they are rounded: it decides ties.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(parts[0])) as archive, archive.open(GLOVE_MEMBER) as file:
+            lines = [line.decode("utf-8").rstrip("\n") for line in islice(file, GLOVE_WORDS)]
+    except zipfile.BadZipFile as problem:
+        raise ValueError(f"no zip archive: {problem}") from None
+    return _lines(map(_rounded, lines))
+
+
+def _rounded(line: str) -> str:
+    word, *values = line.split(" ")
+    return " ".join([word, *(f"{value:.3f}" for value in array("f", map(float, values)))])
 
 
 def yelp_table(parts: Sequence[bytes]) -> bytes:

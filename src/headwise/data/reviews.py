@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from headwise.data import sst as treebank
-from headwise.data.making import amazon_table, github, imdb_table, yelp_table
+from headwise.data.making import amazon_table, github, imdb_table, reviews_in, yelp_table
 from headwise.data.raw import RawTexts, Row, read_table, words_and_marks
 from headwise.data.source import DataFile
 
@@ -45,6 +45,7 @@ AMAZON = DataFile(
     ),
     amazon_table,
 )
+AMAZON_WHOLE = "amazon_mds/unprocessed"  # folder; the whole set has no known checksum
 YELP = {
     part: DataFile(
         f"yelp_sentences/yelp.{part}.tsv",
@@ -122,12 +123,37 @@ def sst(folder: Path, *, verify: bool) -> RawTexts:
 def amazon(folder: Path, *, verify: bool) -> RawTexts:
     """Multi-Domain Sentiment (Blitzer et al., 2007): reviews of fewer than 400 words, no titles.
 
-    At hand are the 8,000 balanced reviews of four domains, not the paper's 40,000.
+    At hand are the 8,000 balanced reviews of four domains, not the paper's 40,000. The whole set,
+    unprocessed.tar.gz of cs.jhu.edu/~mdredze/datasets/sentiment, is read instead where it was
+    unpacked into `amazon_mds/unprocessed`: of every domain the labelled reviews, those of
+    `positive.review` and `negative.review`, at most 2 (0) or at least 4 stars (1).
     """
+    if (folder / AMAZON_WHOLE).is_dir():
+        whole = list(_of_all_domains(folder / AMAZON_WHOLE))
+        return RawTexts(whole, None, words_and_marks, shorter_than=400)
     columns = ("domain", "label", "stars", "title", "text")
     rows = read_table(AMAZON, folder, columns=columns, classes=2, verify=verify)
     train = [Row(int(label), html.unescape(text)) for _, label, _, _, text in rows]
     return RawTexts(train, None, words_and_marks, shorter_than=400)
+
+
+def _of_all_domains(folder: Path) -> Iterator[Row]:
+    paths = sorted(
+        path for kind in ("positive", "negative") for path in folder.rglob(f"{kind}.review")
+    )
+    if not paths:
+        raise ValueError(
+            f"{folder} has neither positive.review nor negative.review in any folder; unpack "
+            "unprocessed.tar.gz there, or take the folder away to read the reviews of four domains."
+        )
+    for path in paths:
+        try:
+            rated = [(float(review.stars), review) for review in reviews_in(path.read_bytes())]
+        except ValueError as problem:
+            raise ValueError(f"{path} is no file of reviews ({problem}); get it again.") from None
+        for stars, review in rated:
+            if stars <= 2 or stars >= 4:
+                yield Row(int(stars >= 4), html.unescape(review.text))
 
 
 def yelp(folder: Path, *, verify: bool) -> RawTexts:

@@ -51,7 +51,9 @@ def _listed(metrics: list[str]) -> str:
 def verdict_rows(expected: tuple[Expected, ...], figures: dict[str, Estimate]) -> list[list[str]]:
     """A row a figure: ours with its interval, the paper's with its margins, and the verdict."""
     known = {item.metric: item for item in expected}
-    return [_row(known.get(metric, Expected(metric)), got) for metric, got in figures.items()]
+    rows = [_row(known.get(metric, Expected(metric)), got) for metric, got in figures.items()]
+    # an experiment may have learnt to measure something since its result was kept
+    return rows + [_missing_row(item) for item in expected if item.metric not in figures]
 
 
 VERDICTS = ("reproduced", "partly", "not")
@@ -103,6 +105,11 @@ def _row(expected: Expected, got: Estimate) -> list[str]:
         "" if expected.paper is None else f"{expected.margin:g}, partly {expected.partly:g}",
         expected.paper_verdict(got) or "",
     ]
+
+
+def _missing_row(expected: Expected) -> list[str]:
+    paper = "" if expected.paper is None else _number(expected.paper)
+    return [expected.metric, "not measured yet", "", "", paper, expected.where, "", ""]
 
 
 def _number(value: float) -> str:

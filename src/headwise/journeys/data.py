@@ -54,20 +54,29 @@ def _sets() -> dict[str, PublicSet]:
     return {
         "imdb": PublicSet((tuple(IMDB.values()),), "no licence stated; cite Maas et al. 2011"),
         "ag_news": PublicSet(
-            ((AG_TRAIN, AG_TEST), (AG_SUBSET, AG_TEST)), "non-commercial research use"
+            ((AG_TRAIN, AG_TEST), (AG_SUBSET, AG_TEST)),
+            "non-commercial research use; recorded figures are of a sample, the whole set gives "
+            "others",
         ),
         "newsgroups": PublicSet((tuple(NEWSGROUPS.values()),), "no licence stated"),
         "sst": PublicSet(
             (tuple(sst_file(name, part) for name in ("sst2", "sst5") for part in SPLITS),),
             "no licence stated; cite Socher et al. 2013",
         ),
-        "amazon": PublicSet(((AMAZON,),), "research use; 8,000 reviews of four domains"),
+        "amazon": PublicSet(
+            ((AMAZON,),),
+            "research use; 8,000 reviews of four domains; the whole set is read from "
+            "amazon_mds/unprocessed where it is there",
+        ),
         "yelp": PublicSet(
             (tuple(YELP.values()),), "Yelp's terms; sentences, the parts dev and test only"
         ),
         "yelp_reviews": PublicSet(((YELP_REVIEWS,),), "Yelp's terms; only Yelp gives it"),
         "multi30k": PublicSet((tuple(multi30k),), "no licence stated; research use"),
-        "glove": PublicSet(((COMMONEST,), (published(50),)), "PDDL; the 40,000 commonest words"),
+        "glove": PublicSet(
+            ((COMMONEST,), (published(50),)),
+            "PDDL; the 40,000 commonest words, out of a download of 862 MB",
+        ),
         "iwslt14": PublicSet(
             ((*whole, *held), (*subset, *held)), "CC BY-NC-ND; train is a subset or made by hand"
         ),

@@ -138,6 +138,15 @@ class Seq2SeqConfig:
         """Of the encoder's hidden states."""
         return self.hidden * (2 if self.bidirectional else 1)
 
+    def part_of_head(self, head: int) -> float:
+        """How much of what a head adds counts: all, or one of so many where heads are averaged."""
+        if not 0 <= head < self.heads:
+            raise ValueError(
+                f"head must lie between 0 and {self.heads - 1}, as there are {self.heads}; "
+                f"got {head}."
+            )
+        return 1.0 if self.sum_heads == "sum" else 1.0 / self.heads
+
 
 @final
 class Heads(nn.Module):
@@ -257,9 +266,11 @@ class Seq2Seq(nn.Module):
     ) -> Looked:
         """Scores and output relevance of each source position for each real target word.
 
-        theta is what the output would be if one position were the whole context of one head. With
+        theta is what the output would be if one position were the whole context of one head, and
+        other heads added nothing; where heads are averaged a head adds its part of the mean. With
         combine="add" the decoder's state is the same for all positions and left out.
         """
+        part = self.config.part_of_head(head)
         memory_BKX = self.encode(source, source_lengths)
         hidden_BKM, d_BTD = memory_BKX[..., : self.config.width], self._states(target, memory_BKX)
         query_BHTM = self.heads.queries(d_BTD) / math.sqrt(self.config.width)
@@ -267,7 +278,7 @@ class Seq2Seq(nn.Module):
         if self.config.variant == "uniform":
             score_BTK = torch.zeros_like(score_BTK)
         alone_BKD = hidden_BKM @ self.heads.output_weight[head].mT + self.heads.output_bias[head]
-        beta_BTK = self._relevance(d_BTD, alone_BKD, target_out)
+        beta_BTK = self._relevance(d_BTD, part * alone_BKD, target_out)
         logits_BTV = self.decode(target, memory_BKX, source_lengths)
         real_BT = torch.arange(target.shape[1], device=target.device) < target_lengths[:, None]
         right_N = (logits_BTV.argmax(-1) == target_out)[real_BT]

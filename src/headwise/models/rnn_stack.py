@@ -208,14 +208,23 @@ class Seq2SeqStack(nn.Module):
         *,
         head: int = 0,
     ) -> Looked:
-        """Scores and output relevance for each real target word, the same words for every seed."""
+        """Scores and output relevance for each real target word, the same words for every seed.
+
+        Of one head, as `Seq2Seq.look` has it.
+        """
+        part = self.config.part_of_head(head)
         source_SBK, lengths_SB, target_SBT, out_SBT = (
             x.expand(self.seeds, *x.shape) for x in (source, source_lengths, target_in, target_out)
         )
         hidden_SBKM, d_STBD = self._encode(source_SBK, target_SBT, lengths_SB)
         query_SBTM = self._queries(d_STBD)[:, :, head] / math.sqrt(self.config.width)
         score_SBTK = query_SBTM @ hidden_SBKM.mT
-        beta_SBTK = self._relevance(hidden_SBKM, d_STBD, out_SBT, head)
+        alone_SBKD = part * stacked_linear(
+            hidden_SBKM,
+            self.weights["heads.output_weight"][:, head],
+            self.weights["heads.output_bias"][:, head],
+        )
+        beta_SBTK = self._relevance(alone_SBKD, d_STBD, out_SBT)
         context_STBD = self._attend(hidden_SBKM, d_STBD, lengths_SB)
         right_SBT = self._predict(d_STBD, context_STBD).argmax(-1).transpose(1, 2) == out_SBT
         real_BT = torch.arange(target_in.shape[1], device=source.device) < target_lengths[:, None]
@@ -282,14 +291,7 @@ class Seq2SeqStack(nn.Module):
         mixed_XD = _layer(self.weights, "mix", torch.cat([d_XD, context_XD], dim=-1)).tanh()
         return _layer(self.weights, "output", mixed_XD)
 
-    def _relevance(
-        self, hidden_SBKM: Tensor, d_STBD: Tensor, target_SBT: Tensor, head: int
-    ) -> Tensor:
-        alone_SBKD = stacked_linear(
-            hidden_SBKM,
-            self.weights["heads.output_weight"][:, head],
-            self.weights["heads.output_bias"][:, head],
-        )
+    def _relevance(self, alone_SBKD: Tensor, d_STBD: Tensor, target_SBT: Tensor) -> Tensor:
         if self.config.combine == "add":
             return output_relevance_of_each(_layer(self.weights, "output", alone_SBKD), target_SBT)
         n_target, n_source = d_STBD.shape[1], alone_SBKD.shape[2]

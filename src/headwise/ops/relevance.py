@@ -28,6 +28,7 @@ __all__ = [
     "packed",
     "peak_positions",
     "shuffled",
+    "top_number",
     "top_positions",
     "unpacked",
 ]
@@ -126,10 +127,19 @@ def top_positions(beta: Float[Tensor, "*x K"], lengths: Int[Tensor, "..."]) -> T
     """
     real_XK = _real(beta, lengths)
     value_XK = beta.masked_fill(~real_XK, -torch.inf)
-    number_X = _top_number(lengths.to(beta.device).long()).expand(beta.shape[:-1])
+    number_X = top_number(lengths.to(beta.device).long()).expand(beta.shape[:-1])
     largest_XC = value_XK.topk(-(-beta.shape[-1] // SHARE), dim=-1).values
     edge_X1 = largest_XC.gather(-1, number_X[..., None] - 1)
     return (value_XK >= edge_X1) & real_XK
+
+
+def top_number(lengths: Int[Tensor, "*x"]) -> Int[Tensor, "*x"]:
+    """How many positions are highly ranked, ties apart: ceil(L / 20).
+
+    >>> top_number(torch.tensor([1, 20, 21]))
+    tensor([1, 1, 2])
+    """
+    return (lengths + SHARE - 1) // SHARE
 
 
 def mode_match(
@@ -184,7 +194,7 @@ def expected_floor(lengths: Int[Tensor, "..."]) -> float:
     """
     if bool((lengths < 1).any()):
         raise ValueError(f"Rows must have at least one real position, got {lengths.min().item()}.")
-    return (_top_number(lengths).double() / lengths).mean().item()
+    return (top_number(lengths).double() / lengths).mean().item()
 
 
 def packed(chosen: Bool[Tensor, "*x K"]) -> UInt8[Tensor, "*x P"]:
@@ -216,11 +226,6 @@ def holds(bytes_: UInt8[Tensor, "*x P"], position: Int[Tensor, "*y"]) -> Tensor:
     byte_X1 = (position // 8).expand(rows)[..., None]
     byte_X = bytes_.expand(*rows, -1).gather(-1, byte_X1)[..., 0]
     return ((byte_X >> (position % 8).to(torch.uint8)) & 1).bool()
-
-
-def _top_number(lengths: Tensor) -> Tensor:
-    """How many positions are highly ranked, ties apart: ceil(L / 20)."""
-    return (lengths + SHARE - 1) // SHARE
 
 
 def _real(scores_XK: Tensor, lengths: Tensor) -> Tensor:

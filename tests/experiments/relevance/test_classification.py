@@ -6,10 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from headwise.data.labelled import Labelled
+from headwise.data.labelled import Labelled, LabelledTexts
+from headwise.data.vocabulary import Vocabulary
 from headwise.experiments.base import Estimate
-from headwise.experiments.relevance import _classification, classification, frozen, influence
-from headwise.experiments.relevance._classification import InfluencePeaks, Training, trained_on
+from headwise.experiments.relevance import (
+    _classification,
+    _table_1,
+    classification,
+    frozen,
+    influence,
+    random_embeddings,
+)
+from headwise.experiments.relevance._classification import Training, trained_on
+from headwise.experiments.relevance._peaks import InfluencePeaks
 from headwise.experiments.running import reproduce
 from headwise.models.rnn import RnnClassifier, RnnClassifierConfig
 from headwise.models.rnn_stack import RnnClassifierStack
@@ -36,7 +45,7 @@ def _of_sst(expected) -> set[str]:
 def test_relevance_under_uniform_attention_foretells_attention(trained) -> None:
     folder, figures = trained
     assert figures["sst: best accuracy"].mean > 0.6
-    assert figures["sst: hr(alpha*, beta_unif)"].mean > figures["sst: random baseline"].high
+    assert figures["sst: hr above the random baseline"].mean == 1
     assert figures["sst: ceiling, another normal run"].mean > figures["sst: random baseline"].mean
     assert figures["sst: random baseline"].mean < 0.15
     assert _of_sst(classification.EXPECTED) <= set(figures)
@@ -60,8 +69,15 @@ def test_influence_and_frozen_runs_read_what_was_trained(
     floor = figures["sst: random baseline"].mean
     assert figures["sst: hr(xi of the uniform run, beta_unif)"].mean > floor + 0.1
     assert figures["sst: hr(xi of normal runs, beta_unif)"].mean > floor + 0.1
+    # one model's influence and relevance agree before anything is learnt, those of two do not
+    first = "hr(xi of {}, beta_unif) before the first update"
+    assert figures["sst: " + first.format("the uniform run")].mean > floor + 0.1
+    assert figures["sst: " + first.format("normal runs")].mean < floor + 0.15
+    assert figures["sst: rise of beta, mean over positions"].mean > 0
+    assert 0.5 < figures["sst: share of positions where beta rises"].mean <= 1
     assert _of_sst(influence.EXPECTED) <= set(figures)
-    assert _drawn(tmp_path / "influence", "fig3-influence", "influence-through-training")
+    drawn = ("fig3-influence", "influence-through-training", "rise-of-relevance")
+    assert _drawn(tmp_path / "influence", *drawn)
 
     settings = replace(frozen.experiment.smoke, trained=str(trained[0]))
     figures = reproduce("relevance/frozen", settings, tmp_path / "frozen")
@@ -95,8 +111,50 @@ def test_a_folder_that_lacks_something_is_refused(trained, tmp_path: Path) -> No
             trained_on("sst", settings, run, trained=str(unfinished))
 
 
+def test_random_embeddings_give_both_tables(data_folder: Path, tmp_path: Path) -> None:
+    settings = random_embeddings.experiment.smoke
+    figures = reproduce("relevance/random-embeddings", settings, tmp_path / "run")
+    assert _of_sst(random_embeddings.EXPECTED) <= set(figures)
+    # a frozen model knows nothing about words, neither from GloVe nor from training
+    frozen_best, best = (figures[f"sst: {x}best accuracy"].mean for x in ("frozen ", ""))
+    assert best > max(0.6, frozen_best + 0.05)
+    assert _drawn(tmp_path / "run", "table1", "table3", "frozen-through-training")
+
+
+def test_embeddings_start_from_glove_or_are_each_model_s_own(data_folder: Path) -> None:
+    texts = LabelledTexts(
+        "sst", *[Labelled([[4, 5]], [0])] * 3, Vocabulary.from_sentences([["the", "film"]]), 2
+    )
+    wide = random_embeddings.experiment.config
+    assert _classification._settings_of("sst", wide).width == 300
+    vectors = {}
+    for module in (classification, random_embeddings):
+        settings = replace(module.experiment.smoke, width=50)
+        stack = _classification._stack(texts, settings, torch.device("cpu"))
+        vectors[module] = stack.weights["embed.weight"][:, texts.vocabulary.encode(["the"])[0]]
+    assert torch.equal(vectors[classification][0], vectors[classification][1])
+    assert not torch.equal(vectors[random_embeddings][0], vectors[random_embeddings][1])
+    assert 0.8 < vectors[random_embeddings].std() < 1.2
+
+
+def test_reviews_of_yelp_have_the_paper_s_row(tmp_path: Path, trained) -> None:
+    settings = replace(classification.experiment.config, sets=("yelp_reviews",))
+    assert _classification._settings_of("yelp_reviews", settings).updates == 2300
+    with Run.create(tmp_path / "run", settings) as run:
+        known = trained_on("sst", classification.experiment.smoke, run, trained=str(trained[0]))
+        figures, shown = _table_1.table_1("yelp_reviews", known)
+        assert "yelp_reviews: accuracy at s is non-trivial" in figures
+        _table_1.draw_table_1({"yelp_reviews": shown}, run)
+    assert _drawn(tmp_path / "run", "table1")
+
+
 @pytest.mark.parametrize(
-    ("settings", "said"), [({"sets": ("imbd",)}, "Did you mean 'imdb'"), ({"seeds": 1}, "others")]
+    ("settings", "said"),
+    [
+        ({"sets": ("imbd",)}, "Did you mean 'imdb'"),
+        ({"seeds": 1}, "others"),
+        ({"updates": 0}, "updates must be 1 or more, got 0; none means the paper's number"),
+    ],
 )
 def test_settings_that_cannot_be_are_refused(settings, said: str) -> None:
     with pytest.raises(ValueError, match=said):
@@ -130,3 +188,31 @@ def test_a_step_is_recorded_once_even_when_resumed() -> None:
     assert other.tensors()["step"].tolist() == [0, 2, 4]
     assert other.tensors()["peak"].shape == (3, 2, 3)
     assert (kept["peak"][:, :, 0] == 0).all()  # the shortest text comes first
+    assert not other.tensors()["rise_at"].any()  # nothing was learnt
+
+
+def test_a_rise_is_counted_from_the_first_evaluation_at_the_peaks_of_every_run() -> None:
+    config = RnnClassifierConfig(vocabulary=8, embedding=4, hidden=4, attention=4)
+    stack = RnnClassifierStack([RnnClassifier(config) for _ in range(2)])
+    part = Labelled([[4, 5, 6], [7], [6, 5]], [0, 1, 1])
+    read = _classification._influencing(part, device=torch.device("cpu"), seeds=2)
+    recorder = InfluencePeaks(read, lambda step: True)
+    recorder(0, stack)
+    (before,) = [shown.beta for shown in read(stack)]
+    with torch.no_grad():
+        stack.weights["output.weight"].mul_(3)
+    resumed = InfluencePeaks(read, lambda step: True)
+    resumed.restore(recorder.tensors())
+    resumed(1, stack)
+    (after,) = read(stack)
+    kept, gain = resumed.tensors(), after.beta - before
+    rows = [gain[:, row, :length] for row, length in enumerate(after.lengths.tolist())]
+    wanted = torch.stack([row.double().mean(-1) for row in rows]).mean(0)
+    torch.testing.assert_close(kept["rise"][1], wanted, atol=1e-6, rtol=0)
+    share = torch.stack([(row > 0).double().mean(-1) for row in rows]).mean(0)
+    torch.testing.assert_close(kept["rising"][1], share, atol=1e-6, rtol=0)
+    for ours in range(2):
+        for theirs in range(2):
+            places = kept["peak"][1, theirs].long()
+            at_peaks = gain[ours].gather(1, places[:, None]).double().mean()
+            torch.testing.assert_close(kept["rise_at"][1, ours, theirs], at_peaks)

@@ -1,9 +1,11 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from headwise.data.sequence_tasks import copying
+from headwise.experiments.relevance import multihead, rescue
 from headwise.experiments.relevance._copying import (
     BLOCK,
     FRESH,
@@ -11,6 +13,7 @@ from headwise.experiments.relevance._copying import (
     CopyCurves,
     accuracy,
     drawn_models,
+    more_often,
     stream,
     train,
 )
@@ -31,9 +34,29 @@ def test_permutations_are_harder_to_copy_because_relevance_is_learned_late(tmp_p
     assert figures[f"{FAILS}: beta learned later than in every iid run"].mean == 1
     assert figures[f"{FAILS}: advantage of the source in beta, early on"].mean < 0.3
     assert figures["iid: advantage of the source in beta, early on"].mean > 0.5
+    least, at_the_cut = (
+        figures[f"{FAILS}: evenness of attention {when}"]
+        for when in ("where it is least", "at the cut")
+    )
+    assert all(one <= other for one, other in zip(least.values, at_the_cut.values, strict=True))
     assert {item.metric for item in EXPECTED} <= set(figures)
     for picture in ("runs", "mechanism"):
         assert (tmp_path / "run" / "pictures" / f"{picture}.png").stat().st_size > 5000
+
+
+def test_one_share_is_larger_if_the_intervals_of_both_do_not_meet() -> None:
+    one, several = [1.0] * 5, [1.0] * 10 + [0.0] * 16
+    assert more_often(one, several) == 0  # 0.57 to 1 and 0.22 to 0.57
+    assert more_often(one, several[1:]) == 1
+    assert more_often(several[1:], one) == 0
+    assert more_often([1.0], [0.0] * 100) == 0
+
+
+@pytest.mark.parametrize("kind", [Config, rescue.Config, multihead.Config])
+@pytest.mark.parametrize("every", [0, 30])
+def test_a_cut_without_an_evaluation_is_refused(kind: Any, every: int) -> None:
+    with pytest.raises(ValueError, match=f"multiple of every, .* got 200 and {every}"):
+        kind(every=every)
 
 
 def test_each_seed_has_a_stream_of_its_own_whoever_is_beside_it() -> None:

@@ -6,11 +6,12 @@ import torch
 from headwise.analysis.ibm import IbmModel1
 from headwise.data.vocabulary import EOS
 from headwise.experiments.relevance import _translation
-from headwise.experiments.relevance._alignment import Both, align, known_rows
+from headwise.experiments.relevance._alignment import Both, align, controls, known_rows
 from headwise.experiments.relevance._stacks import looking_at_pairs
 from headwise.experiments.relevance._translation import make_stack
 from headwise.experiments.relevance.ibm import Config, experiment, nearer
 from headwise.experiments.running import reproduce
+from headwise.ops.relevance import packed
 
 PAIRS = [([5, 6, 7], [15, 17]), ([6], [16, 15, 16]), ([7, 5], [17]), ([5], [15]), ([7], [17, 17])]
 
@@ -45,6 +46,24 @@ def test_rows_of_other_pairs_are_refused() -> None:
         known_rows(both, {"lengths": both.first.lengths + 1})
 
 
+def test_controls_know_where_peaks_often_are_and_nothing_of_words() -> None:
+    aligned = align(_model(1), [([5, 6, 7], [15, 17]), ([7, 5], [17]), ([5], [19])], PAIRS)
+    assert aligned.lengths.tolist() == [2, 2, 3, 3, 4, 4, 4]
+    assert aligned.known.tolist() == [False, *[True] * 6]  # 19 is never trained on
+    aligned = aligned._replace(peak=torch.tensor([0, 1, 1, 1, 3, 1, 1]))
+    first_NK = torch.zeros(7, 4, dtype=torch.bool)
+    first_NK[:, 0] = True
+    second_NK = first_NK.roll(1, dims=1)
+    found = controls(aligned, packed(torch.stack([first_NK, second_NK])))
+    assert found["untrained beta"].tolist() == pytest.approx([0, 5 / 6])
+    assert found["the end mark"].tolist() == pytest.approx([2 / 6, 2 / 6])
+    # the second place from the start holds five, the best one from the end two
+    assert found["the most frequent places"].tolist() == pytest.approx([5 / 6, 5 / 6])
+    at_end = aligned._replace(peak=aligned.lengths - 1)
+    found = controls(at_end, packed(first_NK[None]))
+    assert found["the most frequent places"].item() == found["the end mark"].item() == 1
+
+
 def test_a_run_is_judged_where_it_is_half_way_from_chance_to_its_best() -> None:
     steps = torch.tensor([0, 5, 10])
     first_ER = torch.tensor([[0.1, 0.1, 0.0], [0.4, 0.1, 0.05], [0.3, 0.2, 0.0]]).double()
@@ -66,6 +85,12 @@ def test_the_model_learns_and_a_finished_training_is_read_instead_of_trained_aga
     assert 0.04 < figures["multi30k: random baseline of hr"].mean < 0.12
     assert 0.1 < figures["multi30k: rows where the iterations differ"].mean < 0.9
     assert {"early: first nearer to IBM 1", "early: later nearer to IBM 10"} <= set(figures)
+    blind = [f"multi30k: hr(IBM 1, {name})" for name in
+             ("untrained beta", "the end mark", "the most frequent places")]  # fmt: skip
+    ours = figures["multi30k: hr(IBM 1, beta_unif at s')"].values
+    most = [max(values) for values in zip(*(figures[x].values for x in blind), strict=True)]
+    claim = figures["multi30k: IBM 1 in beta_unif above every control"].values
+    assert list(claim) == [float(a > b) for a, b in zip(ours, most, strict=True)]
     for name in ("ibm-converged", "ibm-early"):
         assert (tmp_path / "run" / "pictures" / f"{name}.png").stat().st_size > 5000
 

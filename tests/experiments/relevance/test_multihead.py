@@ -14,7 +14,7 @@ from headwise.experiments.relevance._combining import (
     train_combinations,
 )
 from headwise.experiments.relevance._copying import model_config
-from headwise.experiments.relevance.multihead import EXPECTED, Config, experiment
+from headwise.experiments.relevance.multihead import EXPECTED, Config, Seeds, experiment, over_pools
 from headwise.experiments.running import reproduce
 from headwise.models.rnn import Seq2Seq
 from headwise.recording.run import Run
@@ -22,6 +22,7 @@ from headwise.recording.run import Run
 TINY = Config(types=4, hidden=6, batch=2, updates=2, every=2, sequences=3, good=1, bad=1,
               trials=1, candidates=2, rounds=2)  # fmt: skip
 CPU = torch.device("cpu")
+MODULE = "headwise.experiments.relevance.multihead"
 
 
 def test_a_good_head_helps_bad_ones(tmp_path: Path) -> None:
@@ -30,6 +31,8 @@ def test_a_good_head_helps_bad_ones(tmp_path: Path) -> None:
     assert figures["one good head alone: share that fails"].mean == 0
     assert figures["one bad head alone: share that fails"].mean == 1
     assert figures["one good head or more: share that fails"].mean == 0
+    # there is one combination of several bad heads: too few to be sure
+    assert figures["one bad head fails more often than several"].mean == 0
     assert {item.metric for item in EXPECTED} <= set(figures)
     for picture in ("sizes", "grid"):
         assert (tmp_path / "run" / "pictures" / f"{picture}.png").stat().st_size > 5000
@@ -88,16 +91,44 @@ def test_a_killed_run_goes_on_with_what_is_left(
         trained.append(len(members))
         return train_combinations(pool, members, *args, **options)
 
-    module = "headwise.experiments.relevance.multihead"
-    monkeypatch.setattr(f"{module}._candidates", lambda *args: ["mixed", "good", "bad"])
-    monkeypatch.setattr(f"{module}.train_combinations", until_killed)
+    monkeypatch.setattr(f"{MODULE}._candidates", lambda *args: ["mixed", "good", "bad"])
+    monkeypatch.setattr(f"{MODULE}.train_combinations", until_killed)
     with pytest.raises(KeyboardInterrupt):
         reproduce("relevance/multihead", config, tmp_path / "run")
     trained.pop()
     figures = reproduce("relevance/multihead", config, tmp_path / "run")
     assert trained == [1, 1]  # one before, and the one that was left
     assert figures["one good head or more: share that fails"].mean == 1
-    assert len(Run.open(tmp_path / "run").names("combinations/*.json")) == 3
+    assert len(Run.open(tmp_path / "run").names("pool-000/combinations/*.json")) == 3
+
+
+def test_further_pools_share_no_seed_and_give_one_value_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(TINY, pools=2, trials=3, data_seeds=2, enough=0.0)
+    one, other = (Seeds.of(config, pool) for pool in (0, 1))
+    assert one == Seeds.of(replace(config, pools=1), 0)
+    assert other.data - one.data == 5 and other.start != one.start
+    assert other.heads - one.heads > config.rounds * config.candidates
+    monkeypatch.setattr(f"{MODULE}._candidates", lambda *args: ["good", "bad"])
+    streams: list[int] = []
+
+    def remembering(pool: Pool, members: Any, data: list[int], *args: Any, **options: Any) -> Any:
+        streams.extend(data)
+        return train_combinations(pool, members, data, *args, **options)
+
+    monkeypatch.setattr(f"{MODULE}.train_combinations", remembering)
+    figures = reproduce("relevance/multihead", config, tmp_path / "run")
+    assert sorted(set(streams)) == [3, 4, 8, 9] and len(streams) == 3 * 4
+    assert len(figures["bad heads only: share that fails"].values) == 2
+    run = Run.open(tmp_path / "run")
+    assert len(run.names("pool-000/combinations/*")) == len(run.names("pool-001/combinations/*"))
+
+
+def test_a_figure_of_several_pools_is_the_mean_of_each() -> None:
+    one, other = {"fails": [0.0, 1.0, 1.0, 0.0]}, {"fails": [0.0, 0.0, 1.0, 0.0]}
+    assert over_pools([one]) == one
+    assert over_pools([one, other]) == {"fails": [0.5, 0.25]}
 
 
 def test_too_few_good_heads_are_an_error_that_says_what_to_do(tmp_path: Path) -> None:

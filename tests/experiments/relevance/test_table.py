@@ -1,8 +1,15 @@
 """The measures of Table 1: what the paper's words say, from records made by hand."""
 
+import pytest
 import torch
 
-from headwise.experiments.relevance._table import gold_attention, lucky_floor, on_rows, table_row
+from headwise.experiments.relevance._table import (
+    gold_attention,
+    lucky_floor,
+    on_rows,
+    paired,
+    table_row,
+)
 from headwise.ops.relevance import expected_floor, packed, peak_positions, top_positions
 
 KEYS, ROWS, EVALUATIONS = 40, 300, 4
@@ -26,11 +33,11 @@ def _noise(generator, runs):
 def _records():
     """Normal runs look at position 7 from evaluation 2 on, uniform ones find it in evaluation 1."""
     generator = torch.Generator().manual_seed(0)
-    normal, uniform = _noise(generator, 3), _noise(generator, 2)
+    normal, uniform = _noise(generator, 3), _noise(generator, 3)
     normal[2:, ..., 7] = 2
     uniform[1, ..., 7] = 2
     accuracy = [[0.5] * 3, [0.6, 0.7, 0.8], [0.9] * 3, [0.9] * 3]
-    return _traces(normal, accuracy), _traces(uniform, [[0.5] * 2, [0.6] * 2, [0.7] * 2, [0.8] * 2])
+    return _traces(normal, accuracy), _traces(uniform, [[x] * 3 for x in (0.5, 0.6, 0.7, 0.8)])
 
 
 def test_a_row_says_when_and_how_well_relevance_foretells_attention():
@@ -44,6 +51,16 @@ def test_a_row_says_when_and_how_well_relevance_foretells_attention():
     assert row.best.tolist() == [0.9] * 3
     assert row.passes.tolist() == [0, 0, 0]  # nothing exceeds 1
     assert row.s.tolist() == [70, 70, 70]
+    assert not len(row.of_passing(row.s))
+
+
+def test_a_value_is_that_of_one_pair_of_runs():
+    normal, uniform = _records()
+    lost = {**uniform, "beta_top": uniform["beta_top"].clone()}
+    lost["beta_top"][:, 1] = 0  # the second uniform run ranks nothing highly
+    assert table_row(normal, lost).hr.tolist() == [1, 0, 1]
+    with pytest.raises(ValueError, match="train as many runs of each kind"):
+        paired(gold_attention(normal), uniform["beta_top"][:, :2])
 
 
 def test_s_is_the_first_update_above_and_accuracy_there_is_that_of_the_others():

@@ -11,7 +11,7 @@ from headwise.analysis.ibm import IbmModel1
 from headwise.data.parallel import parallel_batch
 from headwise.data.translation import Pair
 from headwise.data.vocabulary import EOS
-from headwise.ops.relevance import packed, peak_positions, top_positions
+from headwise.ops.relevance import holds, packed, peak_positions, top_positions
 
 CHUNK = 64  # pairs aligned together
 
@@ -75,3 +75,37 @@ def known_rows(both: Both, recorded: Mapping[str, Tensor]) -> Tensor:
             "a folder that was made with the same data."
         )
     return both.first.known
+
+
+def controls(aligned: Aligned, untrained: UInt8[Tensor, "R N P"]) -> dict[str, Tensor]:
+    """hr of IBM Model 1's peaks in orders of positions that know nothing of the words, (R,) each.
+
+    On known rows: in the output relevance of models before they are trained; in the end mark alone;
+    and in the places that its peaks are at most often, from the start or from the end, whichever
+    suits it better.
+
+    Args:
+        aligned: of IBM Model 1.
+        untrained: packed highly ranked positions of R models.
+    """
+    known = aligned.known
+    peak_N, length_N = aligned.peak[known], aligned.lengths[known]
+    from_end_N = length_N - 1 - peak_N
+    fixed = {
+        "the end mark": (from_end_N == 0).double().mean(),
+        "the most frequent places": torch.maximum(
+            _frequent(peak_N, length_N), _frequent(from_end_N, length_N)
+        ),
+    }
+    return {
+        "untrained beta": holds(untrained[:, known], peak_N).double().mean(-1),
+        **{name: share.expand(len(untrained)) for name, share in fixed.items()},
+    }
+
+
+def _frequent(place_N: Tensor, length_N: Tensor) -> Tensor:
+    """How often a place is among the most frequent ones, as many as a row has highly ranked."""
+    count_K = place_N.bincount(minlength=int(length_N.max()))
+    rank_K = count_K.argsort(descending=True, stable=True).argsort()
+    top_NK = top_positions(-rank_K.double().expand(len(place_N), -1), length_N)
+    return top_NK.gather(1, place_N[:, None]).double().mean()

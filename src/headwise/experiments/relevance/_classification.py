@@ -5,10 +5,10 @@ the run, where the records of their attention, output relevance and influence st
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from headwise.config import suggestion, to_json
 from headwise.data.batching import Ragged
 from headwise.data.glove import GloveVectors, read_glove
 from headwise.data.labelled import Labelled, LabelledTexts, read_labelled
+from headwise.experiments.relevance._peaks import Influenced, InfluencePeaks
 from headwise.experiments.relevance._stacks import (
     LOOKED_POSITIONS,
     chunks_by_length,
@@ -26,14 +27,12 @@ from headwise.experiments.relevance._stacks import (
 )
 from headwise.models.rnn import RnnClassifier, RnnClassifierConfig, Variant
 from headwise.models.rnn_stack import RnnClassifierStack
-from headwise.ops.relevance import peak_positions
 from headwise.recording.relevance import RelevanceCurves, schedule
 from headwise.recording.run import Run
-from headwise.recording.sen import Records
 from headwise.training.progress import progress_bar
 from headwise.training.stacked import STATE, shuffled_order, train_stack
 
-__all__ = ["SETS", "InfluencePeaks", "Trained", "Training", "trained_on"]
+__all__ = ["SETS", "Trained", "Training", "trained_on"]
 
 UPDATES = {  # appendix A.3
     "imdb": 2000,
@@ -42,8 +41,10 @@ UPDATES = {  # appendix A.3
     "sst": 2000,
     "amazon": 2500,
     "yelp": 2300,
+    "yelp_reviews": 2300,  # the paper's Yelp; at hand are sentences, the set before
 }
 SETS = tuple(UPDATES)
+AT_HAND = SETS[:-1]
 VARIANTS: tuple[Variant, ...] = ("normal", "uniform", "frozen")
 RECORDERS = ("test", "validation", "influence")
 WIDTHS = {"glove": 50, "random": 300}  # of embeddings
@@ -53,9 +54,9 @@ WIDTHS = {"glove": 50, "random": 300}  # of embeddings
 class Training:
     """Appendices A.2 and A.3."""
 
-    sets: tuple[str, ...] = SETS
+    sets: tuple[str, ...] = AT_HAND  # and yelp_reviews, of Yelp's own file
     seeds: int = 5  # normal, uniform and frozen models each
-    updates: int | None = None  # none: the paper's number for each set
+    updates: int | None = None  # 1 or more; none: the paper's number for each set
     batch: int = 32
     rate: float = 1e-3  # of Adam; the paper does not say
     embeddings: Literal["glove", "random"] = "glove"  # random is what the released code does
@@ -76,6 +77,10 @@ class Training:
                 raise ValueError(f"There is no set {name!r}. {suggestion(name, UPDATES)}")
         if self.seeds < 2:
             raise ValueError(f"Runs are compared with others, so seeds >= 2, got {self.seeds}.")
+        if self.updates is not None and self.updates < 1:
+            raise ValueError(
+                f"updates must be 1 or more, got {self.updates}; none means the paper's number."
+            )
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,17 @@ class Trained:
     seeds: int  # of each variant
     recorded: Mapping[str, Mapping[str, Tensor]]
 
+    def rise(self, variant: Variant, *, where: Variant) -> Tensor:
+        """How far beta of each run of a variant has risen at the most influential token, (E, S).
+
+        Args:
+            variant: whose output relevance.
+            where: whose influence, that of the run of this variant with the same number.
+        """
+        first = VARIANTS.index(where) * self.seeds
+        at_ESS = self.of(variant, "influence")["rise_at"][:, :, first : first + self.seeds]
+        return at_ESS.diagonal(dim1=1, dim2=2)
+
     def of(self, variant: Variant, recorder: str = "test") -> dict[str, Tensor]:
         """The records of the models of one variant."""
         first = VARIANTS.index(variant) * self.seeds
@@ -92,31 +108,6 @@ class Trained:
             name: value if value.dim() < 2 else value[:, first : first + self.seeds]
             for name, value in self.recorded[recorder].items()
         }
-
-
-@dataclass
-class InfluencePeaks:
-    """A recorder of the position of largest gradient influence in each text."""
-
-    read: Callable[[Any], Iterator[tuple[Tensor, Tensor]]]  # influence (S, N, K), lengths (N,)
-    at: Callable[[int], bool]
-    name: str = "influence"
-    _steps: list[int] = field(default_factory=list[int], init=False, repr=False)
-    _peaks: Records = field(default_factory=Records, init=False, repr=False)
-
-    def __call__(self, step: int, model: Any) -> None:
-        if self.at(step) and step not in self._steps[-1:]:
-            chunks = [peak_positions(xi_SNK, lengths) for xi_SNK, lengths in self.read(model)]
-            self._steps.append(step)
-            self._peaks.append(torch.cat(chunks, dim=-1).int().cpu())
-
-    def tensors(self) -> dict[str, Tensor]:
-        """`step` (E,) and `peak` (E, S, N)."""
-        return {"step": torch.tensor(self._steps), "peak": self._peaks.stacked()}
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on after what `tensors` gave earlier."""
-        self._steps, self._peaks = tensors["step"].tolist(), Records(tensors["peak"])
 
 
 def trained_on(name: str, config: Training, run: Run, *, trained: str = "") -> Trained:
@@ -144,9 +135,17 @@ def _settings_of(name: str, config: Training) -> Training:
     return replace(
         shared,
         sets=(name,),
-        updates=config.updates or UPDATES[name],
-        width=config.width or WIDTHS[config.embeddings],
+        updates=_updates(name, config),
+        width=_width(config),
     )
+
+
+def _updates(name: str, config: Training) -> int:
+    return UPDATES[name] if config.updates is None else config.updates
+
+
+def _width(config: Training) -> int:
+    return WIDTHS[config.embeddings] if config.width is None else config.width
 
 
 def _is_done(own: Run) -> bool:
@@ -183,6 +182,7 @@ def _finished(name: str, folder: Path, settings: Training) -> Run:
 
 def _train(settings: Training, own: Run) -> None:
     (name,), device = settings.sets, device_of(settings.device)
+    updates = _updates(name, settings)
     texts = read_labelled(
         name,
         longest=settings.longest,
@@ -192,11 +192,11 @@ def _train(settings: Training, own: Run) -> None:
     stack = _stack(texts, settings, device)
     at = schedule(settings.every, until=settings.until, then=settings.then)
     look = partial(looking_at_texts, device=device, seeds=stack.seeds)
-    with progress_bar(settings.updates or 0, label=name) as progress:
+    with progress_bar(updates, label=name) as progress:
         train_stack(
             stack,
             _batches(texts.train, settings, device),
-            steps=settings.updates or 0,
+            steps=updates,
             rate=settings.rate,
             recorders=[
                 RelevanceCurves(look(texts.test), at, name="test"),
@@ -211,7 +211,7 @@ def _train(settings: Training, own: Run) -> None:
 
 def _stack(texts: LabelledTexts, settings: Training, device: torch.device) -> RnnClassifierStack:
     """Models of every variant, each with a start of its own."""
-    width = settings.width or WIDTHS[settings.embeddings]
+    width = _width(settings)
     glove = read_glove(texts.vocabulary, width=width) if settings.embeddings == "glove" else None
 
     def make(variant: Variant) -> RnnClassifier:
@@ -266,19 +266,17 @@ def _batches(
 
 def _influencing(
     part: Labelled, *, device: torch.device, seeds: int
-) -> Callable[[RnnClassifierStack], Iterator[tuple[Tensor, Tensor]]]:
-    """Influence in the same rows, in the same order, as `looking_at_texts` looks at."""
+) -> Callable[[RnnClassifierStack], Iterator[Influenced]]:
+    """Influence and output relevance of the same rows as `looking_at_texts`, in the same order."""
     ragged = Ragged.of(part.texts, device=device)
     labels = torch.tensor(part.labels, device=device)
     # a gradient needs about twice the memory of a look
     chunks = chunks_by_length(ragged.sizes, LOOKED_POSITIONS // (2 * seeds))
 
-    def read(stack: RnnClassifierStack) -> Iterator[tuple[Tensor, Tensor]]:
+    def read(stack: RnnClassifierStack) -> Iterator[Influenced]:
         for chosen in chunks:
             padded = ragged.take(chosen)
-            yield (
-                stack.influence(padded.ids, padded.lengths, labels[chosen.to(device)]),
-                padded.lengths,
-            )
+            shown = padded.ids, padded.lengths, labels[chosen.to(device)]
+            yield Influenced(stack.influence(*shown), stack.look(*shown).beta, padded.lengths)
 
     return read

@@ -4,6 +4,7 @@ S models   H heads of each   P heads in a pool
 """
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +12,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from headwise.experiments.relevance._copying import Settings, model_config, release, train
+from headwise.experiments.relevance._copying import (
+    Settings,
+    at_step,
+    model_config,
+    release,
+    train,
+)
 from headwise.experiments.relevance._stacks import drawn
 from headwise.models.rnn import Heads, Seq2Seq, Seq2SeqConfig
 from headwise.models.rnn_stack import Seq2SeqStack
@@ -66,11 +73,26 @@ class Pool:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """One training of one combination."""
+
+    good: int  # heads of each kind
+    bad: int
+    fails: bool
+
+
+def fails(outcomes: Sequence[Outcome]) -> list[float]:
+    """Whether each fails, as a share has it."""
+    return [float(outcome.fails) for outcome in outcomes]
+
+
+@dataclass(frozen=True)
 class Trained:
     """How some combinations did."""
 
     accuracy: list[float]  # at the last update
     loss: float  # their mean there
+    seconds: float  # that training took
 
 
 def train_combinations(
@@ -84,9 +106,12 @@ def train_combinations(
 ) -> Trained:
     """Train combinations of one size on permutations, each on the data of its seed."""
     config = model_config(settings, heads=len(members[0]), sum_heads=sum_heads)
+    started = time.perf_counter()
     stack = pool.stack(config, members)
     curves = train(stack, "permutation", data_seeds, settings, updates=updates)
-    return Trained(curves["accuracy"][-1].tolist(), curves["loss"][-1].mean().item())
+    accuracy_S = at_step(curves, "accuracy", updates)
+    seconds = time.perf_counter() - started
+    return Trained(accuracy_S.tolist(), curves["loss"][-1].mean().item(), seconds)
 
 
 def chunks(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from headwise.data.sequence_tasks import Copying, CopyTask, copying
+from headwise.experiments.base import Estimate
 from headwise.experiments.relevance._stacks import drawn
 from headwise.models.rnn import Seq2Seq, Seq2SeqConfig
 from headwise.models.rnn_stack import Seq2SeqStack
@@ -62,6 +63,32 @@ class Settings(Protocol):
     def sequences(self) -> int:
         """Fresh sequences of an evaluation."""
         ...
+
+
+def check_cut(updates: int, every: int) -> None:
+    """Success is judged at an evaluation, so the last update must have one."""
+    if every < 1 or updates % every:
+        raise ValueError(
+            f"updates must be a multiple of every, as success is judged at the evaluation after "
+            f"the last one; got {updates} and {every}."
+        )
+
+
+def more_often(these: Sequence[float], those: Sequence[float]) -> float:
+    """The rule for all claims that a share is larger: 1 if the 95 % intervals do not meet, else 0.
+
+    The intervals are Wilson's; a share of a single trial shows nothing.
+
+    Args:
+        these: 0 or 1 a trial, of the share that is claimed to be larger.
+        those: of the other.
+
+    >>> more_often([1.0] * 6, [0.0] * 6), more_often([1.0] * 2, [0.0] * 2)
+    (1.0, 0.0)
+    """
+    if min(len(these), len(those)) < 2:
+        return 0.0
+    return float(Estimate.of(these).low > Estimate.of(those).high)
 
 
 def model_config(

@@ -9,10 +9,13 @@ from torch import Tensor, nn
 from headwise.data.batching import Ragged
 from headwise.data.labelled import Labelled
 from headwise.data.parallel import parallel_batch
+from headwise.models.rnn_sequence import RnnClassifierSequence
 from headwise.models.rnn_stack import RnnClassifierStack, Seq2SeqStack
 from headwise.ops.relevance import Looked
 
 Model = TypeVar("Model", bound=nn.Module)
+
+Classifiers = RnnClassifierStack | RnnClassifierSequence
 
 LOOKED_POSITIONS = 2**19  # seeds x positions held at once while looking
 
@@ -37,13 +40,13 @@ def drawn(make: Callable[[], Model], *, seed: int, device: torch.device) -> Mode
 
 def looking_at_texts(
     part: Labelled, *, device: torch.device, seeds: int
-) -> Callable[[RnnClassifierStack], Iterator[Looked]]:
+) -> Callable[[Classifiers], Iterator[Looked]]:
     """Look at labelled texts in chunks of similar length, shortest first."""
     ragged = Ragged.of(part.texts, device=device)
     labels = torch.tensor(part.labels, device=device)
     chunks = chunks_by_length(ragged.sizes, LOOKED_POSITIONS // seeds)
 
-    def read(stack: RnnClassifierStack) -> Iterator[Looked]:
+    def read(stack: Classifiers) -> Iterator[Looked]:
         for chosen in chunks:
             padded = ragged.take(chosen)
             yield stack.look(padded.ids, padded.lengths, labels[chosen.to(device)])

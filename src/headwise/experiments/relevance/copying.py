@@ -8,13 +8,15 @@ attention has nothing to follow, and training is stuck. The claims, and how each
 - "Over 20 random initializations, 11 succeed and 9 fail": share of runs with a token accuracy of
   0.9 or more at the cut, update 200;
 - with tokens drawn independently "all 20 runs succeed": the same share. *Permutations are harder*
-  if the 95 % intervals of both shares do not meet;
+  if the 95 % intervals of both shares do not meet, the rule for all claims of this kind here, in
+  `relevance/multihead` and in `relevance/rescue`;
 - beta is about 0: in the runs that fail, by how much beta is larger on the source position than on
   the mean position, early on (mean of the evaluations up to update 100);
 - it is learned where tokens are independent: a run that fails counts if, early on, its beta is
   largest on the right token less often than in every run on independent tokens;
-- attention stays uniform: evenness (entropy over that of uniform attention) at the cut in the runs
-  that fail.
+- attention stays uniform: evenness (entropy over that of uniform attention) in the runs that fail,
+  where it is least up to the cut. It was to be judged at the cut until a first run showed that it
+  falls and rises again.
 
 The commands:
 
@@ -35,10 +37,12 @@ Where ours goes beyond the paper or leaves a choice to be made:
    peak (by chance once in 41 for permutations, twice for independent tokens); "on the source" is
    given too.
 6. What was found: the split is as in the paper, and from independent tokens beta is learned at
-   once. But runs that fail are neither stuck nor uniform. Attention sharpens like that of the
-   others for 50 updates, then settles some six positions later, where the encoder still carries the token.
-   There beta is learned, and on the source it becomes negative. This second way is slower and
-   works: 94 % of the failing runs pass 0.9 by update 400.
+   once. But runs that fail are neither stuck nor uniform. For 30 updates their attention sharpens
+   as in those that succeed. Its evenness falls to a mean of 0.32 at update 60 and goes back up to
+   0.78 at the cut, where attention is largest six positions later than the source on average; the
+   encoder reads forwards and may carry the token there. On the source beta becomes smaller than on
+   the mean position. Accuracy rises all the while, only more slowly: 94 % of the failing runs pass
+   0.9 by update 400.
 """
 
 from dataclasses import dataclass
@@ -46,8 +50,15 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from headwise.data.sequence_tasks import CopyTask
-from headwise.experiments.base import Estimate, Expected, Experiment
-from headwise.experiments.relevance._copying import at_step, drawn_models, kept, train
+from headwise.experiments.base import Expected, Experiment
+from headwise.experiments.relevance._copying import (
+    at_step,
+    check_cut,
+    drawn_models,
+    kept,
+    more_often,
+    train,
+)
 from headwise.experiments.relevance._plots import draw_curve, panels, save
 from headwise.experiments.relevance._stacks import device_of
 from headwise.models.rnn_stack import Seq2SeqStack
@@ -76,6 +87,9 @@ class Config:
     seeds: int = 100  # runs of each task
     device: str = "auto"  # a GPU where there is one
 
+    def __post_init__(self) -> None:
+        check_cut(self.updates, self.every)
+
 
 EXPECTED = (
     Expected("permutation: runs that succeed", paper=0.55, where="Sec. 4.2", margin=0.1,
@@ -86,8 +100,8 @@ EXPECTED = (
              where="Sec. 4.2", margin=0.1, partly=0.5),
     Expected(f"{FAILS}: beta learned later than in every iid run", paper=1.0,
              where="Sec. 4.2", margin=0.05, partly=0.5),
-    Expected(f"{FAILS}: evenness of attention at the cut", paper=1.0,
-             where="Sec. 4.2", margin=0.1, partly=0.3),
+    Expected(f"{FAILS}: evenness of attention where it is least", paper=1.0,
+             where="Sec. 4.2", margin=0.05, partly=0.1),
 )  # fmt: skip
 
 Curves = dict[str, Tensor]  # by measure, (E, S)
@@ -110,8 +124,8 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     figures = {
         f"{task}: runs that succeed": x_S.double().tolist() for task, x_S in succeeds.items()
     }
-    low, high = (Estimate.of(figures[f"{task}: runs that succeed"]) for task in TASKS)
-    figures["permutations are harder"] = [float(low.high < high.low)]
+    hard, easy = (figures[f"{task}: runs that succeed"] for task in TASKS)
+    figures["permutations are harder"] = [more_often(easy, hard)]
     for name, group in groups.items():
         figures |= {
             f"{name}: {what}": x_S.tolist() for what, x_S in _figures(group, config).items()
@@ -156,8 +170,10 @@ def _figures(group: Curves, config: Config) -> dict[str, Tensor]:
         "advantage of the source in beta, early on": "beta_gap",
         "attention on the source, early on": "on",
     }
+    until = group["step"] <= config.updates
     return {
         **{what: at_step(group, name, config.updates) for what, name in at_cut.items()},
+        "evenness of attention where it is least": group["evenness"][until].amin(0),
         **{what: _early(group, name, config) for what, name in early.items()},
     }
 

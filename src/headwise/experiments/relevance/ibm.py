@@ -21,8 +21,10 @@ y), on the same target tokens of the validation part:
 
 1. Attention and alignment: acc and hr of alpha* with IBM 1 and IBM 10, one value a normal run.
 2. Uniform models: acc and hr of IBM 1 and IBM 10 with beta_unif at s', one value a uniform run,
-   beside hr(alpha*, beta_unif) at s' on the same rows. The claim "above the random baseline": hr of
-   IBM 1 with beta_unif is above what a random order has.
+   beside hr(alpha*, beta_unif) at s' on the same rows. The claim "above every control": hr of IBM 1
+   with beta_unif is above its hr with orders that know nothing of the words, namely the same run's
+   beta before its first update, the end mark alone, the places at which IBM 1 has its peaks most
+   often (counted from the start or from the end, whichever is better), and a random order.
 3. Through training: acc of IBM 1 and of IBM 10 with beta_hat of the early runs, above all on the
    rows where the peaks of the two differ, as all others cannot tell them apart. A run has *found*
    one of them at the first evaluation where its better agreement on these rows is half-way from
@@ -43,7 +45,6 @@ What was decided:
 4. Random baselines: the mean of 1 / length for acc, of ceil(length / 20) / length for hr.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -65,7 +66,8 @@ from headwise.data.translation import TranslationData
 from headwise.data.vocabulary import EOS
 from headwise.experiments.base import Expected, Experiment
 from headwise.experiments.relevance import _translation as translation
-from headwise.experiments.relevance._alignment import Both, align, known_rows
+from headwise.experiments.relevance._alignment import Both, align, controls, known_rows
+from headwise.experiments.relevance._figures import listed
 from headwise.experiments.relevance._plots import ALPHA, BETA, OTHER, draw_curve, panels, save
 from headwise.experiments.relevance._stacks import device_of
 from headwise.experiments.relevance._table import gold_attention
@@ -97,8 +99,8 @@ class Config:
 
 
 EXPECTED = (
-    Expected("multi30k: IBM 1 in beta_unif above the random baseline", 1.0, "Section 3.3, argued"),
-    Expected("iwslt14: IBM 1 in beta_unif above the random baseline", 1.0, "Section 3.3, argued"),
+    Expected("multi30k: IBM 1 in beta_unif above every control", 1.0, "Section 3.3, argued"),
+    Expected("iwslt14: IBM 1 in beta_unif above every control", 1.0, "Section 3.3, argued"),
     Expected("early: first nearer to IBM 1", 1.0, "Section 3.3, argued", margin=0.05, partly=0.3),
 )
 
@@ -117,7 +119,7 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
         found = _compare(both, normal, uniform, config)
         for model, iterations in zip(models, (config.first, config.later), strict=True):
             found[f"perplexity of IBM {iterations}"] = model.perplexity[-1:]
-        figures |= _listed(name, found)
+        figures |= listed(found, part=name)
         shown = {**normal, "beta_peak": uniform["beta_peak"]}
         _draw(axes[row], both, shown, name, config)
         if row == 0:
@@ -181,12 +183,15 @@ def _compare(both: Both, normal: Curves, uniform: Curves, config: Config) -> dic
     for aligned, number in zip(both, (config.first, config.later), strict=True):
         peak_1N, ibm = aligned.peak[None], f"IBM {number}"
         in_beta_R = agreement(peak_1N, top_RNP[None], rows=rows_N)[0, 0]
+        blind = controls(aligned, uniform["beta_top"][0])
+        most_R = torch.stack(list(blind.values())).amax(0).clamp(min=chance)
         found |= {
             f"acc(alpha*, {ibm})": agreement(gold_SN, peak_1N[None], rows=rows_N)[0, :, 0],
             f"hr(alpha*, {ibm})": agreement(gold_SN, aligned.top[None, None], rows=rows_N)[0, :, 0],
             f"acc({ibm}, beta_unif at s')": agreement(peak_1N, peak_RN[None], rows=rows_N)[0, 0],
             f"hr({ibm}, beta_unif at s')": in_beta_R,
-            f"{ibm} in beta_unif above the random baseline": in_beta_R > chance,
+            **{f"hr({ibm}, {control})": value_R for control, value_R in blind.items()},
+            f"{ibm} in beta_unif above every control": in_beta_R > most_R,
         }
         if differing_N.any():
             shown = {"alpha*": gold_SN, "beta_unif at s'": peak_RN}
@@ -218,7 +223,7 @@ def _early(both: Both, recorded: Curves, run: Run, config: Config) -> dict[str, 
             )
             chance = float((1 / both.first.lengths[rows_N].double()).mean())
             found = nearer(recorded["step"], first_ER, later_ER, config, chance=chance)
-            figures |= _listed(part, found)
+            figures |= listed(found, part=part)
     return figures
 
 
@@ -248,12 +253,6 @@ def nearer(
         f"differing rows: acc({first}, beta_hat) at the end": first_ER[-1],
         f"differing rows: acc({later}, beta_hat) at the end": later_ER[-1],
     }
-
-
-def _listed(part: str, figures: Mapping[str, Tensor]) -> dict[str, list[float]]:
-    """As numbers; figures that no run has are left out."""
-    kept = {name: values.double().cpu().tolist() for name, values in figures.items()}
-    return {f"{part}: {name}": values for name, values in kept.items() if values}
 
 
 def _draw(row: list[Axes], both: Both, peaks: Curves, title: str, config: Config) -> None:

@@ -9,7 +9,9 @@ start and the same data, are trained with other attention, in training and in ev
   always 1, so that scores have no gradient and stay as they were drawn;
 - *sparsemax* and *entmax-1.5*: weights that can be zero, with a gradient to the scores;
 - *2 heads* and *4 heads* of softmax: the run's own head and others, summed (Eq. 9). The paper says
-  that several heads make learning more robust (Section 4.2); judged by whether more runs succeed.
+  that several heads make learning more robust (Section 4.2): they *succeed more often than one* if
+  the 95 % intervals of both shares of runs do not meet, as in `relevance/copying`. Up to a first
+  run any larger share was to be enough.
 
 For each: the share of the runs that fail with softmax that now succeed (*rescued*), of those that
 succeed with softmax that now fail (*lost*), and of all that succeed. Guided attention is not among
@@ -27,9 +29,12 @@ What was chosen:
 3. Rounding alone could make a run fail or succeed that is near the line: softmax is therefore
    trained a second time on the same runs with other data (*softmax, other data*), and its rescued
    and lost shares are what luck with data gives.
-4. What was found: whether a run fails is settled by its start, as other data change 4 of 100 runs.
-   Sparse attention rescues some: the fewer positions, the more (top-2 43 %, top-16 19 %), at the
-   price of a few that are lost. Heads do far more: two rescue 54 %, four all.
+4. What was found: whether a run fails is mostly settled by its start, as other data change 4 of
+   100 runs; in `relevance/multihead`, though, where all models share one start but for the head, a
+   fifth of the heads succeed on some of three streams of data and fail on others. Sparse attention
+   rescues some: the fewer positions, down to two, the more (top-2 43 %, top-16 19 %), at the price
+   of a few that are lost. Two heads rescue 54 %, which is not surely more than top-2 does; four
+   heads rescue all.
 """
 
 from collections.abc import Sequence
@@ -44,9 +49,11 @@ from headwise.experiments.base import Estimate, Expected, Experiment
 from headwise.experiments.relevance._copying import (
     Settings,
     at_step,
+    check_cut,
     drawn_models,
     kept,
     model_config,
+    more_often,
     train,
 )
 from headwise.experiments.relevance._plots import panels, save
@@ -81,6 +88,9 @@ class Config:
     heads: tuple[int, ...] = (2, 4)  # of the runs with several
     seeds: int = 100  # runs
     device: str = "auto"  # a GPU where there is one
+
+    def __post_init__(self) -> None:
+        check_cut(self.updates, self.every)
 
 
 EXPECTED = tuple(
@@ -117,8 +127,8 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
         if name != SOFTMAX:
             figures |= _changes(name, base_S, good_S)
     for heads in config.heads:
-        more = succeeds[f"{heads} heads"].sum() > base_S.sum()
-        figures[f"{heads} heads succeed more often than one"] = [float(more)]
+        several, one = (figures[f"{x}: runs that succeed"] for x in (f"{heads} heads", SOFTMAX))
+        figures[f"{heads} heads succeed more often than one"] = [more_often(several, one)]
     _draw(figures, [arm.name for arm in arms], run)
     return figures
 
