@@ -21,6 +21,7 @@ from headwise.ops import (
     sparsemax_attention,
     topk_attention,
 )
+from headwise.ops.guidance import FIRST, NEXT, PREVIOUS, Pattern, guidance_rows, guided_heads
 
 OPS = {
     "softmax": softmax_attention,
@@ -62,7 +63,14 @@ def output(attended: Attended) -> None:
     attended.out.sum().backward()
 
 
-USES = {use.__name__: use for use in (statistics, gradients, output)}
+def guidance(attended: Attended) -> None:
+    """The guidance loss of half the heads, and its gradient."""
+    guided = guided_heads({0: NEXT, 1: PREVIOUS, 2: FIRST, 3: Pattern(key_set=0)}, num_heads=8)
+    key_sets = torch.arange(attended.scores.shape[3])[None, None] % 5 == 0
+    guidance_rows(attended.scores, guided, key_sets=key_sets, impl="torch").loss.sum().backward()
+
+
+USES = {use.__name__: use for use in (statistics, gradients, output, guidance)}
 
 
 def main(op: str, length: int, use: str) -> None:

@@ -3,15 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from headwise.ops._impl import choose
 from headwise.ops.blocks import Block, Compute, in_blocks
 from headwise.ops.checks import check_chosen_keys, check_whole_number
-from headwise.ops.rows import Weigh
+from headwise.ops.row_sweep import sweep_obstacle, swept_by_triton
+from headwise.ops.rows import Weigh, softmax_rows
 from headwise.ops.scores import Scores
 from headwise.ops.statistics import Rows, mass_at, mass_on, row_statistics
 
@@ -38,6 +40,7 @@ class Attended:
     parameters: tuple[
         Tensor, ...
     ] = ()  # the op's own tensors: weights = weigh(scores, *parameters)
+    statistics_impl: Literal["auto", "torch", "triton"] = "torch"  # blocks, or one fused sweep
     _read: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False)
 
     @property
@@ -89,10 +92,14 @@ class Attended:
         if keys is not None:
             check_chosen_keys(keys, self.scores.shape)
             keys = keys[:, None, None] if keys.dim() == 2 else keys
+            if self._is_fused(keys):
+                return self._fused_mass(keys=keys)
             keys = keys.expand(torch.broadcast_shapes(keys.shape, self.scores.shape[3:]))
             return self._in_parts(partial(mass_on, weigh=self.weigh, keys=keys))[0]
         assert offset is not None
         check_whole_number("offset", offset)
+        if self._is_fused():
+            return self._fused_mass(offset=offset)
         return self._in_parts(partial(mass_at, weigh=self.weigh, offset=offset))[0]
 
     def sweep(self, reduce: Reduce) -> tuple[Shaped[Tensor, "B H Q"], ...]:
@@ -115,8 +122,24 @@ class Attended:
 
     @property
     def _rows(self) -> Rows:
-        compute = partial(row_statistics, weigh=self.weigh)
-        return self._once("rows", lambda: Rows(*self._in_parts(compute)))
+        return self._once("rows", self._compute_rows)
+
+    def _compute_rows(self) -> Rows:
+        if self._is_fused():
+            swept = swept_by_triton(self.scores, offset=None, keys=None, statistics=True)
+            return Rows(*swept[:5])
+        return Rows(*self._in_parts(partial(row_statistics, weigh=self.weigh)))
+
+    def _is_fused(self, keys: Tensor | None = None) -> bool:
+        """Whether a kernel sweeps the rows."""
+        obstacle = "it knows softmax weights only"
+        if self.weigh is softmax_rows:
+            obstacle = sweep_obstacle(self.scores, keys, self.statistics_impl)
+        return choose(self.statistics_impl, triton_obstacle=obstacle) == "triton"
+
+    def _fused_mass(self, *, offset: int | None = None, keys: Tensor | None = None) -> Tensor:
+        swept = swept_by_triton(self.scores, offset=offset, keys=keys, statistics=False)
+        return swept[5] if keys is None else swept[6]
 
     def _in_parts(self, compute: Compute) -> tuple[Tensor, ...]:
         parts = list(self.scores.parts())

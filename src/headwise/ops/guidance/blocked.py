@@ -1,0 +1,97 @@
+"""The guidance loss in O(n) memory: blocks of queries, and targets that are never built.
+
+With H a row's weights, on M aimed keys of which it sees m, and s = 1/m or 1 the target there:
+
+    sum (H - P)^2 = sum H^2 - 2 s H(M) + s^2 m      if m > 0
+                  = sum H^2 - 1 / (keys it sees)     if m = 0 and the target is uniform
+                  = sum H^2                          if m = 0 and the target is zero
+"""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from headwise.ops.blocks import Block, in_blocks
+from headwise.ops.rows import softmax_rows
+from headwise.ops.scores import Scores
+
+
+def guidance_rows(scores: Scores, plan: Tensor, key_sets: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Each row's squared distance from its target, and how many keys it sees.
+
+    The call's heads are the guided ones, a row of the plan each.
+    """
+    compute = partial(_block_rows, plan_N6=plan.long(), key_sets_CBK=key_sets)
+    loss_BNQ, seen_BNQ = in_blocks(compute, scores, list(scores.parts()))
+    return loss_BNQ, seen_BNQ
+
+
+def guided_only(scores: Scores, head_N: Tensor) -> Scores:
+    """The same call with these heads only, each with keys of its own."""
+    group = scores.shape[1] // scores.k.shape[1]
+    mask, bias = (
+        x if x is None or x.dim() < 3 or x.shape[-3] == 1 else x.index_select(-3, head_N)
+        for x in (scores.mask, scores.bias)
+    )
+    q, k = scores.q.index_select(1, head_N), scores.k.index_select(1, head_N // group)
+    return replace(scores, q=q, k=k, mask=mask, bias=bias, first=scores.first_position)
+
+
+def _block_rows(
+    block: Block, *, plan_N6: Tensor, key_sets_CBK: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    scores = block.scores.up_to(block.scores.reach())
+    scores_BNQK = scores.rows()
+    weights_BNQK = softmax_rows(scores_BNQK)
+    everything = scores.bias is None and scores.visible() is None
+    visible_BNQK = None if everything else scores_BNQK.detach() > -math.inf
+    _, slope, place, key_set, normalised, uniform = plan_N6[block.part.heads, :, None].unbind(1)
+    place_NQ = slope * scores.query_position()[:, 0] + place
+    hit_BNQ, found_BNQ = _at(weights_BNQK, visible_BNQK, place_NQ)
+    if key_sets_CBK is not None:
+        member_BNK = key_sets_CBK[key_set.clamp(min=0)[:, 0], block.part.batch].transpose(0, 1)
+        member_BNK = member_BNK[..., : scores.shape[3]] & (key_set >= 0)
+        on_BNQ, among_BNQ = _among(weights_BNQK, visible_BNQK, member_BNK)
+        hit_BNQ, found_BNQ = hit_BNQ + on_BNQ, found_BNQ + among_BNQ
+    seen_BNQ = _seen(scores_BNQK, visible_BNQK)
+    share_BNQ = torch.where(normalised > 0, 1 / found_BNQ.clamp(min=1), 1.0) * (found_BNQ > 0)
+    edge_BNQ = (found_BNQ == 0) & (seen_BNQ > 0) & (uniform > 0)
+    squares_BNQ = torch.linalg.vector_norm(weights_BNQK, dim=-1).square()
+    known_BNQ = share_BNQ.square() * found_BNQ - edge_BNQ / seen_BNQ.clamp(min=1)
+    loss_BNQ = squares_BNQ - 2 * share_BNQ * hit_BNQ + known_BNQ
+    return loss_BNQ.to(weights_BNQK.dtype), seen_BNQ
+
+
+def _at(
+    weights_BNQK: Tensor, visible_BNQK: Tensor | None, place_NQ: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Weight on the one key at each query's place, and whether it is there and seen."""
+    n_keys = weights_BNQK.shape[-1]
+    there_NQ = (place_NQ >= 0) & (place_NQ < n_keys)
+    index_BNQ1 = place_NQ.clamp(0, n_keys - 1)[..., None].expand(*weights_BNQK.shape[:3], 1)
+    hit_BNQ = weights_BNQK.gather(-1, index_BNQ1)[..., 0].masked_fill(~there_NQ, 0)
+    found_BNQ = there_NQ.expand(hit_BNQ.shape)
+    if visible_BNQK is not None:
+        found_BNQ = found_BNQ & visible_BNQK.gather(-1, index_BNQ1)[..., 0]
+    return hit_BNQ, found_BNQ.long()
+
+
+def _among(
+    weights_BNQK: Tensor, visible_BNQK: Tensor | None, member_BNK: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Weight on a set of keys, and how many of them each query sees."""
+    member_BNK1 = member_BNK[..., None].to(weights_BNQK.dtype)
+    on_BNQ = (weights_BNQK @ member_BNK1)[..., 0]
+    if visible_BNQK is None:
+        return on_BNQ, member_BNK.sum(dim=-1)[..., None].expand(on_BNQ.shape)
+    return on_BNQ, (visible_BNQK & member_BNK[:, :, None]).sum(dim=-1)
+
+
+def _seen(scores_BNQK: Tensor, visible_BNQK: Tensor | None) -> Tensor:
+    if visible_BNQK is None:
+        shape, n_keys = scores_BNQK.shape[:3], scores_BNQK.shape[3]
+        return torch.full(shape, n_keys, device=scores_BNQK.device)
+    return visible_BNQK.sum(dim=-1)

@@ -1,0 +1,202 @@
+# Arguments of kernels have no types that a type checker would know.
+# pyright: basic
+"""The guidance loss of each row in one sweep over the keys, and its gradient in one more each way.
+
+With H a row's weights, m the aimed keys it sees and s their target:
+
+    loss = sum H^2 - 2 s H(M) + s^2 m  (or, where m = 0, sum H^2 - 1 / keys seen or sum H^2)
+    dS = H (2 H - 2 s [j in M] - 2 (sum H^2 - s H(M)))
+
+Only the heads of the plan have programs. The forward pass leaves the terms of the gradient.
+"""
+
+from typing import Any, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from headwise.ops.row_sweep.aiming import (
+    HIDDEN,
+    LOG2_E,
+    SIZES,
+    Aims,
+    aim,
+    call_of,
+    end_of_keys,
+    hidden,
+    in_set,
+    is_seen,
+    placed,
+    settings,
+)
+from headwise.ops.row_sweep.gradient import Terms, score_gradients
+from headwise.ops.scores import Scores
+from headwise.ops.tiles import Call, load_rows
+
+ROWS_OF_RESULT = ("loss", "seen", "lse", "plain", "square", "share")
+
+
+def guidance_rows(
+    scores: Scores, plan: Tensor, numbers: Tensor, key_sets: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Each guided row's squared distance from its target, and how many keys it sees."""
+    scale, first = float(scores.multiplier), scores.first_position
+    q, k, mask, lengths = scores.q, scores.k, scores.mask, scores.lengths
+    loss_BNQ, seen_BNQ, *_ = _guidance_op(
+        q, k, mask, lengths, key_sets, plan, numbers, scale, first, scores.causal
+    )
+    return loss_BNQ, seen_BNQ
+
+
+@torch.library.custom_op("headwise::guidance_rows", mutates_args=())
+def _guidance_op(
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+    key_sets: Tensor | None,
+    plan: Tensor,
+    numbers: Tensor,
+    scale: float,
+    first: int,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    call = call_of(q, k, mask, lengths, scale, first, causal)
+    results = _new_rows(q, plan)
+    _launch(call, Aims(plan, numbers, key_sets=key_sets), results)
+    return results  # pyright: ignore[reportReturnType]
+
+
+@_guidance_op.register_fake
+def _(q, k, mask, lengths, key_sets, plan, numbers, scale, first, causal):
+    return _new_rows(q, plan)
+
+
+def _new_rows(q: Tensor, plan: Tensor) -> tuple[Tensor, ...]:
+    shape = (q.shape[0], plan.shape[0], q.shape[2])
+    return tuple(q.new_empty(shape, dtype=torch.float32) for _ in ROWS_OF_RESULT)
+
+
+def _launch(call: Call, aims: Aims, results: tuple[Tensor, ...]) -> None:
+    given = settings(call, "forward")
+    batch, heads, n_queries, _ = call.q.shape
+    n_blocks = triton.cdiv(n_queries, given["ROWS"])
+    asked = aims.arguments(heads)
+    arguments = call.arguments() | {"scale": call.scale * LOG2_E}
+    if batch * n_blocks == 0:
+        return
+    with torch.cuda.device_of(call.q):
+        _forward_kernel[(batch * asked["n_heads"] * n_blocks,)](
+            **arguments,
+            **asked,
+            **dict(zip(ROWS_OF_RESULT, results, strict=True)),
+            **given,
+            n_blocks=n_blocks,
+        )
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(*inputs[:7], *output[2:])
+    ctx.rest = inputs[7:]
+
+
+def _backward(ctx: Any, gain: Tensor | None, *unused: Tensor | None) -> tuple[Tensor | None, ...]:
+    if gain is None:
+        return (None,) * 10
+    q, k, mask, lengths, key_sets, plan, numbers, lse, plain, square, share = ctx.saved_tensors
+    aims = Aims(plan, numbers, key_sets=key_sets)
+    terms = Terms(lse=lse, plain=plain, square=square, at=share, on=share, gain=gain)
+    scale, first, causal = ctx.rest
+    dq, dk = score_gradients(q, k, mask, lengths, scale, first, causal, aims, terms)
+    return dq, dk, *(None,) * 8
+
+
+torch.library.register_autograd("headwise::guidance_rows", _backward, setup_context=_keep)
+
+
+@triton.jit(do_not_specialize=SIZES)
+@no_type_check
+def _forward_kernel(
+    q, k, lengths, mask, scale, first, heads, groups, n_queries, n_keys, n_blocks,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, mask_batch, mask_head, mask_row, mask_key,
+    plan, offset, n_heads, key_sets, set_number, set_batch, set_key,
+    loss, seen, lse, plain, square, share,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    block, batch, number = placed(n_blocks, n_heads)
+    head, slope, spot, key_set = aim(plan, number, offset)
+    group = head // (heads // groups)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    target = slope * (rows + first) + spot
+    nearest = slope * (block * ROWS + first) + spot
+    farthest = nearest + slope * (ROWS - 1)
+    length = tl.load(lengths + batch)
+    q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
+    k_start = k + batch * k_batch + group * k_head
+    mask_start = mask + batch * mask_batch + head * mask_head
+
+    top = tl.full([ROWS], HIDDEN, tl.float32)
+    total = tl.full([ROWS], 0.0, tl.float32)
+    squares = tl.full([ROWS], 0.0, tl.float32)
+    hit = tl.full([ROWS], 0.0, tl.float32)
+    found = is_seen(
+        target, rows, length, n_queries, first, mask_start, mask_row, mask_key, CAUSAL, MASKED
+    ).to(tl.float32)
+    count = tl.full([ROWS], 0.0, tl.float32)
+    clear = end_of_keys(length, block * ROWS, first, CAUSAL)  # all rows see the keys before it
+    for start in range(0, end_of_keys(length, block * ROWS + ROWS - 1, first, CAUSAL), KEYS):
+        keys = start + tl.arange(0, KEYS)
+        k_KD = load_rows(k_start, keys, k_row, n_keys, WIDTH, PADDED)
+        s_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
+        s_QK = hidden(
+            s_QK, rows[:, None], keys[None, :], length, n_queries, first,
+            mask_start, mask_row, mask_key, start + KEYS > clear, CAUSAL, MASKED,
+        )  # fmt: skip
+        grown = tl.maximum(top, tl.max(s_QK, axis=1))
+        grown_or_0 = tl.where(grown == HIDDEN, 0.0, grown)
+        shrink = tl.exp2(top - grown_or_0)
+        e_QK = tl.exp2(s_QK - grown_or_0[:, None])
+        total = total * shrink + tl.sum(e_QK, axis=1)
+        squares = squares * shrink * shrink + tl.sum(e_QK * e_QK, axis=1)
+        hit = hit * shrink
+        if (farthest >= start) & (nearest < start + KEYS):
+            hit += tl.sum(tl.where(keys[None, :] == target[:, None], e_QK, 0.0), axis=1)
+        if key_sets is not None:
+            set_start = key_sets + key_set * set_number + batch * set_batch
+            member_K = in_set(set_start, keys, key_set, length, set_key)
+            hit += tl.sum(e_QK * member_K[None, :], axis=1)
+            found += tl.sum(tl.where(s_QK > HIDDEN, member_K[None, :], 0.0), axis=1)
+        if MASKED:
+            count += tl.sum(tl.where(s_QK > HIDDEN, 1.0, 0.0), axis=1)
+        top = grown
+
+    if not MASKED:
+        last = tl.full([ROWS], 0, tl.int32) + length
+        if CAUSAL:
+            last = tl.minimum(last, rows + first + 1)
+        count = tl.maximum(last, 0).to(tl.float32)
+    normalised = tl.load(plan + number * 6 + 4)
+    uniform = tl.load(plan + number * 6 + 5)
+    inverse = tl.where(total > 0.0, 1.0 / tl.where(total > 0.0, total, 1.0), 0.0)
+    evenly = tl.where(normalised != 0, 1.0 / tl.maximum(found, 1.0), 1.0)
+    evenly = tl.where(found > 0.0, evenly, 0.0)
+    edge = tl.where((found == 0.0) & (count > 0.0) & (uniform != 0), 1.0, 0.0)
+    squares = squares * inverse * inverse
+    reached = evenly * hit * inverse
+    known = evenly * evenly * found - edge / tl.maximum(count, 1.0)
+
+    inside = rows < n_queries
+    at = (batch * n_heads + number) * n_queries + rows
+    some = tl.where(total > 0.0, total, 1.0)
+    log_total = tl.where(total > 0.0, top + tl.log2(some), float("-inf"))
+    tl.store(loss + at, squares - 2.0 * reached + known, mask=inside)
+    tl.store(seen + at, count, mask=inside)
+    tl.store(lse + at, log_total, mask=inside)
+    tl.store(plain + at, -2.0 * (squares - reached), mask=inside)
+    tl.store(square + at, tl.full([ROWS], 2.0, tl.float32), mask=inside)
+    tl.store(share + at, -2.0 * evenly, mask=inside)

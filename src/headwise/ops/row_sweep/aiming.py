@@ -1,0 +1,196 @@
+# Arguments of kernels have no types that a type checker would know.
+# pyright: basic
+"""What the sweeping kernels share: which keys a head is asked about, and how large tiles are.
+
+A head may be asked about one key a query, the one at slope * position + place (a slope of 1 is an
+offset, a slope of 0 a column), and about a set of keys. Either every head is asked the same, or a
+plan lists some heads, a row of FIELDS integers each, and only those are computed.
+"""
+
+from typing import Any, NamedTuple, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from headwise.ops.scores import Scores
+from headwise.ops.tiles import Call
+
+LOG2_E = 1.4426950408889634  # kernels work with powers of two, which the device computes directly
+# The score of a key that may not be attended: its weight is 0, and 0 times its log is 0, not NaN.
+HIDDEN = tl.constexpr(-1e38)
+FAR = 2**30  # an offset that leads to no key
+# Sizes that would only make more compiled variants of a kernel if it were compiled for them.
+SIZES = ["first", "heads", "groups", "n_queries", "n_keys", "n_blocks", "offset", "n_heads"]
+SIZES += ["set_number", "set_batch", "set_key"]
+FIELDS = ("head", "slope", "place", "key set", "normalised", "uniform")  # columns of a plan
+
+
+class Tiles(NamedTuple):
+    """Queries and keys of a tile, and how it is computed."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+# By pass; and by the bytes of a number of q and k, and their width padded to a power of two.
+TILES: dict[str, dict[tuple[int, int], Tiles]] = {
+    "forward": {
+        (2, 64): Tiles(128, 64, 8, 3),
+        (2, 128): Tiles(128, 64, 8, 3),
+        (4, 128): Tiles(32, 32, 4, 1),
+    },
+    "queries": {
+        (2, 64): Tiles(128, 64, 8, 3),
+        (2, 128): Tiles(64, 64, 4, 2),
+        (4, 128): Tiles(32, 32, 4, 1),
+    },
+    "keys": {
+        (2, 64): Tiles(64, 128, 8, 2),
+        (2, 128): Tiles(32, 64, 4, 2),
+        (4, 128): Tiles(32, 32, 4, 1),
+    },
+}
+
+
+class Aims(NamedTuple):
+    """Which heads are asked, and about which keys."""
+
+    plan: Tensor | None = None  # (N, FIELDS) int32; None: every head, about the offset and its set
+    numbers: Tensor | None = None  # (H,) int32: a head's row in the plan, or -1
+    offset: int = FAR
+    key_sets: Tensor | None = None  # (C, B, K) boolean; without a plan C is 1 or H
+
+    def arguments(self, heads: int) -> dict[str, Any]:
+        """For a kernel with parameters of these names."""
+        sets = self.key_sets
+        strides = (0, 0, 0) if sets is None else sets.stride()
+        shared = sets is not None and self.plan is None and sets.shape[0] == 1
+        return {
+            "plan": self.plan,
+            "offset": self.offset,
+            "n_heads": heads if self.plan is None else self.plan.shape[0],
+            "key_sets": None if sets is None else sets.view(torch.uint8),
+            "set_number": 0 if shared else strides[0],
+            "set_batch": strides[1],
+            "set_key": strides[2],
+        }
+
+
+def settings(call: Call, which: str) -> dict[str, Any]:
+    """Tile sizes and the like of one pass, as arguments of its kernel."""
+    padded = max(16, triton.next_power_of_2(call.q.shape[3]))
+    sizes = TILES[which]
+    wanted = call.q.element_size(), padded
+    tiles = sizes[min((size for size in sizes if size >= wanted), default=max(sizes))]
+    return {
+        "PADDED": padded,
+        "ROWS": tiles.rows,
+        "KEYS": tiles.keys,
+        "num_warps": tiles.warps,
+        "num_stages": tiles.stages,
+    }
+
+
+def call_of(
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+    scale: float,
+    first: int,
+    causal: bool,
+) -> Call:
+    """The call again, from the arguments a custom op can have."""
+    return Call.of(Scores(q, k, mask, None, causal, lengths, scale, first=first))
+
+
+@triton.jit
+@no_type_check
+def placed(n_blocks, n_heads):
+    """Block, batch item and number of a head, of this program."""
+    program = tl.program_id(0)
+    above = program // n_blocks
+    return program % n_blocks, (above // n_heads).to(tl.int64), above % n_heads
+
+
+@triton.jit
+@no_type_check
+def aim(plan, number, offset):
+    """Head, slope, place and key set of the head of this number; key set -1 is none."""
+    if plan is None:
+        head = number
+        slope = number * 0 + 1
+        spot = number * 0 + offset
+        key_set = number
+    else:
+        head = tl.load(plan + number * 6)
+        slope = tl.load(plan + number * 6 + 1)
+        spot = tl.load(plan + number * 6 + 2)
+        key_set = tl.load(plan + number * 6 + 3)
+    return head.to(tl.int64), slope, spot, key_set.to(tl.int64)
+
+
+@triton.jit
+@no_type_check
+def end_of_keys(length, last_row, first, CAUSAL: tl.constexpr):
+    """One past the last key that rows up to the last may see."""
+    end = length
+    if CAUSAL:
+        end = tl.minimum(length, last_row + first + 1)
+    return end
+
+
+@triton.jit
+@no_type_check
+def in_set(start, keys, key_set, length, set_key):
+    """1.0 where a key belongs to the set that starts there, else 0.0; none for set -1."""
+    at = start + keys.to(tl.int64) * set_key
+    member = tl.load(at, mask=(keys < length) & (key_set >= 0), other=0)
+    return (member != 0).to(tl.float32)
+
+
+@triton.jit
+@no_type_check
+def hidden(
+    s, rows, keys, length, n_queries, first, mask, mask_row, mask_key,
+    ragged, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """A tile of scores, HIDDEN where a key may not be attended; either axis may be the keys.
+
+    Looking at every score takes as long as its exponential: it is done where the tile is `ragged`,
+    that is, where it reaches beyond the length or over the diagonal.
+    """
+    if MASKED:
+        seen = (keys < length) & (rows < n_queries)
+        if CAUSAL:
+            seen = seen & (keys <= rows + first)
+        at = mask + rows.to(tl.int64) * mask_row + keys.to(tl.int64) * mask_key
+        seen = seen & (tl.load(at, mask=seen, other=0) != 0)
+        s = tl.where(seen, s, HIDDEN)
+    else:
+        if ragged:
+            end = length
+            if CAUSAL:
+                end = tl.minimum(length, rows + first + 1)
+            s = tl.where(keys < end, s, HIDDEN)
+    return s
+
+
+@triton.jit
+@no_type_check
+def is_seen(
+    target, rows, length, n_queries, first, mask, mask_row, mask_key,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Whether each query may attend to the one key it is asked about."""
+    seen = (target >= 0) & (target < length) & (rows < n_queries)
+    if CAUSAL:
+        seen = seen & (target <= rows + first)
+    if MASKED:
+        at = mask + rows.to(tl.int64) * mask_row + target.to(tl.int64) * mask_key
+        seen = seen & (tl.load(at, mask=seen, other=0) != 0)
+    return seen

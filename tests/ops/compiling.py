@@ -1,0 +1,44 @@
+"""Row statistics and the guidance loss in one compiled graph, on Triton's interpreter.
+
+    python tests/ops/compiling.py
+
+Runs in a process of its own, as what checks shapes in tests cannot be compiled.
+"""
+
+import os
+
+import torch
+from torch import Tensor
+
+os.environ["TRITON_INTERPRET"] = "1"  # before Triton is first imported
+
+from headwise.ops.guidance import NEXT, guidance_loss, guided_heads
+from headwise.ops.row_sweep import row_sweep
+from headwise.ops.scores import Scores
+
+LENGTHS = torch.tensor([7, 4])
+GUIDED = guided_heads({1: NEXT}, num_heads=2)
+
+
+def statistics(q: Tensor, k: Tensor) -> Tensor:
+    rows = row_sweep(Scores(q, k, lengths=LENGTHS), offset=1, impl="triton")
+    assert rows.mass_at is not None
+    return (rows.entropy + rows.mass_at).sum()
+
+
+def guidance(q: Tensor, k: Tensor) -> Tensor:
+    options = {"lengths": LENGTHS, "reduction": "mean", "impl": "triton"}
+    return guidance_loss(q, k, GUIDED, **options).sum()
+
+
+def main() -> None:
+    q = torch.randn(2, 2, 5, 8, requires_grad=True)
+    k = torch.randn(2, 1, 7, 8, requires_grad=True)
+    for loss in (statistics, guidance):
+        compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+        got = torch.autograd.grad(compiled(q, k), (q, k))
+        torch.testing.assert_close(got, torch.autograd.grad(loss(q, k), (q, k)))
+
+
+if __name__ == "__main__":
+    main()
