@@ -50,7 +50,6 @@ OPTIONS = {
     "dropout": ({"dropout": 1.0}, "at least 0 and below 1, got 1.0"),
     "negative dropout": ({"dropout": -0.1}, "at least 0 and below 1, got -0.1"),
     "impl": ({"impl": "cuda"}, "one of auto, reference, torch, triton, got 'cuda'"),
-    "triton": ({"impl": "triton"}, "impl='triton' cannot run this call: .*Use 'auto'"),
 }
 BIASES = {
     "bias shape": ({"bias": torch.ones(3, 5, 5)}, r"bias must broadcast to .*got \(3, 5, 5\)"),
@@ -72,6 +71,13 @@ def test_wrong_options_are_refused_with_a_reason(name, case):
     options, message = OPTIONS[case]
     with pytest.raises(ValueError, match=message):
         ALL[name](*inputs(5), **options)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_kernel_that_cannot_run_says_why_and_does_not_fall_back(name):
+    exact = [x.double() for x in inputs(5)]
+    with pytest.raises(ValueError, match="impl='triton' cannot run this call: .*Use 'auto'"):
+        ALL[name](*exact, impl="triton")
 
 
 @pytest.mark.parametrize("name", LEARNED)

@@ -21,6 +21,11 @@ T = TypeVar("T")
 Reduce = Callable[[Tensor, slice], tuple[Tensor, ...]]
 
 
+def _nothing() -> dict[str, Any]:
+    """A named function, as torch.compile cannot look through dict[str, Any]."""
+    return {}
+
+
 @dataclass(eq=False)
 class Attended:
     """One attention call: its output, and what its weights look like.
@@ -41,7 +46,7 @@ class Attended:
         Tensor, ...
     ] = ()  # the op's own tensors: weights = weigh(scores, *parameters)
     statistics_impl: Literal["auto", "torch", "triton"] = "torch"  # blocks, or one fused sweep
-    _read: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False)
+    _read: dict[str, Any] = field(default_factory=_nothing, init=False, repr=False)
 
     @property
     def lse(self) -> Float[Tensor, "B H Q"]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from headwise.ops._impl import Impl, Number, choose
 from headwise.ops.attended import Attended
 from headwise.ops.checks import check_dropout, check_values
+from headwise.ops.entmax.fused import fused_values, obstacle
 from headwise.ops.rows import hide, weighted_values, weighted_values_in_blocks
 from headwise.ops.scores import Scores
 from headwise.ops.sparse_rows import sparse_rows
@@ -50,12 +51,16 @@ def sparsemax_attention(
     scores = Scores(q, k, mask, bias, causal, lengths, scale)
     check_values(k, v)
     check_dropout(dropout)
-    chosen = choose(impl, triton_obstacle="sparsemax_attention has no Triton kernel")
+    chosen = choose(impl, triton_obstacle=obstacle(scores, v, 2, impl))
     weigh = partial(
         sparse_rows, alpha=2, solve=_project_sorted if chosen == "reference" else _project
     )
-    attend = weighted_values if chosen == "reference" else weighted_values_in_blocks
-    return Attended(attend(scores, weigh, v, dropout=dropout), scores, weigh, exponential=False)
+    if chosen == "triton":
+        out = fused_values(scores, v, 2, dropout=dropout)
+    else:
+        attend = weighted_values if chosen == "reference" else weighted_values_in_blocks
+        out = attend(scores, weigh, v, dropout=dropout)
+    return Attended(out, scores, weigh, exponential=False)
 
 
 def _project(scores_XK: Tensor, alpha: Number | Tensor) -> Tensor:

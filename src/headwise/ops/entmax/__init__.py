@@ -13,6 +13,7 @@ from headwise.ops._impl import Impl, Number, choose
 from headwise.ops.attended import Attended
 from headwise.ops.checks import check_broadcast, check_dropout, check_values
 from headwise.ops.entmax import reference
+from headwise.ops.entmax.fused import fused_values, obstacle
 from headwise.ops.rows import hide, weighted_values, weighted_values_in_blocks
 from headwise.ops.scores import Scores
 from headwise.ops.sparse_rows import sparse_rows
@@ -61,20 +62,29 @@ def entmax_attention(
     dropout: Number = 0.0,
     impl: Impl = "auto",
 ) -> Attended:
-    """Attend with alpha-entmax weights; `alpha` a number, or a tensor with one value a head."""
-    _check_alpha(alpha)
+    """Attend with alpha-entmax weights; `alpha` a number, or a tensor with one value a head.
+
+    "triton" takes alpha up to 2 and does not look at the numbers in a tensor, as that would make
+    the host wait for the device: a head with an alpha out of range gives NaN.
+    """
+    _check_kind(alpha)
     scores = Scores(q, k, mask, bias, causal, lengths, scale)
     check_values(k, v)
     check_dropout(dropout)
-    chosen = choose(impl, triton_obstacle="entmax_attention has no Triton kernel")
+    chosen = choose(impl, triton_obstacle=obstacle(scores, v, alpha, impl))
+    if chosen != "triton" or not isinstance(alpha, Tensor):
+        _check_alpha(alpha)
     weigh = partial(sparse_rows, solve=reference.solve if chosen == "reference" else _solve)
     parameters: tuple[Tensor, ...] = ()
     if isinstance(alpha, Tensor):
         parameters = (_per_head(alpha, scores.shape[1]),)
     else:
         weigh = partial(weigh, alpha=alpha)
-    attend = weighted_values if chosen == "reference" else weighted_values_in_blocks
-    out = attend(scores, weigh, v, *parameters, dropout=dropout)
+    if chosen == "triton":
+        out = fused_values(scores, v, alpha, dropout=dropout)
+    else:
+        attend = weighted_values if chosen == "reference" else weighted_values_in_blocks
+        out = attend(scores, weigh, v, *parameters, dropout=dropout)
     return Attended(out, scores, weigh, exponential=False, parameters=parameters)
 
 
@@ -85,9 +95,13 @@ def _solve(scores_XK: Tensor, alpha: Number | Tensor) -> Tensor:
     return solve(scores_XK, 1 / (alpha - 1))
 
 
-def _check_alpha(alpha: object) -> None:
+def _check_kind(alpha: object) -> None:
     if not isinstance(alpha, Number | Tensor) or isinstance(alpha, bool):
         raise ValueError(f"alpha must be a number or a tensor, got {alpha!r}.")
+
+
+def _check_alpha(alpha: Number | Tensor) -> None:
+    _check_kind(alpha)
     if isinstance(alpha, Tensor):
         good = bool(((alpha >= LEAST_ALPHA) & (alpha < math.inf)).all())
     else:

@@ -1,0 +1,164 @@
+# Arguments of kernels have no types that a type checker would know.
+# pyright: basic
+"""Sparsemax and entmax attention, backward: dense tiles, no atomics, the same bits in every run.
+
+With u, w and mean as in the forward pass, and g the gradient of out:
+
+    dw_ij = g_i . v_j                    ds_ij = u_ij (dw_ij - delta_i)     delta_i = g_i . mean_i
+    dq_i = scale sum_j ds_ij k_j         dk_j = scale sum_i ds_ij q_i       dv_j = sum_i w_ij g_i
+    dalpha = sum_ij p^2 w_ij (1 - log x_ij) (dw_ij - delta_i)
+
+`for_queries` writes delta for `for_keys`, which sums over the heads that share its keys.
+"""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+from headwise.ops.entmax.curve import (
+    above_tile,
+    alpha_of_head,
+    factor_and_weight,
+    kept,
+    whole_and_all,
+)
+from headwise.ops.entmax.forward import SIZES, store_rows
+from headwise.ops.tiles import load_rows, place
+
+__all__ = ["for_keys", "for_queries"]
+
+LN_2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit(do_not_specialize=SIZES)
+@no_type_check
+def for_queries(
+    q, k, v, alpha, lengths, mask, seed, grad, mean, top, tau, delta, dq, dalpha,
+    scale, first, dropout, heads, groups, n_queries, n_keys, n_blocks,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
+    grad_batch, grad_head, grad_row, mask_batch, mask_head, mask_row, mask_key,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, POWER: tl.constexpr, DROPOUT: tl.constexpr,
+    LEARNED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """dq, delta and, where alpha is LEARNED, each row's part of its gradient."""
+    block, batch, head, group = place(n_blocks, heads, groups)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    line = batch * heads + head
+    rise, power = alpha_of_head(alpha, head, POWER)
+    q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
+    g_QE = load_rows(
+        grad + batch * grad_batch + head * grad_head, rows, grad_row, n_queries,
+        VALUE, VALUE_PADDED,
+    )  # fmt: skip
+    mean_QE = load_rows(
+        mean + line * n_queries * VALUE, rows, VALUE, n_queries, VALUE, VALUE_PADDED
+    )
+    delta_Q = tl.sum(g_QE.to(tl.float32) * mean_QE.to(tl.float32), axis=1)
+    at = line * n_queries + rows
+    tl.store(delta + at, delta_Q, mask=rows < n_queries)
+    top_Q = tl.load(top + at, mask=rows < n_queries, other=0.0)
+    tau_Q = tl.load(tau + at, mask=rows < n_queries, other=0.0)
+    k += batch * k_batch + group.to(tl.int64) * k_head
+    v += batch * v_batch + group.to(tl.int64) * v_head
+    mask += batch * mask_batch + head * mask_head
+    length = tl.load(lengths + batch)
+    sight = (rows, length, first, n_queries, mask, mask_row, mask_key)
+    whole, stop = whole_and_all(block, length, first, ROWS, KEYS, CAUSAL, MASKED)
+
+    dq_QD = tl.zeros((ROWS, PADDED), tl.float32)
+    dalpha_Q = tl.zeros((ROWS,), tl.float32)
+    for EDGE in tl.static_range(2):
+        for start in range(EDGE * whole, stop if EDGE else whole, KEYS):
+            keys = start + tl.arange(0, KEYS)
+            k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
+            v_KE = load_rows(v, keys, v_row, n_keys, VALUE, VALUE_PADDED)
+            x_QK = above_tile(
+                q_QD, k_KD, scale * rise, top_Q, tau_Q, sight, keys, CAUSAL, MASKED, EDGE
+            )
+            factor_QK, weight_QK = factor_and_weight(x_QK, power, POWER)
+            change_QK = tl.dot(g_QE, tl.trans(v_KE), input_precision="ieee")
+            if DROPOUT:
+                change_QK *= kept(seed, line, rows, start, dropout, ROWS, KEYS)
+            change_QK -= delta_Q[:, None]
+            ds_QK = factor_QK * change_QK
+            dq_QD = tl.dot(ds_QK.to(k_KD.dtype), k_KD, dq_QD, input_precision="ieee")
+            if LEARNED:
+                log_QK = LN_2 * tl.log2(tl.maximum(x_QK, 1e-30))
+                dalpha_Q += tl.sum(change_QK * weight_QK * (1.0 - log_QK), axis=1)
+    store_rows(dq + line * n_queries * WIDTH, rows, n_queries, dq_QD * scale, WIDTH, PADDED)
+    if LEARNED:
+        dalpha_Q *= power * power
+        tl.store(dalpha + at, dalpha_Q, mask=rows < n_queries)
+
+
+@triton.jit(do_not_specialize=SIZES)
+@no_type_check
+def for_keys(
+    q, k, v, alpha, lengths, mask, seed, grad, top, tau, delta, dk, dv,
+    scale, first, dropout, heads, groups, n_queries, n_keys, n_blocks,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
+    grad_batch, grad_head, grad_row, mask_batch, mask_head, mask_row, mask_key,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, POWER: tl.constexpr, DROPOUT: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of a block of keys; one program for all heads that look at them."""
+    block, batch, group, _ = place(n_blocks, groups, groups)
+    keys = block * KEYS + tl.arange(0, KEYS)
+    k_KD = load_rows(k + batch * k_batch + group * k_head, keys, k_row, n_keys, WIDTH, PADDED)
+    v_KE = load_rows(v + batch * v_batch + group * v_head, keys, v_row, n_keys, VALUE, VALUE_PADDED)
+    length = tl.load(lengths + batch)
+    stop = tl.where(block * KEYS < length, n_queries, 0)
+    begin = 0
+    whole = 0  # from this row on all see all keys of the block, real or not
+    if CAUSAL:  # rows before the first are blind to all of them
+        begin = tl.maximum(block * KEYS - first, 0) // ROWS * ROWS
+        whole = tl.maximum(block * KEYS + KEYS - 1 - first, 0)
+        whole = tl.minimum((whole + ROWS - 1) // ROWS * ROWS, stop)
+    if MASKED:
+        whole = stop
+
+    dk_KD = tl.zeros((KEYS, PADDED), tl.float32)
+    dv_KE = tl.zeros((KEYS, VALUE_PADDED), tl.float32)
+    for head in range(group * (heads // groups), (group + 1) * (heads // groups)):
+        line = batch * heads + head
+        rise, power = alpha_of_head(alpha, head, POWER)
+        mask_at = mask + batch * mask_batch + head * mask_head
+        for EDGE in tl.static_range(2):
+            for start in range(begin if EDGE else whole, whole if EDGE else stop, ROWS):
+                rows = start + tl.arange(0, ROWS)
+                at = line * n_queries + rows
+                inside = rows < n_queries
+                q_QD = load_rows(
+                    q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED
+                )
+                g_QE = load_rows(
+                    grad + batch * grad_batch + head * grad_head, rows, grad_row, n_queries,
+                    VALUE, VALUE_PADDED,
+                )  # fmt: skip
+                top_Q = tl.load(top + at, mask=inside, other=0.0)
+                tau_Q = tl.load(tau + at, mask=inside, other=0.0)
+                delta_Q = tl.load(delta + at, mask=inside, other=0.0)
+                sight = (rows, length, first, n_queries, mask_at, mask_row, mask_key)
+                x_QK = above_tile(
+                    q_QD, k_KD, scale * rise, top_Q, tau_Q, sight, keys, CAUSAL, MASKED, EDGE
+                )
+                factor_QK, weight_QK = factor_and_weight(x_QK, power, POWER)
+                change_QK = tl.dot(g_QE, tl.trans(v_KE), input_precision="ieee")
+                if DROPOUT:
+                    kept_QK = kept(seed, line, rows, block * KEYS, dropout, ROWS, KEYS)
+                    change_QK *= kept_QK
+                    weight_QK *= kept_QK
+                ds_QK = factor_QK * (change_QK - delta_Q[:, None])
+                weight_KQ = tl.trans(weight_QK.to(g_QE.dtype))
+                dv_KE = tl.dot(weight_KQ, g_QE, dv_KE, input_precision="ieee")
+                ds_KQ = tl.trans(ds_QK.to(q_QD.dtype))
+                dk_KD = tl.dot(ds_KQ, q_QD, dk_KD, input_precision="ieee")
+    line = batch * groups + group
+    real_K1 = keys[:, None] < length
+    dk_KD = tl.where(real_K1, dk_KD * scale, 0.0)
+    dv_KE = tl.where(real_K1, dv_KE, 0.0)
+    store_rows(dk + line * n_keys * WIDTH, keys, n_keys, dk_KD, WIDTH, PADDED)
+    store_rows(dv + line * n_keys * VALUE, keys, n_keys, dv_KE, VALUE, VALUE_PADDED)

@@ -1,0 +1,192 @@
+# Arguments of kernels have no types that a type checker would know.
+# pyright: basic
+"""What the kernels of sparsemax and entmax share: the curve of weights, Newton's step, dropout.
+
+With p = 1 / (alpha - 1), z = (alpha - 1) (score - largest score of the row) and x = max(0, z - tau)
+
+    weight  w = x^p          dL/dz's factor  u = w^(2 - alpha) = x^(p - 1)
+
+so that one power gives both, and none is needed for POWER = 1 (sparsemax, u is 0 or 1) and
+POWER = 2 (alpha = 1.5). POWER = 0 stands for any p, one a head, from a tensor of alphas.
+
+tau is the root of F(tau) = ||x||_p - 1, convex and falling. Newton's steps from tau = -1 go up and
+never too far. If F and its slope G become F' and G' by a step, convexity gives F'/F + G'/G <= 1,
+hence F' G' <= F G / 4; at the start F G <= n^(2/p) and always G >= 1. So F < 2^-24 after at most
+12 + log2(n) / p steps for any scores whatever; random ones need 4 to 9, as digits double at the
+end, or the end is exact (p = 1). Programs take their last step when the weights of all their rows
+sum to at most 1 + NEAR.
+"""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+__all__ = [
+    "MOST_STEPS",
+    "above",
+    "above_tile",
+    "alpha_of_head",
+    "factor_and_weight",
+    "kept",
+    "newton_step",
+    "seen_tile",
+    "solve",
+    "whole_and_all",
+]
+
+MOST_STEPS = tl.constexpr(40)
+TINY = tl.constexpr(1e-30)
+
+
+@triton.jit
+@no_type_check
+def alpha_of_head(alpha, head, POWER: tl.constexpr):
+    """alpha - 1, which multiplies the scores, and p. NaN where alpha is not in (1, 2]."""
+    if POWER == 0:
+        rise = tl.load(alpha + head) - 1.0
+        rise = tl.where((rise > 0.0) & (rise <= 1.0), rise, float("nan"))
+        power = 1.0 / rise
+    else:
+        rise = 1.0 / POWER
+        power = 1.0 * POWER
+    return rise, power
+
+
+@triton.jit
+@no_type_check
+def above(z, tau):
+    """max(0, z - tau), but NaN for NaN, so that a row with a bad score does not look good."""
+    return tl.maximum(z - tau, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+@no_type_check
+def seen_tile(sight, keys, CAUSAL: tl.constexpr, MASKED: tl.constexpr):
+    """Which keys the rows may attend. `sight` holds what decides it, in the order unpacked here.
+
+    MASKED: 0 not, 1 by a mask of queries and keys, 2 by one of keys, the same for all queries.
+    """
+    rows, length, first, n_queries, mask, mask_row, mask_key = sight
+    seen_QK = (keys[None, :] < length) & (rows[:, None] >= 0)
+    if CAUSAL:
+        seen_QK = seen_QK & (keys[None, :] <= rows[:, None] + first)
+    if MASKED == 2:
+        seen_K = tl.load(mask + keys.to(tl.int64) * mask_key, mask=keys < length, other=0) != 0
+        seen_QK = seen_QK & seen_K[None, :]
+    elif MASKED == 1:
+        at = mask + rows[:, None].to(tl.int64) * mask_row + keys[None, :].to(tl.int64) * mask_key
+        inside_QK = seen_QK & (rows[:, None] < n_queries)
+        seen_QK = seen_QK & (tl.load(at, mask=inside_QK, other=0) != 0)
+    return seen_QK
+
+
+@triton.jit
+@no_type_check
+def above_tile(
+    q_QD, k_KD, scale, top_Q, tau_Q, sight, keys,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, EDGE: tl.constexpr,
+):  # fmt: skip
+    """x, 0 where a key may not be attended, which is looked at in tiles at an EDGE only.
+
+    Rows that are not there have q = 0 and are not stored, so nothing hides them.
+    """
+    z_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale - top_Q[:, None]
+    x_QK = above(z_QK, tau_Q[:, None])
+    if EDGE:
+        x_QK = tl.where(seen_tile(sight, keys, CAUSAL, MASKED), x_QK, 0.0)
+    return x_QK
+
+
+@triton.jit
+@no_type_check
+def whole_and_all(
+    block, length, first, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Up to which key, in whole tiles, all rows of a block see all; and up to which, any."""
+    whole = length
+    stop = length
+    if CAUSAL:
+        whole = tl.minimum(length, tl.maximum(first + block * ROWS + 1, 0))
+        stop = tl.minimum(length, first + (block + 1) * ROWS)
+    if MASKED:
+        whole = whole * 0
+    return whole // KEYS * KEYS, stop
+
+
+@triton.jit
+@no_type_check
+def factor_and_weight(x, power, POWER: tl.constexpr):
+    """u = x^(p - 1) on the support and 0 elsewhere; w = x^p."""
+    if POWER == 1:
+        factor = tl.where(x > 0.0, 1.0, 0.0)
+        weight = x
+    elif POWER == 2:
+        factor = x
+        weight = x * x
+    else:
+        factor = tl.where(x > 0.0, tl.exp2((power - 1.0) * tl.log2(tl.maximum(x, TINY))), 0.0)
+        weight = factor * x
+    return factor, weight
+
+
+@triton.jit
+@no_type_check
+def newton_step(total, slope, power, POWER: tl.constexpr):
+    """How far the zero of F's tangent is above tau, at least 0, by the sums of w and u of a row."""
+    if POWER == 1:
+        step = (total - 1.0) / tl.maximum(slope, 1.0)
+    elif POWER == 2:
+        step = (total - tl.sqrt(total)) / tl.maximum(slope, TINY)
+    else:
+        root = tl.exp2((1.0 - 1.0 / power) * tl.log2(tl.maximum(total, TINY)))
+        step = (total - root) / tl.maximum(slope, TINY)
+    return tl.maximum(step, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+@no_type_check
+def solve(z_QK, tau_Q, power, POWER: tl.constexpr, NEAR: tl.constexpr, MOST: tl.constexpr):
+    """tau of rows that are all there, from where it stands, by at most so many steps."""
+    step = 0
+    far = True
+    while far & (step < MOST):
+        factor_QK, weight_QK = factor_and_weight(above(z_QK, tau_Q[:, None]), power, POWER)
+        total_Q = tl.sum(weight_QK, axis=1)
+        tau_Q += newton_step(total_Q, tl.sum(factor_QK, axis=1), power, POWER)
+        far = tl.max(total_Q, axis=0) > 1.0 + NEAR
+        step += 1
+    return tau_Q
+
+
+@triton.jit
+@no_type_check
+def kept(seed, line, rows, start, dropout, ROWS: tl.constexpr, KEYS: tl.constexpr):
+    """1 / (1 - dropout) where a weight is kept, else 0, (Q, K): the same in every pass.
+
+    Drawn by Philox from the seed, batch * heads + head, the row and the key, four keys at a time,
+    in the seven rounds that are enough (Salmon et al., 2011). `start` is the first key, a multiple
+    of KEYS.
+    """
+    fours = start // 4 + tl.arange(0, KEYS // 4)
+    nothing = (rows[:, None] + fours[None, :]) * 0
+    a, b, c, d = tl.philox(
+        tl.load(seed),
+        nothing + fours[None, :],
+        nothing + rows[:, None],
+        nothing + line.to(tl.int32),
+        nothing,
+        7,
+    )
+    pairs = tl.join(
+        tl.join(_is_kept(a, dropout), _is_kept(b, dropout)),
+        tl.join(_is_kept(c, dropout), _is_kept(d, dropout)),
+    )
+    return tl.where(tl.reshape(pairs, (ROWS, KEYS)) != 0, 1.0 / (1.0 - dropout), 0.0)
+
+
+@triton.jit
+@no_type_check
+def _is_kept(drawn, dropout):
+    return (tl.uint_to_uniform_float(drawn) >= dropout).to(tl.int8)

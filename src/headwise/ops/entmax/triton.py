@@ -1,0 +1,348 @@
+# torch.library's decorators and Triton's kernels have no types that a type checker would know.
+# pyright: basic
+"""Sparsemax and entmax attention as two custom operators over Triton kernels.
+
+`headwise::entmax` and `headwise::entmax_backward` take plain tensors, numbers and None, launch
+kernels without waiting for the device, and have fake implementations: torch.compile, CUDA graphs
+and gradient checkpointing see two opaque operators. What a call keeps for its gradient: q, k, v,
+a tensor like out, and two numbers a row.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from headwise.ops._impl import Number
+from headwise.ops.entmax import backward, forward
+from headwise.ops.scores import Scores
+from headwise.ops.tiles import Call, with_rows
+
+__all__ = ["attend"]
+
+
+class Tile(NamedTuple):
+    """The tile of a program, and how it is compiled."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+class Tiles(NamedTuple):
+    """What programs of each kernel work on."""
+
+    resident: tuple[Tile, ...]  # the first that holds all keys is taken; if none does, streaming
+    streaming: Tile
+    for_queries: Tile
+    for_keys: Tile
+
+
+# Chosen so that compiled kernels spill little (a thread has at most 255 registers), and all keys of
+# a resident tile fit into shared memory.
+NARROW = Tiles(  # 16 bits a number, widths up to 64
+    resident=(
+        Tile(rows=64, keys=64, warps=4, stages=1),
+        Tile(rows=64, keys=128, warps=4, stages=1),
+        Tile(rows=64, keys=256, warps=4, stages=1),
+        Tile(rows=32, keys=512, warps=8, stages=1),
+        Tile(rows=16, keys=1024, warps=8, stages=1),
+    ),
+    streaming=Tile(rows=64, keys=64, warps=4, stages=3),
+    for_queries=Tile(rows=64, keys=64, warps=4, stages=2),
+    for_keys=Tile(rows=64, keys=64, warps=4, stages=2),
+)
+WIDE = Tiles(  # 16 bits a number, widths up to 128
+    resident=(
+        Tile(rows=64, keys=64, warps=4, stages=1),
+        Tile(rows=64, keys=128, warps=8, stages=1),
+        Tile(rows=32, keys=256, warps=8, stages=1),
+        Tile(rows=16, keys=512, warps=8, stages=1),
+    ),
+    streaming=Tile(rows=128, keys=64, warps=8, stages=2),
+    for_queries=Tile(rows=64, keys=64, warps=4, stages=2),
+    for_keys=Tile(rows=64, keys=64, warps=4, stages=2),
+)
+FULL = Tiles(  # float32, whose exact products take no tensor cores but many registers
+    resident=(),
+    streaming=Tile(rows=32, keys=32, warps=8, stages=2),
+    for_queries=Tile(rows=32, keys=32, warps=8, stages=2),
+    for_keys=Tile(rows=32, keys=32, warps=8, stages=2),
+)
+
+INTERPRETED = not isinstance(forward.resident, triton.JITFunction)
+POWERS = {2: 1, 1.5: 2}  # alphas with kernels of their own, which take no powers
+
+
+def attend(scores: Scores, v: Tensor, alpha: Number | Tensor, *, dropout: Number) -> Tensor:
+    """sum of w v, differentiable once in q, k, v and a tensor of alphas.
+
+    Args:
+        alpha: a number from 1.1 to 2, or a tensor of one value or one a head. Rows of a head whose
+            alpha is not in (1, 2] are NaN, as looking at it would make the host wait.
+    """
+    if v.dtype == torch.bfloat16 and INTERPRETED:
+        raise ValueError("Triton's interpreter cannot multiply bfloat16. Give it float16.")
+    batch, heads, _, n_keys = scores.shape
+    lengths = scores.lengths
+    if lengths is None:  # made here, once for both passes
+        lengths = torch.full((batch,), n_keys, dtype=torch.int32, device=v.device)
+    power = 0 if isinstance(alpha, Tensor) else POWERS.get(alpha, 0)
+    alphas = None
+    if isinstance(alpha, Tensor):
+        alphas = alpha.to(v.device, torch.float32).expand(heads).contiguous()
+    elif power == 0:
+        alphas = torch.full((heads,), float(alpha), device=v.device)
+    seed = torch.randint(2**62, (1,), device=v.device) if dropout else None
+    needed = any(x is not None and x.requires_grad for x in (scores.q, scores.k, v, alphas))
+    return _entmax(
+        scores.q,
+        scores.k,
+        v,
+        alphas,
+        scores.mask,
+        lengths,
+        seed,
+        float(scores.multiplier),
+        scores.first_position,
+        scores.causal,
+        power,
+        float(dropout),
+        torch.is_grad_enabled() and needed,
+    )[0]
+
+
+@torch.library.custom_op("headwise::entmax", mutates_args=())
+def _entmax(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    alpha: Tensor | None,
+    mask: Tensor | None,
+    lengths: Tensor,
+    seed: Tensor | None,
+    scale: float,
+    first: int,
+    causal: bool,
+    power: int,
+    dropout: float,
+    training: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """out, and for the gradient mean, top and tau as kernels write them."""
+    results = _empty_results(q, v, training)
+    if results[0].numel():
+        call = _call(q, k, mask, lengths, scale, first, causal)
+        options = _options(call, with_rows(v), alpha, seed, power, dropout)
+        with torch.cuda.device_of(q):
+            _launch_forward(options, results, training)
+    return results
+
+
+@_entmax.register_fake
+def _(q, k, v, alpha, mask, lengths, seed, scale, first, causal, power, dropout, training):
+    return _empty_results(q, v, training)
+
+
+@torch.library.custom_op("headwise::entmax_backward", mutates_args=())
+def _entmax_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    alpha: Tensor | None,
+    mask: Tensor | None,
+    lengths: Tensor,
+    seed: Tensor | None,
+    mean: Tensor,
+    top: Tensor,
+    tau: Tensor,
+    scale: float,
+    first: int,
+    causal: bool,
+    power: int,
+    dropout: float,
+    learned: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, and of every row's alpha (empty unless it is learned)."""
+    gradients = _empty_gradients(q, k, v, learned)
+    if grad.numel() == 0:
+        for gradient in gradients:
+            gradient.zero_()
+        return gradients
+    call = _call(q, k, mask, lengths, scale, first, causal)
+    saved = mean, top, tau, torch.empty_like(tau)
+    options = _options(call, with_rows(v), alpha, seed, power, dropout)
+    with torch.cuda.device_of(q):
+        _launch_backward(options, with_rows(grad), saved, gradients, learned)
+    return gradients
+
+
+@_entmax_backward.register_fake
+def _(
+    grad, q, k, v, alpha, mask, lengths, seed, mean, top, tau,
+    scale, first, causal, power, dropout, learned,
+):  # fmt: skip
+    return _empty_gradients(q, k, v, learned)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    q, k, v, alpha, mask, lengths, seed, *ctx.settings, _ = inputs
+    _, mean, top, tau = output
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(q, k, v, alpha, mask, lengths, seed, mean, top, tau)
+
+
+def _differentiate(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    nothing = (None,) * 9
+    if grad is None:
+        return None, None, None, None, *nothing
+    tensors = ctx.saved_tensors
+    learned = tensors[3] is not None and ctx.needs_input_grad[3]
+    dq, dk, dv, dalpha_BHQ = _entmax_backward(grad, *tensors, *ctx.settings, learned)
+    return dq, dk, dv, dalpha_BHQ.sum((0, 2)) if learned else None, *nothing
+
+
+_entmax.register_autograd(_differentiate, setup_context=_keep)
+
+
+def _empty_results(q: Tensor, v: Tensor, training: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    batch, heads, n_queries, _ = q.shape
+    shape = batch, heads, n_queries, v.shape[3]
+    kept = shape if training else (0,)
+    return (
+        v.new_empty(shape),
+        v.new_empty(kept),
+        v.new_empty(kept[:3], dtype=torch.float32),
+        v.new_empty(kept[:3], dtype=torch.float32),
+    )
+
+
+def _empty_gradients(
+    q: Tensor, k: Tensor, v: Tensor, learned: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows = q.shape[:3] if learned else (0,)
+    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
+    return dq, dk, dv, q.new_empty(rows, dtype=torch.float32)
+
+
+def _call(
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | None,
+    lengths: Tensor,
+    scale: float,
+    first: int,
+    causal: bool,
+) -> Call:
+    return Call.of(Scores(q, k, mask, None, causal, lengths, scale, first=first))
+
+
+def _options(
+    call: Call, v: Tensor, alpha: Tensor | None, seed: Tensor | None, power: int, dropout: float
+) -> dict[str, Any]:
+    """What all kernels take. A tensor that is not there is replaced by one that is not read.
+
+    MASKED is 2 where a mask is the same for all queries: then it is read once a tile.
+    """
+    return {
+        **call.arguments(),
+        "v": v,
+        "alpha": call.lengths if alpha is None else alpha,
+        "seed": call.lengths if seed is None else seed,
+        "dropout": dropout,
+        "v_batch": v.stride(0),
+        "v_head": v.stride(1),
+        "v_row": v.stride(2),
+        "PADDED": _padded(call.q.shape[3]),
+        "VALUE": v.shape[3],
+        "VALUE_PADDED": _padded(v.shape[3]),
+        "POWER": power,
+        "DROPOUT": seed is not None,
+        "MASKED": 0 if not call.masked else 2 if call.mask.stride(2) == 0 else 1,
+    }
+
+
+def _padded(width: int) -> int:
+    """Tiles have widths that are powers of two, and products at least 16."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def _compiled(tile: Tile) -> dict[str, int]:
+    return {
+        "ROWS": tile.rows,
+        "KEYS": tile.keys,
+        "num_warps": tile.warps,
+        "num_stages": tile.stages,
+    }
+
+
+def _tiles(options: dict[str, Any]) -> Tiles:
+    if options["v"].element_size() > 2:
+        return FULL
+    return NARROW if max(options["PADDED"], options["VALUE_PADDED"]) <= 64 else WIDE
+
+
+def _near(element_size: int, power: int) -> float:
+    """How far from one sums of weights may be before the last step.
+
+    The step squares that at best. At worst, with many keys about to leave the support, it takes
+    most of it away; or, where p = 1, nearly nothing. What is left must be lost in rounding.
+    """
+    if power == 1:
+        return 2.0**-20 if element_size > 2 else 2.0**-14
+    return 2.0**-14 if element_size > 2 else 2.0**-10
+
+
+def _launch_forward(
+    options: dict[str, Any], results: tuple[Tensor, Tensor, Tensor, Tensor], training: bool
+) -> None:
+    batch, heads, n_queries, _ = options["q"].shape
+    tiles = _tiles(options)
+    resident = next((tile for tile in tiles.resident if tile.keys >= options["n_keys"]), None)
+    kernel = forward.streaming if resident is None else forward.resident
+    tile = resident or tiles.streaming
+    n_blocks = triton.cdiv(n_queries, tile.rows)
+    kernel[(n_blocks * batch * heads,)](
+        **options,
+        **dict(zip(("out", "mean", "top", "tau"), results, strict=True)),
+        n_blocks=n_blocks,
+        TRAINING=training,
+        NEAR=_near(options["v"].element_size(), options["POWER"]),
+        **_compiled(tile),
+    )
+
+
+def _launch_backward(
+    options: dict[str, Any],
+    grad: Tensor,
+    saved: tuple[Tensor, Tensor, Tensor, Tensor],
+    gradients: tuple[Tensor, Tensor, Tensor, Tensor],
+    learned: bool,
+) -> None:
+    batch, heads, n_queries, _ = options["q"].shape
+    groups, n_keys = options["k"].shape[1:3]
+    mean, top, tau, delta = saved
+    dq, dk, dv, dalpha = gradients
+    strides = {
+        "grad_batch": grad.stride(0),
+        "grad_head": grad.stride(1),
+        "grad_row": grad.stride(2),
+    }
+    options = {**options, **strides, "grad": grad, "top": top, "tau": tau, "delta": delta}
+    tiles = _tiles(options)
+    n_blocks = triton.cdiv(n_queries, tiles.for_queries.rows)
+    backward.for_queries[(n_blocks * batch * heads,)](
+        **options,
+        mean=mean,
+        dq=dq,
+        dalpha=dalpha,
+        n_blocks=n_blocks,
+        LEARNED=learned,
+        **_compiled(tiles.for_queries),
+    )
+    n_blocks = triton.cdiv(n_keys, tiles.for_keys.keys)
+    backward.for_keys[(n_blocks * batch * groups,)](
+        **options, dk=dk, dv=dv, n_blocks=n_blocks, **_compiled(tiles.for_keys)
+    )
