@@ -39,12 +39,12 @@ class Call(NamedTuple):
         batch, _, _, n_keys = scores.shape
         lengths = scores.lengths
         if lengths is None:
-            lengths = torch.full((batch,), n_keys, device=scores.q.device)
+            lengths = torch.full((batch,), n_keys, device=scores.q.device, dtype=torch.int32)
         mask = scores.q if scores.mask is None else scores.mask.expand(scores.shape)
         return Call(
             q=with_rows(scores.q),
             k=with_rows(scores.k),
-            lengths=lengths.to(torch.int32),
+            lengths=lengths.to(torch.int32).contiguous(),
             mask=mask if scores.mask is None else mask.view(torch.uint8),
             scale=float(scores.multiplier),
             first=scores.first_position,
@@ -99,7 +99,8 @@ def place(n_blocks, heads, groups):
     block = number % n_blocks
     number = number // n_blocks
     head = number % heads
-    return block, (number // heads).to(tl.int64), head.to(tl.int64), head // (heads // groups)
+    group = head // (heads // groups)
+    return block, (number // heads).to(tl.int64), head.to(tl.int64), group.to(tl.int64)
 
 
 @triton.jit

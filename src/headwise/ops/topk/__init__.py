@@ -7,22 +7,32 @@ Masks come before the selection. A row with fewer than `keep` visible keys is or
 """
 
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headwise.ops._impl import Impl, Number, choose
+from headwise.ops._impl import Impl, Number, choose, kernel_obstacle
 from headwise.ops.attended import Attended
+from headwise.ops.blocks import in_blocks
 from headwise.ops.checks import check_dropout, check_values, check_whole_number
 from headwise.ops.rows import hide, weighted_values, weighted_values_in_blocks
 from headwise.ops.scores import Scores
 from headwise.ops.topk import reference
 from headwise.ops.topk.cpu import sparse_values, sparse_values_obstacle
 
-__all__ = ["Ties", "topk", "topk_attention"]
+__all__ = ["Selected", "Ties", "topk", "topk_attention", "topk_selected"]
 
 Ties = Literal["all", "first"]
+MOST_KEPT = 64  # by the Triton kernels
+
+
+class Selected(NamedTuple):
+    """The keys that queries keep, the heaviest first; R = keep, or all keys where fewer."""
+
+    keys: Int[Tensor, "B H Q R"]  # -1 where a query sees fewer
+    weights: Float[Tensor, "B H Q R"]  # 0 there
 
 
 def topk(
@@ -65,21 +75,66 @@ def topk_attention(
 ) -> Attended:
     """Attend to the `keep` best keys of each query. `keep` and `ties` as in `topk`.
 
-    "torch" gathers only the kept values on a CPU and works in blocks elsewhere.
+    "torch" gathers only the kept values on a CPU and works in blocks elsewhere. "triton" is
+    differentiable once; for the same gradients at every run, also of long rows, call
+    torch.use_deterministic_algorithms(True).
     """
     _check(keep, ties)
     scores = Scores(q, k, mask, bias, causal, lengths, scale)
     check_values(k, v)
     check_dropout(dropout)
     weigh = partial(reference.topk, keep=keep, ties=ties)
-    chosen = choose(impl, triton_obstacle="topk_attention has no Triton kernel")
-    if chosen == "reference":
+    chosen = choose(impl, triton_obstacle=_triton_obstacle(scores, keep, impl))
+    if chosen == "triton":
+        from headwise.ops.topk import triton  # lazy: importing headwise never imports Triton
+
+        out = triton.topk_values(scores, v, keep=keep, ties=ties, dropout=dropout)
+    elif chosen == "reference":
         out = weighted_values(scores, weigh, v, dropout=dropout)
     elif sparse_values_obstacle(scores, keep):
         out = weighted_values_in_blocks(scores, weigh, v, dropout=dropout)
     else:
         out = sparse_values(scores, v, keep=keep, ties=ties, dropout=dropout)
     return Attended(out, scores, weigh)
+
+
+@torch.no_grad()
+def topk_selected(
+    q: Float[Tensor, "B H Q D"],
+    k: Float[Tensor, "B G K D"],
+    *,
+    keep: int = 8,
+    mask: Bool[Tensor, "..."] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
+    causal: bool = False,
+    lengths: Int[Tensor, " B"] | None = None,
+    scale: Number | None = None,
+    impl: Impl = "auto",
+) -> Selected:
+    """What `topk_attention(..., ties="first")` attends to: the attention map in O(Q keep) memory.
+
+    Arguments as there. Weights are those before dropout, and carry no gradient.
+    """
+    _check(keep, "first")
+    scores = Scores(q, k, mask, bias, causal, lengths, scale)
+    if choose(impl, triton_obstacle=_triton_obstacle(scores, keep, impl)) == "triton":
+        from headwise.ops.topk import triton  # lazy: importing headwise never imports Triton
+
+        return Selected(*triton.topk_selected(scores, keep=keep))
+    parts = [scores.all_heads()] if impl == "reference" else list(scores.parts())
+    compute = partial(reference.selected, keep=min(keep, scores.shape[3]))
+    return Selected(*in_blocks(lambda block: compute(block.scores.rows()), scores, parts))
+
+
+def _triton_obstacle(scores: Scores, keep: int, impl: Impl) -> str | None:
+    """Why the Triton kernels cannot or should not run this call, or None."""
+    if obstacle := kernel_obstacle(scores.q, impl):
+        return obstacle
+    if scores.bias is not None:
+        return "its kernels take no bias"
+    if keep > MOST_KEPT:
+        return f"its kernels keep at most {MOST_KEPT} keys a query, and keep is {keep}"
+    return "it is used only when asked for by name" if impl == "auto" else None
 
 
 def _check(keep: int, ties: Ties) -> None:

@@ -21,3 +21,10 @@ def _kept(scores_XK: Tensor, keep: int, ties: str) -> Tensor:
     order_XK = scores_XK.sort(dim=-1, descending=True, stable=True).indices
     nothing_XK = torch.zeros_like(scores_XK, dtype=torch.bool)
     return nothing_XK.scatter(-1, order_XK[..., :keep], True)
+
+
+def selected(scores_XK: Tensor, keep: int) -> tuple[Tensor, Tensor]:
+    """The keys of the `keep` largest scores, -1 where masked, and their softmax; first on ties."""
+    score_XK, key_XK = scores_XK.sort(dim=-1, descending=True, stable=True)
+    score_XR, key_XR = score_XK[..., :keep], key_XK[..., :keep]
+    return key_XR.masked_fill(score_XR == -math.inf, -1).int(), softmax_rows(score_XR)

@@ -1,0 +1,419 @@
+# Arguments of kernels have no types that a type checker would know.
+# pyright: basic
+# ruff: noqa: RUF005  Triton cannot unpack a tuple into another
+"""Which keys each query keeps, as bounds on their scores, in one sweep over the keys.
+
+A block of queries meets the keys a tile at a time. Keys whose number leaves the same remainder by
+the width of a tile share a bucket, and of every bucket the LEVELS largest scores are remembered:
+maxima and minima, element by element. At the end the keep-th largest remembered score is found.
+It is the keep-th largest of all where no bucket's last level reaches it, as then no bucket can have
+forgotten such a score. Blocks in which a row has no such certificate are swept once more by an
+exact and slower kernel; the host never looks.
+
+A key is kept if its score is at least `low`, half-way from the keep-th score to the next smaller
+one: so a later kernel that rounds differently keeps the same. Where more keys tie for the last
+place than there is room for and only the first ones are wanted, `low` admits the tied ones up to
+the key `last`, and `high`, half-way to the next larger score, those that are not tied.
+"""
+
+from typing import Any, NamedTuple, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from headwise.ops.tiles import Call, load_rows, place, score_tile
+
+__all__ = [
+    "MASK_STRIDES",
+    "SIZES",
+    "Selection",
+    "Sweep",
+    "fill_levels",
+    "keys_seen",
+    "launch_arguments",
+    "levels_for",
+    "padded",
+    "pull",
+    "rescue",
+    "room",
+    "select",
+    "store_bounds",
+    "whole_tiles",
+]
+
+# Arguments that may have any value without another variant of a kernel being compiled.
+SIZES = ["first", "heads", "groups", "n_queries", "n_keys", "n_blocks"]
+MASK_STRIDES = ["mask_batch", "mask_head", "mask_row", "mask_key"]
+
+
+class Sweep(NamedTuple):
+    """How a kernel goes over scores: the tile, and how it is compiled."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+    def arguments(self) -> dict[str, int]:
+        """For a kernel with constants ROWS and KEYS."""
+        rows, keys, warps, stages = self
+        return {"ROWS": rows, "KEYS": keys, "num_warps": warps, "num_stages": stages}
+
+
+# keep -> levels. With tiles of 64 keys a row of random scores lacks a certificate with probability
+# C(keep, levels) / 64^(levels - 1): 3e-4, 3e-4, 8e-4, 1e-3; a block of 64 rows has 64 chances.
+LEVELS = {8: 4, 16: 5, 32: 6, 64: 8}
+
+
+class Selection(NamedTuple):
+    """What each query keeps, (B, H, Q) each; no `high` and `last` where all ties are kept."""
+
+    low: Tensor
+    high: Tensor
+    last: Tensor  # int32
+    peak: Tensor  # the largest score
+
+
+def select(
+    call: Call, keep: int, first_ties: bool, sweep: Sweep, levels: int | None = None
+) -> tuple[Selection, Tensor]:
+    """Find the keep-th largest score of every query, and which blocks needed a second look.
+
+    Args:
+        call: queries, keys and what they may see.
+        keep: how many keys a query keeps, at most 64.
+        first_ties: of equal scores keep the first keys, instead of all.
+        sweep: how to go over the scores.
+        levels: scores remembered a bucket; chosen by `keep` unless given.
+    """
+    levels = levels or levels_for(keep)
+    if levels > 4:  # or they would not fit the registers
+        sweep = sweep._replace(warps=8)
+    chosen, flags = room(call, first_ties, sweep)
+    common = launch_arguments(call, chosen, flags, keep, first_ties, sweep)
+    if len(flags):
+        _select_kernel[(len(flags),)](**common, LEVELS=levels)
+        rescue(call, chosen, flags, keep, first_ties, sweep)
+    return chosen, flags
+
+
+def rescue(
+    call: Call, chosen: Selection, flags: Tensor, keep: int, first_ties: bool, sweep: Sweep
+) -> None:
+    """Find the bounds of flagged blocks exactly. Their `low` is known not to be too large."""
+    slots = max(8, 1 << (keep - 1).bit_length())
+    common = launch_arguments(call, chosen, flags, keep, first_ties, sweep)
+    _rescue_kernel[(len(flags),)](**common, SLOTS=slots)
+
+
+def levels_for(keep: int) -> int:
+    """How many scores a bucket remembers."""
+    return next(levels for most, levels in LEVELS.items() if keep <= most)
+
+
+def room(call: Call, first_ties: bool, sweep: Sweep) -> tuple[Selection, Tensor]:
+    """Memory for the bounds, and for a flag a block of queries."""
+    batch, heads, n_queries, _ = call.q.shape
+    shape = batch, heads, n_queries
+    ties = shape if first_ties else (0,)
+    new = call.q.new_empty
+    chosen = Selection(
+        new(shape, dtype=torch.float32),
+        new(ties, dtype=torch.float32),
+        new(ties, dtype=torch.int32),
+        new(shape, dtype=torch.float32),
+    )
+    n_blocks = -(-n_queries // sweep.rows)
+    return chosen, new((batch * heads * n_blocks,), dtype=torch.int32)
+
+
+def launch_arguments(
+    call: Call, chosen: Selection, flags: Tensor, keep: int, first_ties: bool, sweep: Sweep
+) -> dict[str, Any]:
+    """What kernels that select have in common."""
+    return (
+        call.arguments()
+        | chosen._asdict()
+        | sweep.arguments()
+        | {"flags": flags, "n_blocks": -(-call.q.shape[2] // sweep.rows), "keep": keep}
+        | {"FIRST": first_ties, "PADDED": padded(call.q.shape[3])}
+    )
+
+
+def padded(width: int) -> int:
+    """The width of a tile that holds rows of this width."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+@triton.jit
+@no_type_check
+def keys_seen(length, n_keys, last_row, first, CAUSAL: tl.constexpr):
+    """How many keys, from the first, rows up to last_row may see; may be negative."""
+    seen = tl.minimum(length, n_keys)
+    if CAUSAL:
+        seen = tl.minimum(seen, last_row + first + 1)
+    return seen
+
+
+@triton.jit
+@no_type_check
+def whole_tiles(
+    length, n_keys, first_row, first, CAUSAL: tl.constexpr, MASKED: tl.constexpr, KEYS: tl.constexpr
+):
+    """How many tiles, from the first, rows from first_row on see in full.
+
+    Queries beyond the last may count as seeing them: nobody looks.
+    """
+    tiles = tl.maximum(keys_seen(length, n_keys, first_row, first, CAUSAL), 0) // KEYS
+    if MASKED:
+        tiles = tiles * 0
+    return tiles
+
+
+@triton.jit
+@no_type_check
+def _between(upper, lower):
+    """A number above lower and at most upper, half-way if there is room.
+
+    Above -inf the least that no visible score is below: so -inf is never kept.
+    """
+    finite = lower > float("-inf")
+    middle = 0.5 * upper + 0.5 * tl.where(finite, lower, upper)
+    middle = tl.where(middle > lower, middle, upper)
+    return tl.where(finite, middle, -3e38)
+
+
+@triton.jit
+@no_type_check
+def _above(tied, upper):
+    """A number above tied and at most upper, half-way if there is room."""
+    middle = 0.5 * upper + 0.5 * tl.where(tied > float("-inf"), tied, upper)
+    return tl.where(middle > tied, middle, upper)
+
+
+@triton.jit
+@no_type_check
+def _push(levels, score_QK, LEVELS: tl.constexpr):
+    """Let scores sink into sorted levels, element by element; the smallest falls out."""
+    pushed = ()
+    for level in tl.static_range(LEVELS):
+        pushed = pushed + (tl.maximum(levels[level], score_QK),)
+        score_QK = tl.minimum(levels[level], score_QK)
+    return pushed
+
+
+@triton.jit
+@no_type_check
+def pull(levels, taken_QK, LEVELS: tl.constexpr):
+    """Take the first level's element where told, and let the levels below move up."""
+    pulled = ()
+    for level in tl.static_range(LEVELS - 1):
+        pulled = pulled + (tl.where(taken_QK, levels[level + 1], levels[level]),)
+    return pulled + (tl.where(taken_QK, float("-inf"), levels[LEVELS - 1]),)
+
+
+@triton.jit
+@no_type_check
+def _pack(score_QK, tile, low_bits):
+    """Scores whose last bits name the tile; -1e38 and less for keys that may not be seen.
+
+    What is not a number becomes large, so that it is found, and shows.
+    """
+    score_QK = tl.where(score_QK < 3e38, score_QK, 3e38)
+    bits_QK = tl.maximum(score_QK, -1e38).to(tl.int32, bitcast=True)
+    return ((bits_QK & ~low_bits) | tile).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+@no_type_check
+def fill_levels(
+    q_QD, k, k_row, mask, mask_row, mask_key, block, length, scale, first, n_queries, n_keys,
+    low_bits, WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr,
+    MASKED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, LEVELS: tl.constexpr,
+):  # fmt: skip
+    """One sweep: of every bucket of every row the largest scores, sorted, -inf where fewer.
+
+    Args: of this head, where keys and mask start; low_bits, if any: those that name the tile.
+    """
+    rows = block * ROWS + tl.arange(0, ROWS)
+    nothing_QK = tl.full((ROWS, KEYS), float("-inf"), tl.float32)
+    levels = ()
+    for _ in tl.static_range(LEVELS):
+        levels = levels + (nothing_QK,)
+    last_row = tl.minimum(block * ROWS + ROWS, n_queries) - 1
+    seen = keys_seen(length, n_keys, last_row, first, CAUSAL)
+    whole = whole_tiles(length, n_keys, block * ROWS, first, CAUSAL, MASKED, KEYS)
+    for tile in range(whole):
+        keys = tile * KEYS + tl.arange(0, KEYS)
+        k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
+        score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
+        if low_bits is not None:
+            score_QK = _pack(score_QK, tile, low_bits)
+        levels = _push(levels, score_QK, LEVELS)
+    for tile in range(whole, tl.cdiv(seen, KEYS)):
+        keys = tile * KEYS + tl.arange(0, KEYS)
+        k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
+        score_QK = score_tile(
+            q_QD, k_KD, rows, keys, length, n_queries, scale, first, mask, mask_row, mask_key,
+            CAUSAL, MASKED,
+        )  # fmt: skip
+        if low_bits is not None:
+            score_QK = _pack(score_QK, tile, low_bits)
+        levels = _push(levels, score_QK, LEVELS)
+    return levels
+
+
+@triton.jit
+@no_type_check
+def store_bounds(low, high, last, tau, below, above, last_key, at, inside, FIRST: tl.constexpr):
+    """Write `Selection`: the keep-th score, the next smaller and larger, the last tied key."""
+    tl.store(low + at, _between(tau, below), mask=inside)
+    if FIRST:
+        tl.store(high + at, _above(tau, above), mask=inside)
+        tl.store(last + at, last_key, mask=inside)
+
+
+@triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES, "keep"])
+@no_type_check
+def _select_kernel(
+    q, k, lengths, mask, low, high, last, peak, flags, scale, first, heads, groups, n_queries,
+    n_keys, n_blocks, keep, q_batch, q_head, q_row, k_batch, k_head, k_row,
+    mask_batch, mask_head, mask_row, mask_key,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+    FIRST: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, LEVELS: tl.constexpr,
+):  # fmt: skip
+    block, batch, head, group = place(n_blocks, heads, groups)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    length = tl.load(lengths + batch)
+    q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
+    levels = fill_levels(
+        q_QD, k + batch * k_batch + group.to(tl.int64) * k_head, k_row,
+        mask + batch * mask_batch + head * mask_head, mask_row, mask_key, block, length,
+        scale, first, n_queries, n_keys, None, WIDTH, PADDED, CAUSAL, MASKED, ROWS, KEYS, LEVELS,
+    )  # fmt: skip
+
+    largest = tl.max(levels[0], axis=1)
+    hidden = tl.max(levels[LEVELS - 1], axis=1)  # no forgotten score is larger
+    tau = tl.full((ROWS,), float("inf"), tl.float32)
+    above = tau
+    counted = tl.full((ROWS,), 0, tl.int32)
+    for _ in range(keep):  # a value a turn, from all buckets that have it on top
+        search = counted < keep
+        value = tl.where(search, tl.max(levels[0], axis=1), float("inf"))
+        taken_QK = levels[0] == value[:, None]
+        counted += tl.sum(taken_QK.to(tl.int32), axis=1)
+        above = tl.where(value < tau, tau, above)
+        tau = tl.minimum(tau, value)
+        levels = pull(levels, taken_QK, LEVELS)
+    below = tl.full((ROWS,), float("-inf"), tl.float32)
+    for level in tl.static_range(LEVELS):
+        smaller_QK = tl.where(levels[level] < tau[:, None], levels[level], float("-inf"))
+        below = tl.maximum(below, tl.max(smaller_QK, axis=1))
+
+    doubtful = (hidden >= tau) & (hidden > float("-inf"))
+    if FIRST:
+        more = (counted > keep) | (tl.max(levels[0], axis=1) >= tau)
+        doubtful = doubtful | (more & (tau > float("-inf")))
+    inside = rows < n_queries
+    flag = tl.max((doubtful & inside).to(tl.int32), axis=0)
+    tl.store(flags + tl.program_id(0), flag)
+    at = (batch * heads + head) * n_queries + rows
+    tl.store(peak + at, largest, mask=inside)
+    below = tl.where(flag > 0, tau, below)  # then low is tau itself, where the rescue starts
+    store_bounds(low, high, last, tau, below, above, n_keys, at, inside, FIRST)
+
+
+@triton.jit
+@no_type_check
+def _insert(best_QS, least, top, rest):
+    """Put a row's top in the place of its least, where larger. Returns also the largest outside."""
+    slot_1S = tl.arange(0, best_QS.shape[1])[None, :]
+    where_least = tl.argmin(best_QS, axis=1, tie_break_left=True)
+    fits = top > least
+    replaced_QS = (slot_1S == where_least[:, None]) & fits[:, None]
+    rest = tl.where(fits, tl.maximum(rest, least), rest)
+    return tl.where(replaced_QS, top[:, None], best_QS), rest
+
+
+@triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES, "keep"])
+@no_type_check
+def _rescue_kernel(
+    q, k, lengths, mask, low, high, last, peak, flags, scale, first, heads, groups, n_queries,
+    n_keys, n_blocks, keep, q_batch, q_head, q_row, k_batch, k_head, k_row,
+    mask_batch, mask_head, mask_row, mask_key,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+    FIRST: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    if tl.load(flags + tl.program_id(0)) == 0:
+        return
+    block, batch, head, group = place(n_blocks, heads, groups)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    at = (batch * heads + head) * n_queries + rows
+    inside = rows < n_queries
+    length = tl.load(lengths + batch)
+    q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
+    k += batch * k_batch + group.to(tl.int64) * k_head
+    mask += batch * mask_batch + head * mask_head
+    last_row = tl.minimum(block * ROWS + ROWS, n_queries) - 1
+    seen = keys_seen(length, n_keys, last_row, first, CAUSAL)
+
+    # The keep largest scores of each row; lesser ones than were found before need not be put in.
+    # Slots beyond keep hold inf, and are never the least.
+    found = tl.load(low + at, mask=inside, other=0.0)
+    found -= 1e-4 * tl.abs(found)
+    slot_QS = tl.arange(0, SLOTS)[None, :] + tl.full((ROWS, 1), 0, tl.int32)
+    best_QS = tl.where(slot_QS < keep, float("-inf"), float("inf"))
+    rest = tl.full((ROWS,), float("-inf"), tl.float32)
+    for start in range(0, seen, KEYS):
+        keys = start + tl.arange(0, KEYS)
+        k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
+        score_QK = score_tile(
+            q_QD, k_KD, rows, keys, length, n_queries, scale, first, mask, mask_row, mask_key,
+            CAUSAL, MASKED,
+        )  # fmt: skip
+        top, where_top = tl.max(
+            score_QK, axis=1, return_indices=True, return_indices_tie_break_left=True
+        )
+        least = tl.min(best_QS, axis=1)
+        while tl.max(((top > least) & (top >= found)).to(tl.int32), axis=0) > 0:
+            best_QS, rest = _insert(best_QS, least, top, rest)
+            gone_QK = (keys - start)[None, :] == where_top[:, None]
+            score_QK = tl.where(gone_QK & (top > least)[:, None], float("-inf"), score_QK)
+            top, where_top = tl.max(
+                score_QK, axis=1, return_indices=True, return_indices_tie_break_left=True
+            )
+            least = tl.min(best_QS, axis=1)
+        rest = tl.maximum(rest, top)
+
+    tau = tl.min(best_QS, axis=1)
+    larger_QS = (best_QS > tau[:, None]) & (slot_QS < keep)
+    above = tl.min(tl.where(larger_QS, best_QS, float("inf")), axis=1)
+    room = keep - tl.sum(larger_QS.to(tl.int32), axis=1)
+    below = tl.where(rest < tau, rest, float("-inf"))
+    last_key = tl.full((ROWS,), 0, tl.int32) + n_keys
+    crowded = (rest == tau) & (tau > float("-inf"))
+    if tl.max(crowded.to(tl.int32), axis=0) > 0:  # more ties than room: what is next, who is first
+        tied = tl.full((ROWS,), 0, tl.int32)
+        last_tied = tl.full((ROWS,), -1, tl.int32)
+        for start in range(0, seen, KEYS):
+            keys = start + tl.arange(0, KEYS)
+            k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
+            score_QK = score_tile(
+                q_QD, k_KD, rows, keys, length, n_queries, scale, first, mask, mask_row, mask_key,
+                CAUSAL, MASKED,
+            )  # fmt: skip
+            smaller_QK = tl.where(score_QK < tau[:, None], score_QK, float("-inf"))
+            below = tl.maximum(below, tl.max(smaller_QK, axis=1))
+            if FIRST:
+                ties_QK = (score_QK == tau[:, None]).to(tl.int32)
+                admitted_QK = (tied[:, None] + tl.cumsum(ties_QK, axis=1) <= room[:, None]) & (
+                    ties_QK > 0
+                )
+                newest = tl.max(tl.where(admitted_QK, keys[None, :], -1), axis=1)
+                last_tied = tl.maximum(last_tied, newest)
+                tied += tl.sum(ties_QK, axis=1)
+        if FIRST:
+            last_key = tl.where(crowded, last_tied, last_key)
+    store_bounds(low, high, last, tau, below, above, last_key, at, inside, FIRST)

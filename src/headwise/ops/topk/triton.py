@@ -1,0 +1,278 @@
+"""Top-k attention by Triton kernels, as operations that torch.compile can see.
+
+Short rows: scores are swept twice forward, to select (`selection`) and to weigh (`weighing`), and
+twice backward. Long rows: they are swept once, and values gathered (`gathering`); so are pairs in
+the backward pass, unless torch.use_deterministic_algorithms asks for the sweeps. Memory is
+O(B H Q keep). The choice of keys is a constant in the backward pass.
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise.ops._impl import Number
+from headwise.ops.scores import Scores
+from headwise.ops.tiles import Call
+from headwise.ops.topk.gathering import Picked, gather, list_kept, pair_gradients
+from headwise.ops.topk.selection import Selection, Sweep, select
+from headwise.ops.topk.weighing import Kept, flagged_gradients, gradients, weigh
+
+__all__ = ["topk_selected", "topk_values"]
+
+GATHER_KEYS = 2048  # rows of so many keys are long
+GATHER_KEEP = 16  # if they keep at most so many
+
+
+class Sweeps(NamedTuple):
+    """How each kernel goes over scores."""
+
+    select: Sweep
+    weigh: Sweep
+    queries: Sweep  # backward
+    keys: Sweep
+    gather: Sweep
+    pairs: Sweep  # has no tiles of keys
+
+
+HALF = Sweeps(  # float16 and bfloat16
+    select=Sweep(64, 64, warps=4, stages=3),
+    weigh=Sweep(64, 64, warps=4, stages=3),
+    queries=Sweep(64, 64, warps=4, stages=2),
+    keys=Sweep(64, 64, warps=4, stages=2),
+    gather=Sweep(64, 64, warps=8, stages=3),
+    pairs=Sweep(32, 0, warps=4, stages=1),
+)
+WIDE = Sweeps(  # the same, heads wider than 64
+    select=Sweep(64, 64, warps=4, stages=3),
+    weigh=Sweep(64, 64, warps=4, stages=3),
+    queries=Sweep(64, 64, warps=4, stages=2),
+    keys=Sweep(64, 64, warps=8, stages=2),
+    gather=Sweep(64, 64, warps=8, stages=3),
+    pairs=Sweep(32, 0, warps=4, stages=1),
+)
+SINGLE = Sweeps(  # float32
+    select=Sweep(32, 64, warps=4, stages=2),
+    weigh=Sweep(32, 32, warps=4, stages=2),
+    queries=Sweep(32, 32, warps=4, stages=2),
+    keys=Sweep(32, 32, warps=8, stages=1),
+    gather=Sweep(32, 64, warps=8, stages=2),
+    pairs=Sweep(32, 0, warps=4, stages=1),
+)
+
+
+def topk_values(scores: Scores, v: Tensor, *, keep: int, ties: str, dropout: Number) -> Tensor:
+    """Sum the values of the kept keys of every query, (B, H, Q, E). Differentiable once."""
+    seed = None
+    if dropout:
+        seed = torch.randint(2**62, (1,), device=v.device)
+    return _forward(
+        scores.q,
+        scores.k,
+        v,
+        scores.mask,
+        scores.lengths,
+        seed,
+        float(scores.multiplier),
+        scores.first_position,
+        scores.causal,
+        min(keep, scores.shape[3]),
+        ties == "first",
+        float(dropout),
+    )[0]
+
+
+def topk_selected(scores: Scores, *, keep: int) -> tuple[Tensor, Tensor]:
+    """The keys each query keeps, (B, H, Q, keep) and -1 where there are fewer, and their weights.
+
+    By weight, of equal ones the first key. No gradient.
+    """
+    keep = min(keep, scores.shape[3])
+    q, k = scores.q.detach(), scores.k.detach()
+    lengths = None if scores.lengths is None else scores.lengths.contiguous()
+    call = Call.of(replace(scores, q=q, k=k, lengths=lengths))
+    sweep = _sweeps(q, k).gather
+    with torch.cuda.device_of(q):
+        picked = _gather(call, k, keep, True, 0.0, None, sweep)
+        list_kept(call, picked, sweep)
+    # By weight, of equal ones the first key; vacant places last.
+    vacant = picked.keys < 0
+    order = picked.keys.masked_fill(vacant, 2**31 - 1).argsort(dim=-1)
+    keys, weights = (x.gather(-1, order) for x in (picked.keys, picked.weights))
+    order = weights.masked_fill(keys < 0, -1).sort(dim=-1, descending=True, stable=True).indices
+    return keys.gather(-1, order), weights.gather(-1, order)
+
+
+def _sweeps(q: Tensor, v: Tensor) -> Sweeps:
+    if q.dtype == torch.float32:
+        return SINGLE
+    return WIDE if max(q.shape[3], v.shape[3]) > 64 else HALF
+
+
+def _gathers(k: Tensor, keep: int) -> bool:
+    return k.shape[2] >= GATHER_KEYS and keep <= GATHER_KEEP
+
+
+def _call(
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+    scale: float,
+    first: int,
+    causal: bool,
+) -> Call:
+    lengths = None if lengths is None else lengths.contiguous()
+    return Call.of(Scores(q, k, mask, None, causal, lengths, scale, first=first))
+
+
+@torch.library.custom_op("headwise::topk_attention", mutates_args=())
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+    seed: Tensor | None,
+    scale: float,
+    first: int,
+    causal: bool,
+    keep: int,
+    first_ties: bool,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The output and, for the backward pass, lse and what each query keeps."""
+    call, sweeps = _call(q, k, mask, lengths, scale, first, causal), _sweeps(q, v)
+    with torch.cuda.device_of(q):
+        if _gathers(k, keep):
+            picked = _gather(call, v, keep, first_ties, dropout, seed, sweeps.gather)
+        else:
+            picked = _sweep(call, v, keep, first_ties, dropout, seed, sweeps)
+    low, high, last, _ = picked.chosen
+    return picked.out, picked.lse, low, high, last, picked.keys, picked.weights, picked.flags
+
+
+def _sweep(
+    call: Call,
+    v: Tensor,
+    keep: int,
+    first_ties: bool,
+    dropout: float,
+    seed: Tensor | None,
+    sweeps: Sweeps,
+) -> Picked:
+    """Short rows. Nothing is listed."""
+    chosen, flags = select(call, keep, first_ties, sweeps.select)
+    kept = Kept(*chosen[:3], first_ties, dropout, seed)
+    out, lse = v.new_empty(*chosen.low.shape, v.shape[3]), torch.empty_like(chosen.low)
+    weigh(call, v, kept, chosen.peak, sweeps.weigh, out=out, lse=lse)
+    return Picked(chosen, out, lse, flags.new_empty(0), lse.new_empty(0), flags)
+
+
+def _gather(
+    call: Call,
+    v: Tensor,
+    keep: int,
+    first_ties: bool,
+    dropout: float,
+    seed: Tensor | None,
+    sweep: Sweep,
+) -> Picked:
+    """Long rows, and their flagged blocks like short ones."""
+    picked = gather(call, v, keep, first_ties, dropout, seed, sweep)
+    kept = Kept(*picked.chosen[:3], first_ties, dropout, seed)
+    place = {"out": picked.out, "lse": picked.lse, "flags": picked.flags}
+    weigh(call, v, kept, picked.chosen.peak, sweep, **place)
+    return picked
+
+
+@_forward.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+    seed: Tensor | None,
+    scale: float,
+    first: int,
+    causal: bool,
+    keep: int,
+    first_ties: bool,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    shape = q.shape[:3]
+    ties = shape if first_ties else (0,)
+    sweeps = _sweeps(q, v)
+    listed, rows = (0,), sweeps.select.rows
+    if _gathers(k, keep):
+        listed, rows = (*shape, keep), sweeps.gather.rows
+    blocks = shape[0] * shape[1] * -(-shape[2] // rows)
+    return (
+        v.new_empty(*shape, v.shape[3]),
+        q.new_empty(shape, dtype=torch.float32),
+        q.new_empty(shape, dtype=torch.float32),
+        q.new_empty(ties, dtype=torch.float32),
+        q.new_empty(ties, dtype=torch.int32),
+        q.new_empty(listed, dtype=torch.int32),
+        q.new_empty(listed, dtype=torch.float32),
+        q.new_empty(blocks, dtype=torch.int32),
+    )
+
+
+@torch.library.custom_op("headwise::topk_attention_backward", mutates_args=())
+def _backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+    seed: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    low: Tensor,
+    high: Tensor,
+    last: Tensor,
+    keys: Tensor,
+    weights: Tensor,
+    flags: Tensor,
+    dout: Tensor,
+    scale: float,
+    first: int,
+    causal: bool,
+    first_ties: bool,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v."""
+    call, sweeps = _call(q, k, mask, lengths, scale, first, causal), _sweeps(q, v)
+    kept = Kept(low, high, last, first_ties, dropout, seed)
+    with torch.cuda.device_of(q):
+        if not keys.numel() or torch.are_deterministic_algorithms_enabled():
+            return gradients(call, v, kept, lse, out, dout, (sweeps.queries, sweeps.keys))
+        picked = Picked(Selection(low, high, last, lse), out, lse, keys, weights, flags)
+        dq, dk, dv = pair_gradients(call, v, picked, dropout, seed, dout, sweeps.pairs)
+        sweep = sweeps.queries._replace(rows=sweeps.gather.rows)  # flags are of such blocks
+        flagged_gradients(call, v, kept, lse, out, dout, flags, dq, dk, dv, sweep)
+    return dq, dk.to(k.dtype), dv.to(v.dtype)
+
+
+@_backward.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: object) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.scale, ctx.first, ctx.causal, _, ctx.first_ties, ctx.dropout = inputs
+    ctx.save_for_backward(*tensors, *output)
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _differentiate(ctx: Any, dout: Tensor, *_: object) -> tuple[Tensor | None, ...]:
+    grads = _backward(
+        *ctx.saved_tensors, dout, ctx.scale, ctx.first, ctx.causal, ctx.first_ties, ctx.dropout
+    )
+    return (*grads, *(None,) * 9)
+
+
+_forward.register_autograd(_differentiate, setup_context=_remember)

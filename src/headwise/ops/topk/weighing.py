@@ -1,0 +1,405 @@
+# Arguments of kernels have no types that a type checker would know.
+# pyright: basic
+"""Top-k attention given what each query keeps: the output, and its gradients.
+
+All kernels recompute tiles of scores and compare them with the bounds of `selection`. `gradients`
+adds nothing by atomics, so it gives the same at every run; `flagged_gradients` does:
+
+    w = exp(s - lse) on kept keys        z = w * dropped        out = z v
+    delta = rowsum(dout * out)           ds = z (dout v^T) - w delta
+    dv = z^T dout       dk = scale ds^T q       dq = scale ds k
+"""
+
+from typing import Any, NamedTuple, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from headwise.ops.tiles import Call, load_rows, place, score_tile, with_rows
+from headwise.ops.topk.selection import MASK_STRIDES, SIZES, Sweep, keys_seen, padded, whole_tiles
+
+__all__ = ["Kept", "drop_pairs", "flagged_gradients", "gradients", "strides", "weigh"]
+
+
+class Kept(NamedTuple):
+    """What each query keeps, and what is dropped of it at random."""
+
+    low: Tensor  # see Selection
+    high: Tensor
+    last: Tensor
+    first_ties: bool
+    dropout: float
+    seed: Tensor | None  # (1,) int64; None: no dropout
+
+    def arguments(self) -> dict[str, Any]:
+        """For a kernel with parameters of these names, constants in capitals."""
+        low, high, last, first_ties, dropout, seed = self
+        given = {"low": low, "high": high, "last": last, "dropout": dropout, "seed": seed}
+        return given | {"FIRST": first_ties}
+
+
+def weigh(
+    call: Call, v: Tensor, kept: Kept, peak: Tensor, sweep: Sweep,
+    *, out: Tensor, lse: Tensor, flags: Tensor | None = None,
+) -> None:  # fmt: skip
+    """Write the output, (B, H, Q, E), and the log of each row's sum of exp(score) over kept keys.
+
+    With flags, one a block of queries, only for blocks that have one.
+    """
+    batch, heads, n_queries = peak.shape
+    v = with_rows(v)
+    n_blocks = -(-n_queries // sweep.rows)
+    if programs := batch * heads * n_blocks:
+        _weigh_kernel[(programs,)](
+            **call.arguments(), **kept.arguments(), **strides("v", v), **sweep.arguments(),
+            v=v, out=out, lse=lse, peak=peak, flags=flags, n_blocks=n_blocks, **_widths(call, v),
+        )  # fmt: skip
+
+
+def gradients(
+    call: Call, v: Tensor, kept: Kept, lse: Tensor, out: Tensor, dout: Tensor,
+    sweeps: tuple[Sweep, Sweep],
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k and v; one sweep over the keys of each query, one the other way round."""
+    batch, heads, n_queries, _ = call.q.shape
+    dq, dk, dv = (x.new_empty(x.shape) for x in (call.q, call.k, v))
+    common = _backward_arguments(call, v, kept, lse, dout)
+    n_blocks = -(-n_queries // sweeps[0].rows)
+    if programs := batch * heads * n_blocks:
+        _queries_kernel[(programs,)](
+            **common, **sweeps[0].arguments(), out=out, dq=dq, dk=None, dv=None, flags=None,
+            n_blocks=n_blocks,
+        )  # fmt: skip
+    n_blocks = -(-call.k.shape[2] // sweeps[1].keys)
+    if programs := batch * call.k.shape[1] * n_blocks:
+        _keys_kernel[(programs,)](
+            **common, **sweeps[1].arguments(), dk=dk, dv=dv, n_blocks=n_blocks
+        )
+    return dq, dk, dv
+
+
+def flagged_gradients(
+    call: Call, v: Tensor, kept: Kept, lse: Tensor, out: Tensor, dout: Tensor, flags: Tensor,
+    dq: Tensor, dk: Tensor, dv: Tensor, sweep: Sweep,
+) -> None:  # fmt: skip
+    """For blocks of queries with a flag, write dq and add to dk and dv, which are in float32."""
+    if len(flags):
+        _queries_kernel[(len(flags),)](
+            **_backward_arguments(call, v, kept, lse, dout), **sweep.arguments(),
+            out=out, dq=dq, dk=dk, dv=dv, flags=flags, n_blocks=-(-call.q.shape[2] // sweep.rows),
+        )  # fmt: skip
+
+
+def _backward_arguments(
+    call: Call, v: Tensor, kept: Kept, lse: Tensor, dout: Tensor
+) -> dict[str, Any]:
+    v, dout = with_rows(v), with_rows(dout)
+    return (
+        call.arguments()
+        | kept.arguments()
+        | strides("v", v)
+        | strides("dout", dout)
+        | {"v": v, "dout": dout, "lse": lse, "delta": torch.empty_like(lse)}
+        | _widths(call, v)
+    )
+
+
+def strides(name: str, x: Tensor) -> dict[str, int]:
+    """Arguments of a kernel that say where rows of (B, H, Q, E) are."""
+    return dict(zip((f"{name}_batch", f"{name}_head", f"{name}_row"), x.stride(), strict=False))
+
+
+def _widths(call: Call, v: Tensor) -> dict[str, int]:
+    value_width = v.shape[3]
+    widths = {"PADDED": padded(call.q.shape[3]), "VALUES": value_width}
+    return widths | {"PADDED_VALUES": padded(value_width)}
+
+
+@triton.jit
+@no_type_check
+def _bounds(low, high, last, at, inside, FIRST: tl.constexpr):
+    """Of each row: the least score kept, and where ties are limited the least score kept anywhere
+    and the last key at which a lesser one is kept."""
+    least = tl.load(low + at, mask=inside, other=float("inf"))
+    sure, end = least, least
+    if FIRST:
+        sure = tl.load(high + at, mask=inside, other=float("inf"))
+        end = tl.load(last + at, mask=inside, other=-1)
+    return least, sure, end
+
+
+@triton.jit
+@no_type_check
+def _weights(score, key, norm, least, sure, end, FIRST: tl.constexpr):
+    """exp(score - norm) of kept keys, 0 of the others. A score that is not a number stays."""
+    other = score < least
+    if FIRST:
+        other = other | ((score < sure) & (key > end))
+    norm = tl.where(norm == float("-inf"), 0.0, norm)
+    return tl.where(other, 0.0, tl.exp2((score - norm) * 1.4426950408889634))
+
+
+@triton.jit
+@no_type_check
+def _random(seed, batch_head, row, four):
+    """Random numbers of a row's keys 4 four, 4 four + 1, ... of 32 bits, by Philox-4x32-7."""
+    zero = row * 0 + four * 0
+    head = batch_head.to(tl.int32) + zero
+    return tl.philox(tl.load(seed), four + zero, row + zero, head, zero, n_rounds=7)
+
+
+@triton.jit
+@no_type_check
+def _drop(weight, random, dropout):
+    """Some weights set to 0 and the others made larger."""
+    below = tl.cast(dropout * 2147483648.0, tl.int32)
+    stays = (random >> 1).to(tl.int32, bitcast=True) >= below
+    return tl.where(stays, weight * (1.0 / (1.0 - dropout)), 0.0)
+
+
+@triton.jit
+@no_type_check
+def drop_pairs(weight, batch_head, row, key, dropout, seed):
+    """Drop the same weights as `_drop_tile`, of any rows and keys."""
+    a, b, c, d = _random(seed, batch_head, row, key >> 2)
+    place = key & 3
+    return _drop(
+        weight, tl.where(place < 2, tl.where(place == 0, a, b), tl.where(place == 2, c, d)), dropout
+    )
+
+
+@triton.jit
+@no_type_check
+def _drop_tile(weight_QK, batch_head, rows, first_key, dropout, seed):
+    """Drop weights at random; of one seed, row and key the same in every kernel and tile."""
+    four = first_key // 4 + tl.arange(0, weight_QK.shape[1] // 4)
+    a, b, c, d = _random(seed, batch_head, rows[:, None], four[None, :])
+    random_QK = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), weight_QK.shape)
+    return _drop(weight_QK, random_QK, dropout)
+
+
+@triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES])
+@no_type_check
+def _weigh_kernel(
+    q, k, v, lengths, mask, low, high, last, peak, flags, out, lse, seed, scale, dropout,
+    first, heads, groups, n_queries, n_keys, n_blocks, q_batch, q_head, q_row,
+    k_batch, k_head, k_row, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, mask_key,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, FIRST: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    if flags is not None:  # noqa: SIM102  Triton would look at both sides of an `and`
+        if tl.load(flags + tl.program_id(0)) == 0:
+            return
+    block, batch, head, group = place(n_blocks, heads, groups)
+    group = group.to(tl.int64)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    inside = rows < n_queries
+    at = (batch * heads + head) * n_queries + rows
+    length = tl.load(lengths + batch)
+    q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
+    largest = tl.load(peak + at, mask=inside, other=0.0)
+    bounds = _bounds(low, high, last, at, inside, FIRST)
+    out_QE = tl.full((ROWS, PADDED_VALUES), 0.0, tl.float32)
+    total = tl.full((ROWS,), 0.0, tl.float32)
+    last_row = tl.minimum(block * ROWS + ROWS, n_queries) - 1
+    seen = keys_seen(length, n_keys, last_row, first, CAUSAL)
+    whole = whole_tiles(length, n_keys, block * ROWS, first, CAUSAL, MASKED, KEYS) * KEYS
+    for masking in tl.static_range(2):  # tiles that every row sees, then the others
+        for start in range(whole if masking else 0, seen if masking else whole, KEYS):
+            keys = start + tl.arange(0, KEYS)
+            k_KD = load_rows(
+                k + batch * k_batch + group * k_head, keys, k_row, n_keys, WIDTH, PADDED
+            )
+            if masking:
+                score_QK = score_tile(
+                    q_QD, k_KD, rows, keys, length, n_queries, scale, first,
+                    mask + batch * mask_batch + head * mask_head, mask_row, mask_key,
+                    CAUSAL, MASKED,
+                )  # fmt: skip
+            else:
+                score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
+            weight_QK = _weights(
+                score_QK, keys[None, :], largest[:, None],
+                bounds[0][:, None], bounds[1][:, None], bounds[2][:, None], FIRST,
+            )  # fmt: skip
+            total += tl.sum(weight_QK, axis=1)
+            if seed is not None:
+                weight_QK = _drop_tile(weight_QK, batch * heads + head, rows, start, dropout, seed)
+            v_KE = load_rows(
+                v + batch * v_batch + group * v_head, keys, v_row, n_keys, VALUES, PADDED_VALUES
+            )
+            out_QE = tl.dot(weight_QK.to(v_KE.dtype), v_KE, out_QE, input_precision="ieee")
+
+    empty = total == 0.0
+    total = tl.where(empty, 1.0, total)
+    column = tl.arange(0, PADDED_VALUES)
+    to = out + at[:, None] * VALUES + column[None, :]
+    tl.store(to, out_QE / total[:, None], mask=inside[:, None] & (column[None, :] < VALUES))
+    tl.store(lse + at, tl.where(empty, float("-inf"), largest + tl.log(total)), mask=inside)
+
+
+@triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES])
+@no_type_check
+def _queries_kernel(
+    q, k, v, lengths, mask, low, high, last, lse, flags, out, dout, delta, dq, dk, dv, seed, scale,
+    dropout, first, heads, groups, n_queries, n_keys, n_blocks, q_batch, q_head, q_row,
+    k_batch, k_head, k_row, v_batch, v_head, v_row, dout_batch, dout_head, dout_row,
+    mask_batch, mask_head, mask_row, mask_key,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, FIRST: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    if flags is not None:  # noqa: SIM102  Triton would look at both sides of an `and`
+        if tl.load(flags + tl.program_id(0)) == 0:
+            return
+    block, batch, head, group = place(n_blocks, heads, groups)
+    group = group.to(tl.int64)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    inside = rows < n_queries
+    at = (batch * heads + head) * n_queries + rows
+    length = tl.load(lengths + batch)
+    q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
+    dout_QE = load_rows(
+        dout + batch * dout_batch + head * dout_head, rows, dout_row, n_queries,
+        VALUES, PADDED_VALUES,
+    )  # fmt: skip
+    out_QE = load_rows(
+        out + (batch * heads + head) * n_queries * VALUES, rows, VALUES, n_queries,
+        VALUES, PADDED_VALUES,
+    )  # fmt: skip
+    mean = tl.sum(dout_QE.to(tl.float32) * out_QE.to(tl.float32), axis=1)
+    tl.store(delta + at, mean, mask=inside)
+    norm = tl.load(lse + at, mask=inside, other=0.0)
+    bounds = _bounds(low, high, last, at, inside, FIRST)
+    dq_QD = tl.full((ROWS, PADDED), 0.0, tl.float32)
+    last_row = tl.minimum(block * ROWS + ROWS, n_queries) - 1
+    seen = keys_seen(length, n_keys, last_row, first, CAUSAL)
+    whole = whole_tiles(length, n_keys, block * ROWS, first, CAUSAL, MASKED, KEYS) * KEYS
+    for masking in tl.static_range(2):  # tiles that every row sees, then the others
+        for start in range(whole if masking else 0, seen if masking else whole, KEYS):
+            keys = start + tl.arange(0, KEYS)
+            k_KD = load_rows(
+                k + batch * k_batch + group * k_head, keys, k_row, n_keys, WIDTH, PADDED
+            )
+            if masking:
+                score_QK = score_tile(
+                    q_QD, k_KD, rows, keys, length, n_queries, scale, first,
+                    mask + batch * mask_batch + head * mask_head, mask_row, mask_key,
+                    CAUSAL, MASKED,
+                )  # fmt: skip
+            else:
+                score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
+            weight_QK = _weights(
+                score_QK, keys[None, :], norm[:, None],
+                bounds[0][:, None], bounds[1][:, None], bounds[2][:, None], FIRST,
+            )  # fmt: skip
+            v_KE = load_rows(
+                v + batch * v_batch + group * v_head, keys, v_row, n_keys, VALUES, PADDED_VALUES
+            )
+            dweight_QK = tl.dot(dout_QE, tl.trans(v_KE), input_precision="ieee")
+            dropped_QK = weight_QK
+            if seed is not None:
+                dropped_QK = _drop_tile(weight_QK, batch * heads + head, rows, start, dropout, seed)
+            dscore_QK = dropped_QK * dweight_QK - weight_QK * mean[:, None]
+            dscore_QK = dscore_QK.to(k_KD.dtype)
+            dq_QD = tl.dot(dscore_QK, k_KD, dq_QD, input_precision="ieee")
+            if dk is not None:
+                key_at = ((batch * groups + group) * n_keys + keys)[:, None]
+                real = (keys < n_keys)[:, None]
+                to = dk + key_at * WIDTH + tl.arange(0, PADDED)[None, :]
+                inner = real & (tl.arange(0, PADDED)[None, :] < WIDTH)
+                dk_KD = tl.dot(tl.trans(dscore_QK), q_QD, input_precision="ieee") * scale
+                tl.atomic_add(to, dk_KD, mask=inner, sem="relaxed")
+                to = dv + key_at * VALUES + tl.arange(0, PADDED_VALUES)[None, :]
+                inner = real & (tl.arange(0, PADDED_VALUES)[None, :] < VALUES)
+                dropped_KQ = tl.trans(dropped_QK.to(dout_QE.dtype))
+                dv_KE = tl.dot(dropped_KQ, dout_QE, input_precision="ieee")
+                tl.atomic_add(to, dv_KE, mask=inner, sem="relaxed")
+
+    column = tl.arange(0, PADDED)
+    to = dq + at[:, None] * WIDTH + column[None, :]
+    tl.store(to, dq_QD * scale, mask=inside[:, None] & (column[None, :] < WIDTH))
+
+
+@triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES])
+@no_type_check
+def _keys_kernel(
+    q, k, v, lengths, mask, low, high, last, lse, dout, delta, dk, dv, seed, scale, dropout,
+    first, heads, groups, n_queries, n_keys, n_blocks, q_batch, q_head, q_row,
+    k_batch, k_head, k_row, v_batch, v_head, v_row, dout_batch, dout_head, dout_row,
+    mask_batch, mask_head, mask_row, mask_key,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, FIRST: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    block, batch, group, _ = place(n_blocks, groups, groups)
+    keys = block * KEYS + tl.arange(0, KEYS)
+    length = tl.load(lengths + batch)
+    k_KD = load_rows(k + batch * k_batch + group * k_head, keys, k_row, n_keys, WIDTH, PADDED)
+    v_KE = load_rows(
+        v + batch * v_batch + group * v_head, keys, v_row, n_keys, VALUES, PADDED_VALUES
+    )
+    dk_KD = tl.full((KEYS, PADDED), 0.0, tl.float32)
+    dv_KE = tl.full((KEYS, PADDED_VALUES), 0.0, tl.float32)
+    # Blocks of queries: before `begin` none sees a key of this block, from `clear` on all see all.
+    end = tl.where(block * KEYS < length, tl.cdiv(n_queries, ROWS), 0)
+    begin = end * 0
+    clear = begin
+    if CAUSAL:
+        begin = tl.minimum(tl.maximum(block * KEYS - first, 0) // ROWS, end)
+        clear = tl.cdiv(tl.maximum(block * KEYS + KEYS - 1 - first, 0), ROWS)
+    clear = tl.where(block * KEYS + KEYS <= length, tl.minimum(clear, end), end)
+    if MASKED:
+        clear = end
+    members = heads // groups
+    for masking in tl.static_range(2):
+        start = begin if masking else clear
+        n_steps = (clear if masking else end) - start
+        for step in range(members * n_steps):  # one loop, so that it is pipelined as a whole
+            head = group * members + step // n_steps
+            rows = (start + step % n_steps) * ROWS + tl.arange(0, ROWS)
+            inside = rows < n_queries
+            at = (batch * heads + head) * n_queries + rows
+            q_QD = load_rows(
+                q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED
+            )
+            if masking:
+                score_QK = score_tile(
+                    q_QD, k_KD, rows, keys, length, n_queries, scale, first,
+                    mask + batch * mask_batch + head * mask_head, mask_row, mask_key,
+                    CAUSAL, MASKED,
+                )  # fmt: skip
+            else:
+                score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
+            norm = tl.load(lse + at, mask=inside, other=0.0)
+            bounds = _bounds(low, high, last, at, inside, FIRST)
+            weight_QK = _weights(
+                score_QK, keys[None, :], norm[:, None],
+                bounds[0][:, None], bounds[1][:, None], bounds[2][:, None], FIRST,
+            )  # fmt: skip
+            dropped_QK = weight_QK
+            if seed is not None:
+                dropped_QK = _drop_tile(
+                    weight_QK, batch * heads + head, rows, block * KEYS, dropout, seed
+                )
+            dout_QE = load_rows(
+                dout + batch * dout_batch + head * dout_head, rows, dout_row, n_queries,
+                VALUES, PADDED_VALUES,
+            )  # fmt: skip
+            dropped_KQ = tl.trans(dropped_QK.to(dout_QE.dtype))
+            dv_KE = tl.dot(dropped_KQ, dout_QE, dv_KE, input_precision="ieee")
+            dweight_QK = tl.dot(dout_QE, tl.trans(v_KE), input_precision="ieee")
+            mean = tl.load(delta + at, mask=inside, other=0.0)[:, None]
+            dscore_QK = dropped_QK * dweight_QK - weight_QK * mean
+            dscore_KQ = tl.trans(dscore_QK.to(q_QD.dtype))
+            dk_KD = tl.dot(dscore_KQ, q_QD, dk_KD, input_precision="ieee")
+
+    key_at = ((batch * groups + group) * n_keys + keys)[:, None]
+    real = (keys < n_keys)[:, None]
+    column = tl.arange(0, PADDED)[None, :]
+    tl.store(dk + key_at * WIDTH + column, dk_KD * scale, mask=real & (column < WIDTH))
+    column = tl.arange(0, PADDED_VALUES)[None, :]
+    tl.store(dv + key_at * VALUES + column, dv_KE, mask=real & (column < VALUES))
