@@ -76,7 +76,7 @@ def test_wrong_options_are_refused_with_a_reason(name, case):
 @pytest.mark.parametrize("name", ALL)
 def test_a_kernel_that_cannot_run_says_why_and_does_not_fall_back(name):
     exact = [x.double() for x in inputs(5)]
-    with pytest.raises(ValueError, match="impl='triton' cannot run this call: .*Use 'auto'"):
+    with pytest.raises(ValueError, match=r"impl='triton' cannot run this call: .*Use 'auto'"):
         ALL[name](*exact, impl="triton")
 
 
