@@ -40,7 +40,9 @@ How it is measured, and where ours differs from the paper or it leaves a choice:
    them with hr(alpha*, alpha_frozen) above one half at their best update.
 7. What was found: beta leads by 1 update in 17 runs, by 2 in 13 and by 3 in 10; in 10 both pass one
    half at the same update. Only a look at every update shows it. hr(alpha*, beta_unif) is 0.986, as
-   high as the ceiling between two normal runs, so that these pass it in half of the runs only.
+   high as the ceiling between two normal runs, so that other runs' attention passes it for 24 of
+   the 50 runs only. There it does so at update 17 on average and an accuracy of 0.85, earlier than
+   in the paper (40 and 100 %).
 """
 
 from collections.abc import Callable
