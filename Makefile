@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all test-gpu lint bench clean
+.PHONY: demo test test-all test-gpu fuzz lint bench clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -23,6 +23,10 @@ test-all: .venv/ready
 
 test-gpu: .venv/ready
 	$(BIN)/python -m pytest -m gpu
+
+# Four minutes of random calls of the kernels, on a GPU.
+fuzz: .venv/ready
+	$(BIN)/python -m tests.ops.fuzz
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -1,9 +1,12 @@
 """How fast Headwise is, against its peers, in one run on one machine.
 
-    python -m benchmarks                                # everything
+    python -m benchmarks                                # everything that can run here
     python -m benchmarks ops --threads 2 --repeat 5     # one of them
     python -m benchmarks ops --save                     # also write results/ops-cpu.json
     python -m benchmarks relevance --device cuda --save # also write results/relevance-gpu.json
+    headwise bench ops --device cuda                    # the same, and results/bench/ops-….json
+    headwise bench ops --only topk,guidance             # some of its ops
+    headwise bench guided-step                          # a training step with guidance; needs a GPU
 
 Trust the ratios more than the milliseconds: contestants take turns, and the best turn counts, so
 that a busy machine disturbs all of them alike. A contestant that gives wrong answers is not timed.
@@ -25,6 +28,7 @@ class Measured:
 
     rows: list[dict[str, Any]]
     table: Table
+    wrong: int = 0  # contestants that gave wrong answers, and so have no times
 
 
 # how often to repeat, and where -> what was found

@@ -44,15 +44,20 @@ class Case:
     peers: dict[str, Attend] = field(default_factory=dict[str, Attend])
 
 
-def measure(repeat: int, device: torch.device) -> Measured:
-    """Check and time every op at every shape, on a CPU."""
+def measure(repeat: int, device: torch.device, *, only: tuple[str, ...] = ()) -> Measured:
+    """Check and time every op, or those named, at every shape, on a CPU."""
     assert device.type == "cpu"
-    pairs = list(product(SHAPES, _cases()))
+    pairs = list(product(SHAPES, [case for case in _cases() if not only or _part(case) in only]))
     rows = [
         _measure_case(case, shape, repeat)
         for shape, case in track(pairs, "Timing ops", console=Console(stderr=True))
     ]
     return Measured(rows, _table(rows))
+
+
+def _part(case: Case) -> str:
+    """What --only calls it."""
+    return "statistics" if case.name == "row statistics" else case.name.partition(" ")[0]
 
 
 def _cases() -> list[Case]:

@@ -156,6 +156,20 @@ def data(
         console.print(path, soft_wrap=True)
 
 
+# what follows `bench` is read by the benchmarks themselves, --help included
+@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+def bench(
+    arguments: Annotated[
+        list[str], Argument(help="ops or guided-step, and options; --help lists them")
+    ] = [],  # noqa: B006
+) -> None:
+    """Measure speed against peers, in a checkout: headwise bench ops, headwise bench --help."""
+    from headwise.journeys.bench import bench
+
+    with _interruptible("what was measured so far is in the folder of results."):
+        bench(arguments)
+
+
 def _list_data(folder: Path | None) -> None:
     from headwise.journeys.data import data_sets
 

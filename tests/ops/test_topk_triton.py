@@ -19,6 +19,7 @@ from tests.ops.attention_cases import assert_no_worse, inputs, out_and_grads
 pytest.importorskip("triton", reason="Triton is not installed")
 kernels = import_module("headwise.ops.topk.triton")
 selection = import_module("headwise.ops.topk.selection")
+gathering = import_module("headwise.ops.topk.gathering")
 Call = import_module("headwise.ops.tiles").Call
 
 interpreted = pytest.mark.skipif(
@@ -39,6 +40,7 @@ def small_tiles(monkeypatch) -> None:
     for name in ("HALF", "WIDE", "SINGLE"):
         monkeypatch.setattr(kernels, name, kernels.Sweeps(*[SMALL] * 6))
     monkeypatch.setattr(selection, "LEVELS", {64: 2})
+    monkeypatch.setattr(gathering, "CELLS", {0: 2})
 
 
 @pytest.fixture

@@ -30,7 +30,9 @@ from headwise.ops.tiles import load_rows, place, score_tile
 
 __all__ = ["resident", "streaming"]
 
-SIZES = ["first", "n_queries", "n_keys", "n_blocks"]  # one compiled kernel serves all
+# One compiled kernel serves all of these.
+SIZES = ["first", "heads", "groups", "n_queries", "n_keys", "n_blocks"]
+SIZES += ["mask_batch", "mask_head", "mask_row"]
 
 
 @triton.jit

@@ -73,6 +73,7 @@ FULL = Tiles(  # float32, whose exact products take no tensor cores but many reg
 )
 
 INTERPRETED = not isinstance(forward.resident, triton.JITFunction)
+LEAST_RESIDENT_WIDTH = 64
 POWERS = {2: 1, 1.5: 2}  # alphas with kernels of their own, which take no powers
 
 
@@ -303,6 +304,8 @@ def _launch_forward(
     resident = next((tile for tile in tiles.resident if tile.keys >= options["n_keys"]), None)
     kernel = forward.streaming if resident is None else forward.resident
     tile = resident or tiles.streaming
+    if resident:  # narrower values, read in no loop, are multiplied wrongly on Hopper by Triton 3.6
+        options = {**options, "VALUE_PADDED": max(options["VALUE_PADDED"], LEAST_RESIDENT_WIDTH)}
     n_blocks = triton.cdiv(n_queries, tile.rows)
     kernel[(n_blocks * batch * heads,)](
         **options,

@@ -23,7 +23,7 @@ HIDDEN = tl.constexpr(-1e38)
 FAR = 2**30  # an offset that leads to no key
 # Sizes that would only make more compiled variants of a kernel if it were compiled for them.
 SIZES = ["first", "heads", "groups", "n_queries", "n_keys", "n_blocks", "offset", "n_heads"]
-SIZES += ["set_number", "set_batch", "set_key"]
+SIZES += ["set_number", "set_batch", "set_key", "mask_batch", "mask_head", "mask_row"]
 FIELDS = ("head", "slope", "place", "key set", "normalised", "uniform")  # columns of a plan
 
 

@@ -2,12 +2,13 @@
 # pyright: basic
 """Top-k attention for long rows: find the kept keys themselves in one sweep, then gather.
 
-The sweep is that of `selection`, but the last bits of each remembered score give way to the number
-of its tile; with its bucket that is the key. A few more keys than wanted are retrieved, their
-scores computed anew from q and k, and the best taken. A row is certain if its keep-th score is
-above all other candidates, and above anything a bucket may have forgotten or a missing bit may
-hide, by more than rounding. Blocks of queries in which a row is not certain go the way of short
-rows, forward and backward.
+The sweep is that of `selection`, but remembers cells of a few keys by their largest score, whose
+last bits give way to the name of the cell. The keep best keys lie in the keep best cells. A few
+more than these are retrieved, the scores of all their keys computed anew from q and k, and the best
+taken. A row is certain if its keep-th score is above all other candidates, and above anything a
+bucket may have forgotten or a missing bit may hide, by more than rounding; and if its numbers are
+finite and not so large that bits could be lost at the other end. Blocks of queries in which a row
+is not certain go the way of short rows, forward and backward.
 
 The backward pass visits kept pairs only and adds to dk and dv by atomics, in no certain order.
 """
@@ -39,7 +40,11 @@ from headwise.ops.topk.weighing import drop_pairs, strides
 
 __all__ = ["Picked", "gather", "list_kept", "pair_gradients"]
 
-EXTRA = 2  # candidates more than wanted: so many scores may differ by less than the missing bits
+EXTRA = 2  # cells more than wanted: so many may differ by less than the missing bits
+# Rows of so many keys -> keys of a cell: the fewer cells, the less there is to remember while
+# sweeping, and the more to compute at the end.
+CELLS = {8192: 4, 2048: 2, 0: 1}
+REACH_KEYS = 128  # a program of the kernel that looks how large keys are
 
 
 class Picked(NamedTuple):
@@ -67,17 +72,36 @@ def gather(
     picked = Picked(chosen, v.new_empty(*shape, v.shape[3]), new(shape), keys, weights, flags)
     if not len(flags):
         return picked
+    cell = cell_for(call.k.shape[2])
+    n_turns = -(-call.k.shape[2] // (sweep.keys * cell))
     candidates = keep + EXTRA
-    n_tiles = -(-call.k.shape[2] // sweep.keys)
     _gather_kernel[(len(flags),)](
         **launch_arguments(call, chosen, flags, keep, first_ties, sweep), **strides("v", v),
         v=v, out=picked.out, lse=picked.lse, picked=keys, weights=weights, seed=seed,
-        dropout=dropout, candidates=candidates, low_bits=(1 << (n_tiles - 1).bit_length()) - 1,
-        VALUES=v.shape[3], PADDED_VALUES=padded(v.shape[3]), LEVELS=levels_for(keep),
-        SLOTS=1 << (candidates - 1).bit_length(),
+        reach=_reach(call), dropout=dropout, candidates=candidates,
+        low_bits=(1 << (n_turns - 1).bit_length()) * sweep.keys - 1,
+        VALUES=v.shape[3], PADDED_VALUES=padded(v.shape[3]), LEVELS=levels_for(keep), CELL=cell,
+        SLOTS=1 << (candidates * cell - 1).bit_length(), KEPT=1 << (keep - 1).bit_length(),
     )  # fmt: skip
     rescue(call, chosen, flags, keep, first_ties, sweep)
     return picked
+
+
+def cell_for(n_keys: int) -> int:
+    """How many keys a cell has."""
+    return next(cell for least, cell in CELLS.items() if n_keys >= least)
+
+
+def _reach(call: Call) -> Tensor:
+    """The largest size of a number in the keys of each head, (B * G,), as the bits of a float."""
+    batch, groups, n_keys, width = call.k.shape
+    reach = torch.zeros(batch * groups, dtype=torch.int32, device=call.k.device)
+    n_blocks = -(-n_keys // REACH_KEYS)
+    _reach_kernel[(batch * groups * n_blocks,)](
+        call.k, reach, groups, n_keys, n_blocks, *call.k.stride()[:3],
+        WIDTH=width, PADDED=padded(width), KEYS=REACH_KEYS,
+    )  # fmt: skip
+    return reach
 
 
 def list_kept(call: Call, picked: Picked, sweep: Sweep) -> None:
@@ -122,63 +146,132 @@ def _gather_rows(start, keys, stride, real, WIDTH: tl.constexpr, PADDED: tl.cons
     return tl.load(at, mask=real[:, None] & (column[None, :] < WIDTH), other=0.0).to(tl.float32)
 
 
+@triton.jit
+@no_type_check
+def _size(x):
+    """The size of numbers as bits, which compare like the sizes; NaN is the largest."""
+    return x.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit(do_not_specialize=["groups", "n_keys", "n_blocks"])
+@no_type_check
+def _reach_kernel(
+    k, reach, groups, n_keys, n_blocks, k_batch, k_head, k_row,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    block, batch, group, _ = place(n_blocks, groups, groups)
+    keys = block * KEYS + tl.arange(0, KEYS)
+    k_KD = load_rows(k + batch * k_batch + group * k_head, keys, k_row, n_keys, WIDTH, PADDED)
+    largest = tl.max(tl.max(_size(k_KD), axis=1), axis=0)
+    tl.atomic_max(reach + batch * groups + group, largest, sem="relaxed")
+
+
+@triton.jit
+@no_type_check
+def _cell_score(
+    q_QD, k, k_row, key, found, rows, length, n_queries, scale, first, mask, mask_row, mask_key,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """The score of each row with a key of its own, -inf where it may not be attended."""
+    seen = found & (key < length) & (rows < n_queries)
+    if CAUSAL:
+        seen = seen & (key <= rows + first)
+    if MASKED:
+        at = mask + rows.to(tl.int64) * mask_row + key.to(tl.int64) * mask_key
+        seen = seen & (tl.load(at, mask=seen, other=0) != 0)
+    k_QD = _gather_rows(k, key, k_row, seen, WIDTH, PADDED)
+    return tl.where(seen, tl.sum(q_QD * k_QD, axis=1) * scale, float("-inf"))
+
+
 @triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES, "keep", "candidates", "low_bits"])
 @no_type_check
 def _gather_kernel(
-    q, k, v, lengths, mask, low, high, last, peak, flags, out, lse, picked, weights, seed,
+    q, k, v, lengths, mask, low, high, last, peak, flags, reach, out, lse, picked, weights, seed,
     scale, dropout, first, heads, groups, n_queries, n_keys, n_blocks, keep, candidates, low_bits,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     mask_batch, mask_head, mask_row, mask_key,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, FIRST: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, LEVELS: tl.constexpr, SLOTS: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, LEVELS: tl.constexpr, CELL: tl.constexpr,
+    SLOTS: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
     block, batch, head, group = place(n_blocks, heads, groups)
-    k += batch * k_batch + group.to(tl.int64) * k_head
-    v += batch * v_batch + group.to(tl.int64) * v_head
+    k += batch * k_batch + group * k_head
+    v += batch * v_batch + group * v_head
+    mask += batch * mask_batch + head * mask_head
     rows = block * ROWS + tl.arange(0, ROWS)
     inside = rows < n_queries
     length = tl.load(lengths + batch)
     q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
     levels = fill_levels(
-        q_QD, k, k_row, mask + batch * mask_batch + head * mask_head, mask_row, mask_key, block,
-        length, scale, first, n_queries, n_keys, low_bits,
-        WIDTH, PADDED, CAUSAL, MASKED, ROWS, KEYS, LEVELS,
+        q_QD, k, k_row, mask, mask_row, mask_key, block, length, 1.0, first, n_queries, n_keys,
+        low_bits, WIDTH, PADDED, CAUSAL, MASKED, ROWS, KEYS, LEVELS, CELL,
     )  # fmt: skip
 
-    bound = tl.max(levels[LEVELS - 1], axis=1)  # no forgotten score is larger
-    slot_QS = tl.arange(0, SLOTS)[None, :] + tl.full((ROWS, 1), 0, tl.int32)
+    bound = tl.max(levels[LEVELS - 1], axis=1)  # no forgotten cell is larger
+    named = ()  # by their last bits, no two alike
+    for level in tl.static_range(LEVELS):
+        bits_QK = levels[level].to(tl.int32, bitcast=True) | tl.arange(0, KEYS)[None, :]
+        name_QK = bits_QK.to(tl.float32, bitcast=True)
+        named = named + (tl.where(levels[level] > -9e37, name_QK, float("-inf")),)
+    slot_1S = tl.arange(0, SLOTS)[None, :]
     score_QS = tl.full((ROWS, SLOTS), float("-inf"), tl.float32)
     key_QS = tl.full((ROWS, SLOTS), -1, tl.int32)
     wide_q_QD = q_QD.to(tl.float32)
-    for slot in range(candidates):
-        top, bucket = tl.max(
-            levels[0], axis=1, return_indices=True, return_indices_tie_break_left=True
+    for cell in range(candidates):
+        top = tl.max(named[0], axis=1)
+        named = pull(named, named[0] == top[:, None], LEVELS)
+        found = top > -9e37
+        name = top.to(tl.int32, bitcast=True) & low_bits
+        for member in tl.static_range(CELL):
+            key = (name // KEYS * CELL + member) * KEYS + name % KEYS
+            score = _cell_score(
+                wide_q_QD, k, k_row, key, found, rows, length, n_queries, scale, first,
+                mask, mask_row, mask_key, WIDTH, PADDED, CAUSAL, MASKED,
+            )  # fmt: skip
+            here_1S = slot_1S == cell * CELL + member
+            score_QS = tl.where(here_1S, score[:, None], score_QS)
+            key_QS = tl.where(here_1S, key[:, None], key_QS)
+    bound = tl.maximum(bound, tl.max(named[0], axis=1))
+
+    # The best, one after the other, and their values, as yet divided by the weight of the first.
+    largest = tl.max(score_QS, axis=1)
+    empty = largest == float("-inf")
+    norm = tl.where(empty, 0.0, largest)
+    place_1R = tl.arange(0, KEPT)[None, :]
+    key_QR = tl.full((ROWS, KEPT), -1, tl.int32)
+    weight_QR = tl.full((ROWS, KEPT), 0.0, tl.float32)
+    out_QE = tl.full((ROWS, PADDED_VALUES), 0.0, tl.float32)
+    total = tl.full((ROWS,), 0.0, tl.float32)
+    tau = largest
+    for rank in range(keep):
+        tau, slot = tl.max(
+            score_QS, axis=1, return_indices=True, return_indices_tie_break_left=True
         )
-        levels = pull(levels, tl.arange(0, KEYS)[None, :] == bucket[:, None], LEVELS)
-        seen = top > -9e37
-        key = (top.to(tl.int32, bitcast=True) & low_bits) * KEYS + bucket
-        k_QD = _gather_rows(k, key, k_row, seen, WIDTH, PADDED)
-        score = tl.where(seen, tl.sum(wide_q_QD * k_QD, axis=1) * scale, float("-inf"))
-        score_QS = tl.where(slot_QS == slot, score[:, None], score_QS)
-        key_QS = tl.where(slot_QS == slot, tl.where(seen, key, -1)[:, None], key_QS)
-    bound = tl.maximum(bound, tl.max(levels[0], axis=1))
-    rank_QS = tl.full((ROWS, SLOTS), 0, tl.int32)
-    for slot in range(candidates):
-        score = tl.max(tl.where(slot_QS == slot, score_QS, float("-inf")), axis=1)[:, None]
-        before_QS = (score > score_QS) | ((score == score_QS) & (slot_QS > slot))
-        rank_QS += before_QS.to(tl.int32)
+        this_QS = slot_1S == slot[:, None]
+        real = tau > float("-inf")
+        key = tl.where(real, tl.sum(tl.where(this_QS, key_QS, 0), axis=1), -1)
+        score_QS = tl.where(this_QS, float("-inf"), score_QS)
+        weight = tl.where(real, tl.exp(tau - norm), 0.0)
+        total += weight
+        key_QR = tl.where(place_1R == rank, key[:, None], key_QR)
+        weight_QR = tl.where(place_1R == rank, weight[:, None], weight_QR)
+        if seed is not None:
+            weight = drop_pairs(weight, batch * heads + head, rows, key, dropout, seed)
+        v_QE = _gather_rows(v, key, v_row, weight != 0.0, VALUES, PADDED_VALUES)
+        out_QE += weight[:, None] * v_QE
+    total = tl.where(empty, 1.0, total)
 
     # Is the keep-th score above all others, wherever they are?
-    kept_QS = (rank_QS < keep) & (slot_QS < candidates)
-    tau = tl.min(tl.where(kept_QS, score_QS, float("inf")), axis=1)
-    largest = tl.max(score_QS, axis=1)
-    finite = tl.where(bound > -9e37, bound, 0.0)
+    finite = tl.where(bound > -9e37, bound * scale, 0.0)
     highest = finite + tl.abs(finite) * (low_bits + 1).to(tl.float32) * 2.4e-7
-    below = tl.max(tl.where(kept_QS, float("-inf"), score_QS), axis=1)
-    below = tl.maximum(below, tl.where(bound > -9e37, highest, float("-inf")))
-    rounding = 4e-6 * tl.where(largest > float("-inf"), tl.abs(largest), 0.0)
-    doubtful = inside & (below > float("-inf")) & (below + rounding >= tau)
+    below = tl.maximum(tl.max(score_QS, axis=1), tl.where(bound > -9e37, highest, float("-inf")))
+    rounding = 4e-6 * tl.where(empty, 0.0, tl.abs(largest))
+    # Other terms of a product may be larger than their sum.
+    reach_q = tl.max(_size(wide_q_QD), axis=1).to(tl.float32, bitcast=True)
+    reach_k = tl.load(reach + batch * groups + group).to(tl.float32, bitcast=True)
+    known = reach_q * reach_k * WIDTH < 1e37
+    doubtful = inside & (~known | ((below > float("-inf")) & (below + rounding >= tau)))
     flag = tl.max(doubtful.to(tl.int32), axis=0)
     tl.store(flags + tl.program_id(0), flag)
     at = (batch * heads + head) * n_queries + rows
@@ -187,29 +280,15 @@ def _gather_kernel(
     below = tl.where(flag > 0, tau, below)  # then low is tau itself, where the rescue starts
     store_bounds(low, high, last, tau, below, above, n_keys, at, inside, FIRST)
 
-    empty = largest == float("-inf")
-    norm = tl.where(empty, 0.0, largest)
-    weight_QS = tl.where(kept_QS, tl.exp(score_QS - norm[:, None]), 0.0)
-    total = tl.where(empty, 1.0, tl.sum(weight_QS, axis=1))
-    weight_QS = weight_QS / total[:, None]
     tl.store(lse + at, tl.where(empty, float("-inf"), norm + tl.log(total)), mask=inside)
-    to_QS = at[:, None] * keep + rank_QS
-    tl.store(picked + to_QS, key_QS, mask=kept_QS & inside[:, None])
-    stored_QS = tl.where(flag > 0, 0.0, weight_QS)
-    tl.store(weights + to_QS, stored_QS, mask=kept_QS & inside[:, None])
-    if seed is not None:
-        weight_QS = drop_pairs(
-            weight_QS, batch * heads + head, rows[:, None], key_QS, dropout, seed
-        )
-    out_QE = tl.full((ROWS, PADDED_VALUES), 0.0, tl.float32)
-    for slot in range(candidates):
-        weight = tl.sum(tl.where(slot_QS == slot, weight_QS, 0.0), axis=1)
-        key = tl.max(tl.where(slot_QS == slot, key_QS, -1), axis=1)
-        v_QE = _gather_rows(v, key, v_row, weight != 0.0, VALUES, PADDED_VALUES)
-        out_QE += weight[:, None] * v_QE
+    to_QR = at[:, None] * keep + place_1R
+    stored_QR = inside[:, None] & (place_1R < keep)
+    tl.store(picked + to_QR, key_QR, mask=stored_QR)
+    weight_QR = tl.where(flag > 0, 0.0, weight_QR / total[:, None])
+    tl.store(weights + to_QR, weight_QR, mask=stored_QR)
     column = tl.arange(0, PADDED_VALUES)[None, :]
     to_QE = out + at[:, None] * VALUES + column
-    tl.store(to_QE, out_QE, mask=inside[:, None] & (column < VALUES))
+    tl.store(to_QE, out_QE / total[:, None], mask=inside[:, None] & (column < VALUES))
 
 
 @triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES, "keep"])

@@ -216,14 +216,14 @@ def pull(levels, taken_QK, LEVELS: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _pack(score_QK, tile, low_bits):
-    """Scores whose last bits name the tile; -1e38 and less for keys that may not be seen.
+def _pack(score_QK, name, low_bits):
+    """Scores whose last bits are a name, the bucket left out; -1e38 and less for hidden keys.
 
     What is not a number becomes large, so that it is found, and shows.
     """
     score_QK = tl.where(score_QK < 3e38, score_QK, 3e38)
     bits_QK = tl.maximum(score_QK, -1e38).to(tl.int32, bitcast=True)
-    return ((bits_QK & ~low_bits) | tile).to(tl.float32, bitcast=True)
+    return ((bits_QK & ~low_bits) | name).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -232,36 +232,58 @@ def fill_levels(
     q_QD, k, k_row, mask, mask_row, mask_key, block, length, scale, first, n_queries, n_keys,
     low_bits, WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr,
     MASKED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, LEVELS: tl.constexpr,
+    CELL: tl.constexpr,
 ):  # fmt: skip
-    """One sweep: of every bucket of every row the largest scores, sorted, -inf where fewer.
+    """One sweep: of every bucket of every row the largest cells, sorted, -inf where fewer.
 
-    Args: of this head, where keys and mask start; low_bits, if any: those that name the tile.
+    A cell is one key of each of CELL tiles, and as large as its largest score. With low_bits, of
+    numbers below 1e37 in size, the last bits of a level name the first key of its cell, all but the
+    bucket. Args: of this head, where keys and mask start.
     """
     rows = block * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, PADDED)
     nothing_QK = tl.full((ROWS, KEYS), float("-inf"), tl.float32)
     levels = ()
     for _ in tl.static_range(LEVELS):
         levels = levels + (nothing_QK,)
     last_row = tl.minimum(block * ROWS + ROWS, n_queries) - 1
     seen = keys_seen(length, n_keys, last_row, first, CAUSAL)
-    whole = whole_tiles(length, n_keys, block * ROWS, first, CAUSAL, MASKED, KEYS)
-    for tile in range(whole):
-        keys = tile * KEYS + tl.arange(0, KEYS)
-        k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
-        score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
+    whole = whole_tiles(length, n_keys, block * ROWS, first, CAUSAL, MASKED, KEYS * CELL)
+    at_KD = k + tl.arange(0, KEYS)[:, None].to(tl.int64) * k_row + column[None, :]
+    for turn in range(whole):
+        for member in tl.static_range(CELL):
+            if WIDTH == PADDED:
+                k_KD = tl.load(at_KD)
+            else:
+                k_KD = tl.load(at_KD, mask=column[None, :] < WIDTH, other=0.0)
+            at_KD += KEYS * k_row
+            score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee")
+            if member == 0:
+                cell_QK = score_QK
+            else:
+                cell_QK = tl.maximum(cell_QK, score_QK)
         if low_bits is not None:
-            score_QK = _pack(score_QK, tile, low_bits)
-        levels = _push(levels, score_QK, LEVELS)
-    for tile in range(whole, tl.cdiv(seen, KEYS)):
-        keys = tile * KEYS + tl.arange(0, KEYS)
-        k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
-        score_QK = score_tile(
-            q_QD, k_KD, rows, keys, length, n_queries, scale, first, mask, mask_row, mask_key,
-            CAUSAL, MASKED,
-        )  # fmt: skip
+            bits_QK = cell_QK.to(tl.int32, bitcast=True) & ~low_bits
+            cell_QK = (bits_QK | (turn * KEYS)).to(tl.float32, bitcast=True)
+        else:
+            cell_QK *= scale
+        levels = _push(levels, cell_QK, LEVELS)
+    for turn in range(whole, tl.cdiv(seen, KEYS * CELL)):
+        cell_QK = nothing_QK
+        for member in tl.static_range(CELL):
+            keys = (turn * CELL + member) * KEYS + tl.arange(0, KEYS)
+            k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
+            score_QK = score_tile(
+                q_QD, k_KD, rows, keys, length, n_queries, scale, first, mask, mask_row, mask_key,
+                CAUSAL, MASKED,
+            )  # fmt: skip
+            if CELL == 1:
+                cell_QK = score_QK
+            else:
+                cell_QK = tl.maximum(cell_QK, score_QK)
         if low_bits is not None:
-            score_QK = _pack(score_QK, tile, low_bits)
-        levels = _push(levels, score_QK, LEVELS)
+            cell_QK = _pack(cell_QK, turn * KEYS, low_bits)
+        levels = _push(levels, cell_QK, LEVELS)
     return levels
 
 
@@ -291,7 +313,7 @@ def _select_kernel(
     levels = fill_levels(
         q_QD, k + batch * k_batch + group.to(tl.int64) * k_head, k_row,
         mask + batch * mask_batch + head * mask_head, mask_row, mask_key, block, length,
-        scale, first, n_queries, n_keys, None, WIDTH, PADDED, CAUSAL, MASKED, ROWS, KEYS, LEVELS,
+        scale, first, n_queries, n_keys, None, WIDTH, PADDED, CAUSAL, MASKED, ROWS, KEYS, LEVELS, 1,
     )  # fmt: skip
 
     largest = tl.max(levels[0], axis=1)

@@ -110,8 +110,9 @@ def _sweeps(q: Tensor, v: Tensor) -> Sweeps:
     return WIDE if max(q.shape[3], v.shape[3]) > 64 else HALF
 
 
-def _gathers(k: Tensor, keep: int) -> bool:
-    return k.shape[2] >= GATHER_KEYS and keep <= GATHER_KEEP
+def _gathers(k: Tensor, keep: int, scale: float) -> bool:
+    """Whether rows are long. Cells are compared before they are scaled: not with the sign turned."""
+    return k.shape[2] >= GATHER_KEYS and keep <= GATHER_KEEP and scale > 0
 
 
 def _call(
@@ -145,7 +146,7 @@ def _forward(
     """The output and, for the backward pass, lse and what each query keeps."""
     call, sweeps = _call(q, k, mask, lengths, scale, first, causal), _sweeps(q, v)
     with torch.cuda.device_of(q):
-        if _gathers(k, keep):
+        if _gathers(k, keep, scale):
             picked = _gather(call, v, keep, first_ties, dropout, seed, sweeps.gather)
         else:
             picked = _sweep(call, v, keep, first_ties, dropout, seed, sweeps)
@@ -206,7 +207,7 @@ def _(
     ties = shape if first_ties else (0,)
     sweeps = _sweeps(q, v)
     listed, rows = (0,), sweeps.select.rows
-    if _gathers(k, keep):
+    if _gathers(k, keep, scale):
         listed, rows = (*shape, keep), sweeps.gather.rows
     blocks = shape[0] * shape[1] * -(-shape[2] // rows)
     return (

@@ -1,0 +1,150 @@
+"""A training step of RoBERTa-base with guidance on half the heads, against the plain step.
+
+The attention itself stays with SDPA; the loss is computed beside it from q and k of every layer.
+The peer is the usual way: eager attention that returns its matrices, and the loss from those.
+Weights are random: nothing is downloaded.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from benchmarks import Measured, name_of, wait_for
+from benchmarks.guided_models import (
+    Settings,
+    Trainee,
+    base_settings,
+    from_matrices,
+    guided,
+    guided_inside,
+    plain,
+)
+from benchmarks.peers import FAILURES, one_line
+from benchmarks.turns import take_turns
+
+AIM = 1.05
+AGREEMENT = 0.02  # how far, relatively, the guidance losses of two ways may be apart
+
+Row = dict[str, Any]
+
+
+def measure(
+    repeat: int,
+    device: torch.device,
+    *,
+    keep: Callable[[list[Row]], None] = lambda rows: None,
+    settings: Settings | None = None,
+) -> Measured:
+    """Build everybody, refuse who computes another loss, and let the others take turns."""
+    settings = settings or base_settings()
+    rows: list[Row] = []
+    trainees: dict[str, Trainee] = {}
+    wrong = 0
+    for name, build in _contestants(settings, device):
+        row, trainee = _try(name, build, settings, device, trainees)
+        wrong += "wrong" in row or (name == "guided" and "reason" in row)
+        rows.append(row)
+        if trainee is not None:
+            trainees[name] = trainee
+        keep(rows)
+    _add_times(rows, trainees, settings, device, repeat)
+    return Measured(rows, _table(rows, device), wrong=wrong)
+
+
+def _contestants(
+    settings: Settings, device: torch.device
+) -> Iterator[tuple[str, Callable[[], Trainee]]]:
+    """The matrices first: they are what the guided step is held to."""
+    yield "eager, loss from the matrices", partial(from_matrices, settings, device)
+    yield "plain", partial(plain, settings, device)
+    yield "guided", partial(guided, settings, device)
+    if settings.compiled:
+        yield "plain, compiled", partial(plain, settings, device, compiled=True)
+        yield "guided, compiled", partial(guided_inside, settings, device)
+
+
+def _try(
+    name: str,
+    build: Callable[[], Trainee],
+    settings: Settings,
+    device: torch.device,
+    others: dict[str, Trainee],
+) -> tuple[Row, Trainee | None]:
+    """Build one, take two steps and note the memory, or say why not."""
+    before = _memory(device)
+    start = time.perf_counter()
+    try:
+        trainee = build()
+        said = _disagreement(trainee, others)
+        for _ in range(2):
+            trainee.step()
+        wait_for(device)
+    except FAILURES as problem:
+        return {"who": name, "reason": one_line(problem)}, None
+    row: Row = {"who": name, "start_s": round(time.perf_counter() - start, 1)}
+    if device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(device) - before
+        row["peak_gib"] = round(peak / 2**30, 2)
+    return (row | {"wrong": said}, None) if said else (row, trainee)
+
+
+def _memory(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 0
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
+
+
+def _disagreement(trainee: Trainee, others: dict[str, Trainee]) -> str | None:
+    """Why a guidance loss is not the one that the matrices give; all start with equal weights."""
+    peer = others.get("eager, loss from the matrices")
+    if trainee.guidance is None or peer is None or peer.guidance is None:
+        return None
+    mine, theirs = trainee.guidance, peer.guidance
+    if abs(mine - theirs) <= AGREEMENT * abs(theirs):
+        return None
+    return f"the guidance loss is {mine:.5g}, from the matrices {theirs:.5g}"
+
+
+def _add_times(
+    rows: list[Row],
+    trainees: dict[str, Trainee],
+    settings: Settings,
+    device: torch.device,
+    repeat: int,
+) -> None:
+    steps = {name: trainee.step for name, trainee in trainees.items()}
+    times = take_turns(steps, device, repeat=repeat)
+    for row in rows:
+        if row["who"] not in times:
+            continue
+        ms = times[row["who"]].ms
+        row["step_ms"] = round(ms, 3)
+        row["tokens_per_s"] = round(settings.batch * settings.length / ms * 1000)
+        compiled = row["who"].endswith(", compiled")
+        base = times.get("plain, compiled" if compiled else "plain")
+        if base is not None:
+            row["ratio"] = round(ms / base.ms, 3)
+        if row["who"].startswith("guided"):
+            row["aim"] = AIM
+
+
+def _table(rows: list[Row], device: torch.device) -> Table:
+    table = Table(title=f"A training step of RoBERTa-base, {name_of(device)}")
+    table.add_column("who", no_wrap=True)
+    for name in ("step ms", "tokens/s", "peak GiB", "ratio to plain", "aim"):
+        table.add_column(name, justify="right")
+    table.add_column("not timed, because")
+    for row in rows:
+        figures = [
+            row.get(name) for name in ("step_ms", "tokens_per_s", "peak_gib", "ratio", "aim")
+        ]
+        shown = ["" if figure is None else f"{figure:,}" for figure in figures]
+        why = f"wrong: {row['wrong']}" if "wrong" in row else row.get("reason", "")
+        table.add_row(row["who"], *shown, why)
+    return table

@@ -1,0 +1,178 @@
+"""Cases of `tests.ops.fuzz` for ops with an output: top-k and entmax attention, with dropout."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from headwise.ops import entmax_attention, sparsemax_attention, topk_attention
+from headwise.ops.scores import multiply_groups
+from headwise.ops.topk import topk_selected
+from tests.ops.fuzz_checks import (
+    DOUBT,
+    SINGLE_EPS,
+    Check,
+    Judged,
+    Run,
+    compare,
+    floors_of,
+    is_clear,
+    largest_score,
+    rounding_of_scores,
+    same,
+    upstream_of,
+    worst,
+)
+from tests.ops.fuzz_drawing import Case
+
+Attend = Callable[..., object]
+DROPOUT = 0.3
+
+
+def check_topk(case: Case) -> Judged:
+    """Also the certificates, and what `topk_selected` lists where the kernels are the same."""
+    variant, (q, k, v) = case.variant, (case.q, case.k, case.v)
+    low, high = variant.keep
+    keep = case.rng.randint(low, max(low, min(high, case.sizes.n_keys)))
+    attend = partial(topk_attention, keep=keep, ties=variant.ties, **case.options)
+    scores = case.scores().rows()
+    clear = is_clear(case, scores, keep)
+    kernel, flags = partial(attend, impl="triton"), []
+
+    def watched(*tensors: Tensor, **options: float) -> Tensor:
+        out = kernel(*tensors, **options).out
+        if out.requires_grad:  # the flags are the last that is kept for the backward pass
+            flags.append(out.grad_fn.saved_tensors[-1])
+        return out
+
+    checks = _checks(
+        case, watched, attend, [q, k, v], clear, shown=clear[..., None],
+        times=4,  # the backward pass recomputes weights from sums that were rounded
+        slack=rounding_of_scores(scores, q.dtype), floors=_floors(case),
+    )  # fmt: skip
+    if variant.long and variant.ties == "first" and variant.values == variant.width:
+        checks.append(_check_selected(case, attend, keep, clear))
+    return Judged(checks, (flags[0] > 0).sum(), flags[0].numel())
+
+
+def _check_selected(case: Case, attend: Attend, keep: int, clear: Tensor) -> Check:
+    """Keys and weights that are listed are the map."""
+    listed = topk_selected(case.q, case.k, keep=keep, impl="triton", **case.options)
+    wanted = attend(case.q, case.k, case.v, impl="reference").weights
+    at = listed.keys.clamp(min=0).long()
+    got = torch.zeros_like(wanted).scatter_add(-1, at, listed.weights)
+    allowed = 32 * SINGLE_EPS * largest_score(case.scores().rows())
+    return Check("selected", worst(got * clear[..., None], wanted * clear[..., None]), allowed)
+
+
+def check_entmax(case: Case) -> Judged:
+    """Alpha 1.5 and 2, another number, or one a head with a gradient."""
+    tensors, number = [case.q, case.k, case.v], case.variant.alpha
+    if number == "any":
+        number = case.rng.choice((1.1, 1.25, 1.75, case.rng.uniform(1.1, 2)))
+    if number == "learned":
+        alpha = (1.1 + 0.9 * case.rand(case.sizes.heads)).clamp(max=2)
+        alpha[0] = case.rng.choice((1.5, 2.0, 1.3))
+        tensors.append(alpha)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, **options: object) -> object:
+            return entmax_attention(q, k, v, alpha=alpha, **case.options, **options)
+
+    else:
+        alpha = torch.full((case.sizes.heads,), float(number), device=case.q.device)
+        named = sparsemax_attention if number == 2 else partial(entmax_attention, alpha=number)
+        attend = partial(named, **case.options)
+
+    def kernel(*given: Tensor, **options: float) -> Tensor:
+        return attend(*given, impl="triton", **options).out
+
+    scores = case.scores().rows()
+    weights = attend(*(x.double() for x in tensors), impl="reference").weights
+    clear = _far_from_the_threshold(scores, weights, alpha.double()[:, None, None])
+    slack = rounding_of_scores(scores, case.q.dtype)
+    floors = _floors(case) | {"dalpha": _floor_of_alpha(case, alpha)}
+    given = {"slack": slack, "floors": floors, "times": 2, "shown": None}
+    return Judged(_checks(case, kernel, attend, tensors, clear, **given))
+
+
+def _floors(case: Case) -> dict[str, Tensor]:
+    """The change of a weight is a product of rows of v, and so is the mean that is taken off it."""
+    return floors_of(case, case.variant.values**0.5)
+
+
+def _floor_of_alpha(case: Case, alpha: Tensor) -> Tensor:
+    """A sum over rows, in float32, of means that were rounded as v is, by 1 / (alpha - 1)^2."""
+    precision = torch.finfo(case.v.dtype).eps / SINGLE_EPS
+    terms = max(1, case.sizes.batch * case.sizes.n_queries * case.variant.values)
+    return precision * terms**0.5 / (alpha.min().double() - 1) ** 2
+
+
+def _far_from_the_threshold(scores: Tensor, weights: Tensor, alpha_H11: Tensor) -> Tensor:
+    """Queries whose gradient cannot jump: above 1.5 it does where a key enters the support."""
+    seen = scores > -torch.inf
+    rise = (alpha_H11 - 1) * scores.masked_fill(~seen, 0)
+    top = weights.argmax(dim=-1, keepdim=True)
+    tau = rise.gather(-1, top) - weights.gather(-1, top) ** (alpha_H11 - 1)
+    distance = (rise - tau).abs().masked_fill(~seen, torch.inf).amin(dim=-1)
+    doubt = (8 * SINGLE_EPS * largest_score(scores)).clamp(min=DOUBT)
+    return (distance > doubt) | (alpha_H11[..., 0] <= 1.5)
+
+
+def _checks(
+    case: Case,
+    kernel: Run,
+    attend: Attend,
+    tensors: list[Tensor],
+    clear: Tensor,
+    *,
+    shown: Tensor | None,
+    times: float,
+    slack: Tensor,
+    floors: dict[str, Tensor],
+) -> list[Check]:
+    """out and gradients; with dropout, of a definition that drops the same."""
+    upstream = upstream_of(case, clear)
+    judge = partial(
+        compare, upstream=upstream, shown=shown, times=times, slack=slack, floors=floors
+    )
+    if not case.variant.dropout:
+        return judge(kernel, lambda *given: attend(*given, impl="reference").out, tensors)
+
+    def dropped(*given: Tensor) -> Tensor:
+        torch.manual_seed(case.seed)
+        return kernel(*given, dropout=DROPOUT)
+
+    weights = attend(*tensors, impl="reference").weights
+    stays = _shown_weights(case, dropped) > weights / 2
+
+    def definition(*given: Tensor) -> Tensor:
+        left = attend(*given, impl="reference").weights * stays / (1 - DROPOUT)
+        return multiply_groups(left, given[2].to(left.dtype)).to(given[2].dtype)
+
+    once, again = dropped(*tensors), dropped(*tensors)
+    return [
+        *judge(dropped, definition, tensors),
+        _check_share(stays & clear[..., None], (weights > 1e-3) & clear[..., None]),
+        same("out of one seed, twice", once.detach(), again.detach()),
+    ]
+
+
+def _shown_weights(case: Case, run: Run) -> Tensor:
+    """Weights after dropout, (B, H, Q, K): values that are unit vectors show some at a time."""
+    parts, width, n_keys = [], case.variant.values, case.sizes.n_keys
+    for start in range(0, n_keys, width):
+        v = torch.zeros_like(case.v)
+        end = min(start + width, n_keys)
+        v[:, :, torch.arange(start, end), torch.arange(end - start)] = 1
+        parts.append(run(case.q, case.k, v)[..., : end - start])
+    return torch.cat(parts, dim=-1).float()
+
+
+def _check_share(stays: Tensor, there: Tensor) -> Check:
+    """As many weights stay as should, by the binomial law."""
+    count = there.sum().double().clamp(min=1)
+    share = (stays & there).sum() / count
+    wanted = (1 - DROPOUT) * there.any()
+    deviation = (DROPOUT * (1 - DROPOUT) / count).sqrt()
+    return Check("share that stays", (share - wanted).abs(), 6 * deviation)

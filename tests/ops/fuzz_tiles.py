@@ -1,0 +1,68 @@
+"""What `tests.ops.fuzz` changes while a kernel runs: what fresh memory holds, and tile sizes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from unittest.mock import patch
+
+import numpy
+import torch
+from torch import Tensor
+
+from tests.ops.fuzz_variants import Variant
+
+ROWS, KEYS = 16, 16  # a tile in the interpreter
+
+
+@contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """Fresh memory holds NaN, or 1 for whole numbers: reading what was never written shows."""
+    makers = ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty"))
+    with ExitStack() as patches:
+        for owner, name in makers:
+            patches.enter_context(patch.object(owner, name, _poison(getattr(owner, name))))
+        yield
+
+
+def _poison(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def made(*args: object, **options: object) -> Tensor:
+        fresh = make(*args, **options)
+        return fresh.fill_(torch.nan if fresh.is_floating_point() else 1)
+
+    return made
+
+
+@contextmanager
+def small_tiles(variant: Variant) -> Iterator[None]:
+    """Many tiles in few rows, few enough levels that rows lack certificates, and the plan wanted.
+
+    Imports Triton, so TRITON_INTERPRET must be set before.
+    """
+    topk, selection, gathering, entmax, aiming = (
+        import_module(f"headwise.ops.{name}")
+        for name in (
+            "topk.triton",
+            "topk.selection",
+            "topk.gathering",
+            "entmax.triton",
+            "row_sweep.aiming",
+        )
+    )
+    sweeps = topk.Sweeps(*[selection.Sweep(ROWS, KEYS, warps=4, stages=1)] * 6)
+    tile = entmax.Tile(ROWS, KEYS, warps=1, stages=1)
+    resident = () if variant.long else tuple(tile._replace(keys=keys) for keys in (16, 64))
+    swept = {(8, 128): aiming.Tiles(ROWS, KEYS, 4, 1)}
+    changes = [(topk, name, sweeps) for name in ("HALF", "WIDE", "SINGLE")]
+    changes += [
+        (topk, "GATHER_KEYS", 1 if variant.long else 10**9),
+        (selection, "LEVELS", {4: 2, 64: 1}),
+        (gathering, "CELLS", {0: 2}),
+    ]
+    tiles = entmax.Tiles(resident, tile, tile, tile)
+    changes += [(entmax, name, tiles) for name in ("NARROW", "WIDE", "FULL")]
+    changes += [(aiming, "TILES", dict.fromkeys(("forward", "queries", "keys"), swept))]
+    # Scores of hidden keys are computed, and may be large, before they are hidden.
+    with ExitStack() as patches, numpy.errstate(over="ignore", invalid="ignore"):
+        for module, name, value in changes:
+            patches.enter_context(patch.object(module, name, value))
+        yield

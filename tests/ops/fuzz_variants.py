@@ -1,0 +1,102 @@
+"""What is compiled for a run of `tests.ops.fuzz`: 40 variants of the attention kernels.
+
+A kernel is compiled anew for other dtypes, widths and flags, never for other sizes. So cases differ
+in everything that is a run-time argument, and share the constants of the variant they belong to.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import torch
+
+MOST_VARIANTS = 40
+bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
+ANY = (1, 300)  # how many keys
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Constants of one compiled set of kernels, and which sizes lead to them."""
+
+    dtype: torch.dtype
+    width: int
+    values: int = 64  # the width of v; not a multiple of 16, it would make more variants
+    causal: bool = False
+    mask: Literal["", "keys", "queries"] = ""  # the same for all queries, or not
+    dropout: bool = False
+    keys: tuple[int, int] = ANY
+    long: bool = False  # another plan: top-k gathers, entmax streams
+    keep: tuple[int, int] = (1, 8)  # top-k; of one class of `LEVELS` and slots
+    ties: Literal["all", "first"] = "all"
+    alpha: float | Literal["any", "learned"] = 1.5  # entmax; any: one number, not 1.5 and not 2
+    sets: bool = False  # statistics and guidance: with sets of keys
+    read: Literal["all", "some"] = "all"  # statistics whose gradient is asked for
+
+    def __str__(self) -> str:
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        usual = {field.name: field.default for field in fields(self)}
+        kind = str(given.pop("dtype")).removeprefix("torch.")
+        return f"{kind} " + " ".join(
+            f"{name}={value}" for name, value in given.items() if value != usual[name]
+        )
+
+
+SHORT, LONG = (1, 2047), (2048, 3000)  # rows, by the plan of top-k
+VARIANTS: dict[str, tuple[Variant, ...]] = {
+    "topk": (
+        Variant(bf16, 64, keys=SHORT),
+        Variant(fp16, 48, 32, causal=True, ties="first", keys=SHORT),
+        Variant(fp32, 32, mask="queries", keys=SHORT),
+        Variant(bf16, 128, 128, mask="queries", keep=(9, 16), ties="first", keys=SHORT),
+        Variant(fp16, 64, causal=True, mask="queries", keep=(17, 32), keys=SHORT),
+        Variant(fp32, 64, 32, keep=(33, 64), ties="first", keys=(33, 3000)),
+        Variant(bf16, 32, 96, causal=True, keep=(33, 64), keys=SHORT),
+        Variant(fp16, 128, dropout=True, ties="first"),
+        Variant(fp32, 48, 48, causal=True, keep=(9, 16), ties="first", keys=SHORT),
+        Variant(bf16, 64, keys=LONG, long=True, keep=(7, 8)),
+        Variant(fp16, 48, 48, causal=True, mask="queries", keys=LONG, long=True, keep=(3, 6),
+                ties="first"),
+        Variant(fp32, 32, 32, keys=LONG, long=True, keep=(9, 14), ties="first"),
+        Variant(bf16, 128, 128, causal=True, dropout=True, keys=LONG, long=True, keep=(7, 8)),
+        Variant(fp32, 128, 48, mask="queries", keys=LONG, long=True, keep=(3, 6)),
+    ),
+    "entmax": (
+        Variant(bf16, 64, keys=(1, 64)),
+        Variant(bf16, 64, keys=(129, 256)),
+        Variant(bf16, 64, keys=(513, 1024)),
+        Variant(bf16, 64, keys=(1025, 3000), long=True),
+        Variant(fp16, 48, 32, causal=True, keys=(65, 128), alpha=2.0),
+        Variant(fp16, 48, 32, causal=True, keys=(1025, 2000), long=True, alpha=2.0),
+        Variant(fp32, 32, mask="queries", long=True, keys=(1, 1500)),
+        Variant(fp32, 64, long=True, alpha="learned"),
+        Variant(bf16, 128, 128, mask="keys", keys=(257, 512), alpha=2.0),
+        Variant(fp16, 128, 96, causal=True, mask="queries", keys=(513, 1500), long=True),
+        Variant(fp16, 64, dropout=True, keys=(257, 512), alpha="any"),
+        Variant(bf16, 32, 32, causal=True, keys=(1, 64), alpha="learned"),
+    ),
+    "statistics": (
+        Variant(bf16, 64, sets=True),
+        Variant(bf16, 64, causal=True, keys=(1, 3000)),
+        Variant(fp16, 48, causal=True, mask="queries", sets=True),
+        Variant(fp32, 32, mask="keys"),
+        Variant(fp32, 64, causal=True, sets=True),
+        Variant(fp16, 128, sets=True, keys=(1, 3000)),
+        Variant(bf16, 32, mask="queries", sets=True, read="some"),
+    ),
+    "guidance": (
+        Variant(bf16, 64, sets=True),
+        Variant(bf16, 64, causal=True, keys=(1, 3000)),
+        Variant(fp16, 48, causal=True, mask="queries", sets=True),
+        Variant(fp32, 32, mask="keys", sets=True),
+        Variant(fp32, 64, causal=True),
+        Variant(fp16, 128, sets=True, keys=(1, 3000)),
+        Variant(bf16, 32, mask="queries", sets=True),
+    ),
+}  # fmt: skip
+
+
+def variant_of(op: str, seed: int) -> tuple[int, Variant]:
+    """The variant of a case, and its number among all."""
+    number = seed % len(VARIANTS[op])
+    before = list(VARIANTS)[: list(VARIANTS).index(op)]
+    return sum(len(VARIANTS[other]) for other in before) + number, VARIANTS[op][number]
