@@ -25,6 +25,7 @@ from triton.runtime import JITFunction
 from triton.runtime.driver import driver
 
 import headwise.ops
+from headwise.ops import entmax_attention, topk_attention
 from headwise.ops.guidance import FIRST, NEXT, Pattern, guidance_loss, guided_heads
 from headwise.ops.row_sweep import row_sweep
 from headwise.ops.scores import Scores
@@ -98,7 +99,22 @@ def guidance(q: Tensor, k: Tensor, **options: Any) -> None:
         backward(guidance_loss(q, k, guided, key_sets=sets, impl="triton", **options))
 
 
-USES: list[Callable[..., None]] = [statistics, guidance]
+def top_k(q: Tensor, k: Tensor, **options: Any) -> None:
+    """Short rows and long ones."""
+    kernels = import_module("headwise.ops.topk.triton")
+    usual = kernels.GATHER_KEYS
+    for kernels.GATHER_KEYS in (1, 10**9):
+        backward(topk_attention(q, k, k, impl="triton", **options).out)
+    kernels.GATHER_KEYS = usual
+
+
+def entmax(q: Tensor, k: Tensor, **options: Any) -> None:
+    """Resident keys and, of 32-bit numbers, streaming ones."""
+    for alpha in (1.25, 1.5, 2.0):
+        backward(entmax_attention(q, k, k, alpha=alpha, impl="triton", **options).out)
+
+
+USES: list[Callable[..., None]] = [statistics, guidance, top_k, entmax]
 
 
 def main() -> None:

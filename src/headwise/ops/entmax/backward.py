@@ -17,10 +17,12 @@ import triton
 import triton.language as tl
 
 from headwise.ops.entmax.curve import (
+    above,
     above_tile,
     alpha_of_head,
     factor_and_weight,
     kept,
+    seen_tile,
     whole_and_all,
 )
 from headwise.ops.entmax.forward import SIZES, store_rows
@@ -64,7 +66,7 @@ def for_queries(
     v += batch * v_batch + group.to(tl.int64) * v_head
     mask += batch * mask_batch + head * mask_head
     length = tl.load(lengths + batch)
-    sight = (rows, length, first, n_queries, mask, mask_row, mask_key)
+    sight = (length, first, n_queries, mask, mask_row, mask_key)
     whole, stop = whole_and_all(block, length, first, ROWS, KEYS, CAUSAL, MASKED)
 
     dq_QD = tl.zeros((ROWS, PADDED), tl.float32)
@@ -75,7 +77,7 @@ def for_queries(
             k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
             v_KE = load_rows(v, keys, v_row, n_keys, VALUE, VALUE_PADDED)
             x_QK = above_tile(
-                q_QD, k_KD, scale * rise, top_Q, tau_Q, sight, keys, CAUSAL, MASKED, EDGE
+                q_QD, k_KD, scale * rise, top_Q, tau_Q, rows, keys, sight, CAUSAL, MASKED, EDGE
             )
             factor_QK, weight_QK = factor_and_weight(x_QK, power, POWER)
             change_QK = tl.dot(g_QE, tl.trans(v_KE), input_precision="ieee")
@@ -141,21 +143,22 @@ def for_keys(
                 top_Q = tl.load(top + at, mask=inside, other=0.0)
                 tau_Q = tl.load(tau + at, mask=inside, other=0.0)
                 delta_Q = tl.load(delta + at, mask=inside, other=0.0)
-                sight = (rows, length, first, n_queries, mask_at, mask_row, mask_key)
-                x_QK = above_tile(
-                    q_QD, k_KD, scale * rise, top_Q, tau_Q, sight, keys, CAUSAL, MASKED, EDGE
-                )
-                factor_QK, weight_QK = factor_and_weight(x_QK, power, POWER)
-                change_QK = tl.dot(g_QE, tl.trans(v_KE), input_precision="ieee")
+                # The other way round, so that products take what was computed as it lies.
+                z_KQ = tl.dot(k_KD, tl.trans(q_QD), input_precision="ieee") * (scale * rise)
+                x_KQ = above(z_KQ - top_Q[None, :], tau_Q[None, :])
+                if EDGE:
+                    sight = (length, first, n_queries, mask_at, mask_row, mask_key)
+                    seen_KQ = seen_tile(rows[None, :], keys[:, None], sight, CAUSAL, MASKED)
+                    x_KQ = tl.where(seen_KQ, x_KQ, 0.0)
+                factor_KQ, weight_KQ = factor_and_weight(x_KQ, power, POWER)
+                change_KQ = tl.dot(v_KE, tl.trans(g_QE), input_precision="ieee")
                 if DROPOUT:
                     kept_QK = kept(seed, line, rows, block * KEYS, dropout, ROWS, KEYS)
-                    change_QK *= kept_QK
-                    weight_QK *= kept_QK
-                ds_QK = factor_QK * (change_QK - delta_Q[:, None])
-                weight_KQ = tl.trans(weight_QK.to(g_QE.dtype))
-                dv_KE = tl.dot(weight_KQ, g_QE, dv_KE, input_precision="ieee")
-                ds_KQ = tl.trans(ds_QK.to(q_QD.dtype))
-                dk_KD = tl.dot(ds_KQ, q_QD, dk_KD, input_precision="ieee")
+                    change_KQ *= tl.trans(kept_QK)
+                    weight_KQ *= tl.trans(kept_QK)
+                ds_KQ = factor_KQ * (change_KQ - delta_Q[None, :])
+                dv_KE = tl.dot(weight_KQ.to(g_QE.dtype), g_QE, dv_KE, input_precision="ieee")
+                dk_KD = tl.dot(ds_KQ.to(q_QD.dtype), q_QD, dk_KD, input_precision="ieee")
     line = batch * groups + group
     real_K1 = keys[:, None] < length
     dk_KD = tl.where(real_K1, dk_KD * scale, 0.0)

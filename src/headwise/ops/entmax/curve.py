@@ -62,29 +62,30 @@ def above(z, tau):
 
 @triton.jit
 @no_type_check
-def seen_tile(sight, keys, CAUSAL: tl.constexpr, MASKED: tl.constexpr):
+def seen_tile(rows, keys, sight, CAUSAL: tl.constexpr, MASKED: tl.constexpr):
     """Which keys the rows may attend. `sight` holds what decides it, in the order unpacked here.
 
-    MASKED: 0 not, 1 by a mask of queries and keys, 2 by one of keys, the same for all queries.
+    Args: numbers of rows and keys, one of them along each axis; MASKED: 0 not, 1 by a mask of
+    queries and keys, 2 by one of keys, the same for all queries.
     """
-    rows, length, first, n_queries, mask, mask_row, mask_key = sight
-    seen_QK = (keys[None, :] < length) & (rows[:, None] >= 0)
+    length, first, n_queries, mask, mask_row, mask_key = sight
+    seen = (keys < length) & (rows >= 0)
     if CAUSAL:
-        seen_QK = seen_QK & (keys[None, :] <= rows[:, None] + first)
+        seen = seen & (keys <= rows + first)
     if MASKED == 2:
-        seen_K = tl.load(mask + keys.to(tl.int64) * mask_key, mask=keys < length, other=0) != 0
-        seen_QK = seen_QK & seen_K[None, :]
+        seen = seen & (
+            tl.load(mask + keys.to(tl.int64) * mask_key, mask=keys < length, other=0) != 0
+        )
     elif MASKED == 1:
-        at = mask + rows[:, None].to(tl.int64) * mask_row + keys[None, :].to(tl.int64) * mask_key
-        inside_QK = seen_QK & (rows[:, None] < n_queries)
-        seen_QK = seen_QK & (tl.load(at, mask=inside_QK, other=0) != 0)
-    return seen_QK
+        at = mask + rows.to(tl.int64) * mask_row + keys.to(tl.int64) * mask_key
+        seen = seen & (tl.load(at, mask=seen & (rows < n_queries), other=0) != 0)
+    return seen
 
 
 @triton.jit
 @no_type_check
 def above_tile(
-    q_QD, k_KD, scale, top_Q, tau_Q, sight, keys,
+    q_QD, k_KD, scale, top_Q, tau_Q, rows, keys, sight,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
     """x, 0 where a key may not be attended, which is looked at in tiles at an EDGE only.
@@ -94,7 +95,8 @@ def above_tile(
     z_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale - top_Q[:, None]
     x_QK = above(z_QK, tau_Q[:, None])
     if EDGE:
-        x_QK = tl.where(seen_tile(sight, keys, CAUSAL, MASKED), x_QK, 0.0)
+        seen_QK = seen_tile(rows[:, None], keys[None, :], sight, CAUSAL, MASKED)
+        x_QK = tl.where(seen_QK, x_QK, 0.0)
     return x_QK
 
 
@@ -147,14 +149,20 @@ def newton_step(total, slope, power, POWER: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def solve(z_QK, tau_Q, power, POWER: tl.constexpr, NEAR: tl.constexpr, MOST: tl.constexpr):
-    """tau of rows that are all there, from where it stands, by at most so many steps."""
+def solve(tiles, tau_Q, power, POWER: tl.constexpr, NEAR: tl.constexpr, MOST: tl.constexpr):
+    """tau of rows whose z are in these tiles, from where it stands, by at most so many steps."""
     step = 0
     far = True
     while far & (step < MOST):
-        factor_QK, weight_QK = factor_and_weight(above(z_QK, tau_Q[:, None]), power, POWER)
-        total_Q = tl.sum(weight_QK, axis=1)
-        tau_Q += newton_step(total_Q, tl.sum(factor_QK, axis=1), power, POWER)
+        total_Q = tau_Q * 0.0
+        slope_Q = tau_Q * 0.0
+        for tile in tl.static_range(len(tiles)):
+            factor_QK, weight_QK = factor_and_weight(
+                above(tiles[tile], tau_Q[:, None]), power, POWER
+            )
+            total_Q += tl.sum(weight_QK, axis=1)
+            slope_Q += tl.sum(factor_QK, axis=1)
+        tau_Q += newton_step(total_Q, slope_Q, power, POWER)
         far = tl.max(total_Q, axis=0) > 1.0 + NEAR
         step += 1
     return tau_Q

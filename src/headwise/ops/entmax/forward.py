@@ -4,9 +4,9 @@
 
 `resident` holds the scores of its queries with all keys on chip, solves for tau there and reads
 everything once. `streaming` computes the scores again in every step of Newton's method; it starts
-from the tau of the largest scores of each column of tiles, which is never too high, as more keys
-only raise tau. Both write, a row: out = sum w v; mean = sum u v / sum u, which the gradient needs;
-the largest (alpha - 1) score, 0 for a row that sees nothing; and tau, relative to it.
+from the tau of the two largest scores of each column of tiles, which is never too high, as more
+keys only raise tau. Both write, a row: out = sum w v; mean = sum u v / sum u, which the gradient
+needs; the largest (alpha - 1) score, 0 for a row that sees nothing; and tau, relative to it.
 """
 
 from typing import no_type_check
@@ -77,7 +77,7 @@ def resident(
     )  # fmt: skip
     top_Q = _largest(tl.max(z_QK, axis=1))
     z_QK = z_QK - top_Q[:, None]
-    tau_Q = solve(z_QK, top_Q * 0.0 - 1.0, power, POWER, NEAR, MOST_STEPS)
+    tau_Q = solve((z_QK,), top_Q * 0.0 - 1.0, power, POWER, NEAR, MOST_STEPS)
 
     v_KE = load_rows(v + batch * v_batch + group * v_head, keys, v_row, n_keys, VALUE, VALUE_PADDED)
     factor_QK, weight_QK = factor_and_weight(above(z_QK, tau_Q[:, None]), power, POWER)
@@ -118,21 +118,24 @@ def streaming(
     v += batch * v_batch + group.to(tl.int64) * v_head
     mask += batch * mask_batch + head * mask_head
     length = tl.load(lengths + batch)
-    sight = (rows, length, first, n_queries, mask, mask_row, mask_key)
+    sight = (length, first, n_queries, mask, mask_row, mask_key)
     whole, stop = whole_and_all(block, length, first, ROWS, KEYS, CAUSAL, MASKED)
 
     largest_QK = tl.full((ROWS, KEYS), float("-inf"), tl.float32)
+    second_QK = largest_QK
     for EDGE in tl.static_range(2):
         for start in range(EDGE * whole, stop if EDGE else whole, KEYS):
             keys = start + tl.arange(0, KEYS)
             k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
             z_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
             if EDGE:
-                z_QK = tl.where(seen_tile(sight, keys, CAUSAL, MASKED), z_QK, float("-inf"))
+                seen_QK = seen_tile(rows[:, None], keys[None, :], sight, CAUSAL, MASKED)
+                z_QK = tl.where(seen_QK, z_QK, float("-inf"))
+            second_QK = tl.maximum(second_QK, tl.minimum(largest_QK, z_QK))
             largest_QK = tl.maximum(largest_QK, z_QK)
     top_Q = _largest(tl.max(largest_QK, axis=1))
-    largest_QK = largest_QK - top_Q[:, None]
-    tau_Q = solve(largest_QK, top_Q * 0.0 - 1.0, power, POWER, NEAR, 8)
+    known = (largest_QK - top_Q[:, None], second_QK - top_Q[:, None])
+    tau_Q = solve(known, top_Q * 0.0 - 1.0, power, POWER, NEAR, 8)
 
     step = 0
     far = True
@@ -144,7 +147,7 @@ def streaming(
                 keys = start + tl.arange(0, KEYS)
                 k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
                 x_QK = above_tile(
-                    q_QD, k_KD, scale, top_Q, tau_Q, sight, keys, CAUSAL, MASKED, EDGE
+                    q_QD, k_KD, scale, top_Q, tau_Q, rows, keys, sight, CAUSAL, MASKED, EDGE
                 )
                 factor_QK, weight_QK = factor_and_weight(x_QK, power, POWER)
                 total_Q += tl.sum(weight_QK, axis=1)
@@ -161,7 +164,9 @@ def streaming(
             keys = start + tl.arange(0, KEYS)
             k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
             v_KE = load_rows(v, keys, v_row, n_keys, VALUE, VALUE_PADDED)
-            x_QK = above_tile(q_QD, k_KD, scale, top_Q, tau_Q, sight, keys, CAUSAL, MASKED, EDGE)
+            x_QK = above_tile(
+                q_QD, k_KD, scale, top_Q, tau_Q, rows, keys, sight, CAUSAL, MASKED, EDGE
+            )
             factor_QK, weight_QK = factor_and_weight(x_QK, power, POWER)
             slope_Q += tl.sum(factor_QK, axis=1)
             if DROPOUT:

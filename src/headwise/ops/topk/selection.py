@@ -258,10 +258,7 @@ def fill_levels(
                 k_KD = tl.load(at_KD, mask=column[None, :] < WIDTH, other=0.0)
             at_KD += KEYS * k_row
             score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee")
-            if member == 0:
-                cell_QK = score_QK
-            else:
-                cell_QK = tl.maximum(cell_QK, score_QK)
+            cell_QK = score_QK if member == 0 else tl.maximum(cell_QK, score_QK)
         if low_bits is not None:
             bits_QK = cell_QK.to(tl.int32, bitcast=True) & ~low_bits
             cell_QK = (bits_QK | (turn * KEYS)).to(tl.float32, bitcast=True)
@@ -277,10 +274,7 @@ def fill_levels(
                 q_QD, k_KD, rows, keys, length, n_queries, scale, first, mask, mask_row, mask_key,
                 CAUSAL, MASKED,
             )  # fmt: skip
-            if CELL == 1:
-                cell_QK = score_QK
-            else:
-                cell_QK = tl.maximum(cell_QK, score_QK)
+            cell_QK = score_QK if CELL == 1 else tl.maximum(cell_QK, score_QK)
         if low_bits is not None:
             cell_QK = _pack(cell_QK, turn * KEYS, low_bits)
         levels = _push(levels, cell_QK, LEVELS)

@@ -15,7 +15,8 @@ from torch import Tensor
 from headwise.ops._impl import Number
 from headwise.ops.scores import Scores
 from headwise.ops.tiles import Call
-from headwise.ops.topk.gathering import Picked, gather, list_kept, pair_gradients
+from headwise.ops.topk.gathering import Listed, list_flagged, list_keys
+from headwise.ops.topk.pairs import pair_gradients, pair_values
 from headwise.ops.topk.selection import Selection, Sweep, select
 from headwise.ops.topk.weighing import Kept, flagged_gradients, gradients, weigh
 
@@ -94,12 +95,12 @@ def topk_selected(scores: Scores, *, keep: int) -> tuple[Tensor, Tensor]:
     call = Call.of(replace(scores, q=q, k=k, lengths=lengths))
     sweep = _sweeps(q, k).gather
     with torch.cuda.device_of(q):
-        picked = _gather(call, k, keep, True, 0.0, None, sweep)
-        list_kept(call, picked, sweep)
+        _, listed = _gather(call, k, keep, True, 0.0, None, sweep)
+        list_flagged(call, listed, sweep)
     # By weight, of equal ones the first key; vacant places last.
-    vacant = picked.keys < 0
-    order = picked.keys.masked_fill(vacant, 2**31 - 1).argsort(dim=-1)
-    keys, weights = (x.gather(-1, order) for x in (picked.keys, picked.weights))
+    vacant = listed.keys < 0
+    order = listed.keys.masked_fill(vacant, 2**31 - 1).argsort(dim=-1)
+    keys, weights = (x.gather(-1, order) for x in (listed.keys, listed.weights))
     order = weights.masked_fill(keys < 0, -1).sort(dim=-1, descending=True, stable=True).indices
     return keys.gather(-1, order), weights.gather(-1, order)
 
@@ -111,7 +112,7 @@ def _sweeps(q: Tensor, v: Tensor) -> Sweeps:
 
 
 def _gathers(k: Tensor, keep: int, scale: float) -> bool:
-    """Whether rows are long. Cells are compared before they are scaled: not with the sign turned."""
+    """Whether rows are long. The scale must not turn the order of scores, which come unscaled."""
     return k.shape[2] >= GATHER_KEYS and keep <= GATHER_KEEP and scale > 0
 
 
@@ -147,11 +148,11 @@ def _forward(
     call, sweeps = _call(q, k, mask, lengths, scale, first, causal), _sweeps(q, v)
     with torch.cuda.device_of(q):
         if _gathers(k, keep, scale):
-            picked = _gather(call, v, keep, first_ties, dropout, seed, sweeps.gather)
+            out, listed = _gather(call, v, keep, first_ties, dropout, seed, sweeps.gather)
         else:
-            picked = _sweep(call, v, keep, first_ties, dropout, seed, sweeps)
-    low, high, last, _ = picked.chosen
-    return picked.out, picked.lse, low, high, last, picked.keys, picked.weights, picked.flags
+            out, listed = _sweep(call, v, keep, first_ties, dropout, seed, sweeps)
+    low, high, last, _ = listed.chosen
+    return out, listed.lse, low, high, last, listed.keys, listed.weights, listed.flags
 
 
 def _sweep(
@@ -162,13 +163,13 @@ def _sweep(
     dropout: float,
     seed: Tensor | None,
     sweeps: Sweeps,
-) -> Picked:
+) -> tuple[Tensor, Listed]:
     """Short rows. Nothing is listed."""
     chosen, flags = select(call, keep, first_ties, sweeps.select)
     kept = Kept(*chosen[:3], first_ties, dropout, seed)
     out, lse = v.new_empty(*chosen.low.shape, v.shape[3]), torch.empty_like(chosen.low)
     weigh(call, v, kept, chosen.peak, sweeps.weigh, out=out, lse=lse)
-    return Picked(chosen, out, lse, flags.new_empty(0), lse.new_empty(0), flags)
+    return out, Listed(chosen, lse, flags.new_empty(0), lse.new_empty(0), flags)
 
 
 def _gather(
@@ -179,13 +180,14 @@ def _gather(
     dropout: float,
     seed: Tensor | None,
     sweep: Sweep,
-) -> Picked:
+) -> tuple[Tensor, Listed]:
     """Long rows, and their flagged blocks like short ones."""
-    picked = gather(call, v, keep, first_ties, dropout, seed, sweep)
-    kept = Kept(*picked.chosen[:3], first_ties, dropout, seed)
-    place = {"out": picked.out, "lse": picked.lse, "flags": picked.flags}
-    weigh(call, v, kept, picked.chosen.peak, sweep, **place)
-    return picked
+    listed = list_keys(call, keep, first_ties, sweep)
+    out = pair_values(listed, v, dropout, seed)
+    kept = Kept(*listed.chosen[:3], first_ties, dropout, seed)
+    place = {"out": out, "lse": listed.lse, "flags": listed.flags}
+    weigh(call, v, kept, listed.chosen.peak, sweep, **place)
+    return out, listed
 
 
 @_forward.register_fake
@@ -251,9 +253,12 @@ def _backward(
     with torch.cuda.device_of(q):
         if not keys.numel() or torch.are_deterministic_algorithms_enabled():
             return gradients(call, v, kept, lse, out, dout, (sweeps.queries, sweeps.keys))
-        picked = Picked(Selection(low, high, last, lse), out, lse, keys, weights, flags)
-        dq, dk, dv = pair_gradients(call, v, picked, dropout, seed, dout, sweeps.pairs)
-        sweep = sweeps.queries._replace(rows=sweeps.gather.rows)  # flags are of such blocks
+        listed = Listed(Selection(low, high, last, lse), lse, keys, weights, flags)
+        flag_rows = sweeps.gather.rows
+        dq, dk, dv = pair_gradients(
+            call, v, listed, out, dropout, seed, dout, sweeps.pairs, flag_rows
+        )
+        sweep = sweeps.queries._replace(rows=flag_rows)
         flagged_gradients(call, v, kept, lse, out, dout, flags, dq, dk, dv, sweep)
     return dq, dk.to(k.dtype), dv.to(v.dtype)
 

@@ -1,0 +1,156 @@
+# Arguments of kernels have no types that a type checker would know.
+# pyright: basic
+"""Top-k attention given a list of the keys each query keeps: the output, and its gradients.
+
+Kept pairs are visited and nothing else. The backward pass adds to dk and dv by atomics, in no
+certain order, and leaves blocks of queries with a flag to others.
+"""
+
+from typing import no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from headwise.ops.tiles import Call, load_rows, place, with_rows
+from headwise.ops.topk.gathering import Listed
+from headwise.ops.topk.selection import SIZES, Sweep, padded
+from headwise.ops.topk.weighing import drop_pairs, strides
+
+__all__ = ["pair_gradients", "pair_values"]
+
+VALUE_NUMBERS = 4096  # a program of the kernel that sums values
+
+
+def pair_values(listed: Listed, v: Tensor, dropout: float, seed: Tensor | None) -> Tensor:
+    """The sum of the values of listed keys by their weights, (B, H, Q, E)."""
+    batch, heads, n_queries, keep = listed.keys.shape
+    v, kept, width = with_rows(v), 1 << (keep - 1).bit_length(), padded(v.shape[3])
+    out = v.new_empty(batch, heads, n_queries, v.shape[3])
+    rows = max(1, VALUE_NUMBERS // (kept * width))
+    n_blocks = -(-n_queries // rows)
+    if programs := batch * heads * n_blocks:
+        _values_kernel[(programs,)](
+            v, listed.keys, listed.weights, out, seed, dropout, heads, v.shape[1], n_queries,
+            n_blocks, keep, *v.stride()[:3],
+            VALUES=v.shape[3], PADDED_VALUES=width, ROWS=rows, KEPT=kept,
+        )  # fmt: skip
+    return out
+
+
+def pair_gradients(
+    call: Call, v: Tensor, listed: Listed, out: Tensor, dropout: float, seed: Tensor | None,
+    dout: Tensor, sweep: Sweep, flag_rows: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, and in float32 of k and v, from the pairs of blocks without a flag."""
+    batch, heads, n_queries, width = call.q.shape
+    v, dout = with_rows(v), with_rows(dout)
+    dq = call.q.new_empty(call.q.shape)
+    dk, dv = (torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (call.k, v))
+    n_blocks = -(-n_queries // sweep.rows)
+    options = {name: given for name, given in sweep.arguments().items() if name != "KEYS"}
+    if programs := batch * heads * n_blocks:
+        unused = ("mask", "MASKED", "lengths", "first", "CAUSAL")  # the pairs are known
+        used = {x: given for x, given in call.arguments().items() if not x.startswith(unused)}
+        _pairs_kernel[(programs,)](
+            **used, **strides("v", v), **strides("dout", dout), v=v, dout=dout, out=out,
+            picked=listed.keys, weights=listed.weights, flags=listed.flags, dq=dq, dk=dk, dv=dv,
+            seed=seed, dropout=dropout, keep=listed.keys.shape[3], n_blocks=n_blocks,
+            n_flags=-(-n_queries // flag_rows), FLAG_ROWS=flag_rows,
+            PADDED=padded(width), VALUES=v.shape[3], PADDED_VALUES=padded(v.shape[3]),
+            **options,
+        )  # fmt: skip
+    return dq, dk, dv
+
+
+@triton.jit(do_not_specialize=["heads", "groups", "n_queries", "n_blocks", "keep"])
+@no_type_check
+def _values_kernel(
+    v, picked, weights, out, seed, dropout, heads, groups, n_queries, n_blocks, keep,
+    v_batch, v_head, v_row,
+    VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr, ROWS: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
+    block, batch, head, group = place(n_blocks, heads, groups)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    at = (batch * heads + head) * n_queries + rows
+    slot_1R = tl.arange(0, KEPT)[None, :]
+    real_QR = (rows < n_queries)[:, None] & (slot_1R < keep)
+    key_QR = tl.load(picked + at[:, None] * keep + slot_1R, mask=real_QR, other=-1)
+    weight_QR = tl.load(weights + at[:, None] * keep + slot_1R, mask=real_QR, other=0.0)
+    real_QR = key_QR >= 0
+    if seed is not None:
+        weight_QR = drop_pairs(
+            weight_QR, batch * heads + head, rows[:, None], key_QR, dropout, seed
+        )
+    column = tl.arange(0, PADDED_VALUES)
+    v_at = v + batch * v_batch + group * v_head + key_QR[:, :, None].to(tl.int64) * v_row
+    inside = real_QR[:, :, None] & (column < VALUES)[None, None, :]
+    v_QRE = tl.load(v_at + column[None, None, :], mask=inside, other=0.0).to(tl.float32)
+    out_QE = tl.sum(weight_QR[:, :, None] * v_QRE, axis=1)
+    to_QE = out + at[:, None] * VALUES + column[None, :]
+    tl.store(to_QE, out_QE, mask=(rows < n_queries)[:, None] & (column < VALUES)[None, :])
+
+
+@triton.jit
+@no_type_check
+def _gather_rows(start, keys, stride, real, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    """A row of the matrix for each query, (len(keys), PADDED) in float32; zeros where not real."""
+    column = tl.arange(0, PADDED)
+    at = start + keys[:, None].to(tl.int64) * stride + column[None, :]
+    return tl.load(at, mask=real[:, None] & (column[None, :] < WIDTH), other=0.0).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=[*SIZES, "n_flags", "keep"])
+@no_type_check
+def _pairs_kernel(
+    q, k, v, out, dout, picked, weights, flags, dq, dk, dv, seed, scale, dropout,
+    heads, groups, n_queries, n_keys, n_blocks, n_flags, keep, q_batch, q_head, q_row,
+    k_batch, k_head, k_row, v_batch, v_head, v_row, dout_batch, dout_head, dout_row,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
+    ROWS: tl.constexpr, FLAG_ROWS: tl.constexpr,
+):  # fmt: skip
+    block, batch, head, group = place(n_blocks, heads, groups)
+    if tl.load(flags + (batch * heads + head) * n_flags + block * ROWS // FLAG_ROWS) != 0:
+        return
+    rows = block * ROWS + tl.arange(0, ROWS)
+    inside = rows < n_queries
+    at = (batch * heads + head) * n_queries + rows
+    q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
+    dout_QE = load_rows(
+        dout + batch * dout_batch + head * dout_head, rows, dout_row, n_queries,
+        VALUES, PADDED_VALUES,
+    )  # fmt: skip
+    out_QE = load_rows(
+        out + (batch * heads + head) * n_queries * VALUES, rows, VALUES, n_queries,
+        VALUES, PADDED_VALUES,
+    )  # fmt: skip
+    q_QD, dout_QE = q_QD.to(tl.float32), dout_QE.to(tl.float32)
+    mean = tl.sum(dout_QE * out_QE.to(tl.float32), axis=1)
+    dq_QD = tl.full((ROWS, PADDED), 0.0, tl.float32)
+    column_1D = tl.arange(0, PADDED)[None, :]
+    column_1E = tl.arange(0, PADDED_VALUES)[None, :]
+    for slot in range(keep):
+        key = tl.load(picked + at * keep + slot, mask=inside, other=-1)
+        weight = tl.load(weights + at * keep + slot, mask=inside, other=0.0)
+        real = weight != 0.0
+        dropped = weight
+        if seed is not None:
+            dropped = drop_pairs(weight, batch * heads + head, rows, key, dropout, seed)
+        k_QD = _gather_rows(k + batch * k_batch + group * k_head, key, k_row, real, WIDTH, PADDED)
+        v_QE = _gather_rows(
+            v + batch * v_batch + group * v_head, key, v_row, real, VALUES, PADDED_VALUES
+        )
+        dscore = dropped * tl.sum(dout_QE * v_QE, axis=1) - weight * mean
+        dq_QD += dscore[:, None] * k_QD
+        key_at = ((batch * groups + group) * n_keys + key)[:, None]
+        tl.atomic_add(
+            dk + key_at * WIDTH + column_1D, dscore[:, None] * q_QD * scale,
+            mask=real[:, None] & (column_1D < WIDTH), sem="relaxed",
+        )  # fmt: skip
+        tl.atomic_add(
+            dv + key_at * VALUES + column_1E, dropped[:, None] * dout_QE,
+            mask=real[:, None] & (column_1E < VALUES), sem="relaxed",
+        )  # fmt: skip
+    to = dq + at[:, None] * WIDTH + column_1D
+    tl.store(to, dq_QD * scale, mask=inside[:, None] & (column_1D < WIDTH))
