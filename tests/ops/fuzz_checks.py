@@ -120,12 +120,15 @@ def floors_of(case: Case, change: float) -> dict[str, Tensor]:
     """How large the numbers are that are added up, and may cancel, in each result.
 
     A gradient on scores is a difference of numbers of the size `change`. It reaches q multiplied by
-    k and the scale, and k by q. The rest is of order one, as the inputs are.
+    k and the scale, and k by q, once for every query that looks at it; errors of independent terms
+    add up like the root of their number. The rest is of order one, as the inputs are.
     """
     one = torch.ones((), device=case.q.device, dtype=torch.float64)
+    sizes = case.sizes
+    lookers = max(1, sizes.n_queries * sizes.heads // sizes.groups) ** 0.5
     of_k, of_q = (
-        (case.scale * change * x.abs().max().double()).clamp(min=1) if x.numel() else one
-        for x in (case.k, case.q)
+        (case.scale * change * terms * x.abs().max().double()).clamp(min=1) if x.numel() else one
+        for x, terms in ((case.k, 2.0), (case.q, 2 * lookers))
     )
     return {"out": one, "dq": of_k, "dk": of_q, "dv": one}
 

@@ -38,17 +38,16 @@ def small_tiles(variant: Variant) -> Iterator[None]:
 
     Imports Triton, so TRITON_INTERPRET must be set before.
     """
-    topk, selection, gathering, entmax, aiming = (
+    topk, selection, entmax, aiming = (
         import_module(f"headwise.ops.{name}")
         for name in (
             "topk.triton",
             "topk.selection",
-            "topk.gathering",
             "entmax.triton",
             "row_sweep.aiming",
         )
     )
-    sweeps = topk.Sweeps(*[selection.Sweep(ROWS, KEYS, warps=4, stages=1)] * 6)
+    sweeps = topk.Sweeps(*[selection.Sweep(ROWS, KEYS, warps=4, stages=1)] * 5)
     tile = entmax.Tile(ROWS, KEYS, warps=1, stages=1)
     resident = () if variant.long else tuple(tile._replace(keys=keys) for keys in (16, 64))
     swept = {(8, 128): aiming.Tiles(ROWS, KEYS, 4, 1)}
@@ -56,7 +55,6 @@ def small_tiles(variant: Variant) -> Iterator[None]:
     changes += [
         (topk, "GATHER_KEYS", 1 if variant.long else 10**9),
         (selection, "LEVELS", {4: 2, 64: 1}),
-        (gathering, "CELLS", {0: 2}),
     ]
     tiles = entmax.Tiles(resident, tile, tile, tile)
     changes += [(entmax, name, tiles) for name in ("NARROW", "WIDE", "FULL")]

@@ -19,7 +19,6 @@ from tests.ops.attention_cases import assert_no_worse, inputs, out_and_grads
 pytest.importorskip("triton", reason="Triton is not installed")
 kernels = import_module("headwise.ops.topk.triton")
 selection = import_module("headwise.ops.topk.selection")
-gathering = import_module("headwise.ops.topk.gathering")
 Call = import_module("headwise.ops.tiles").Call
 
 interpreted = pytest.mark.skipif(
@@ -38,9 +37,8 @@ PLANS = ["sweep", "gather"]  # of short rows, of long ones
 def small_tiles(monkeypatch) -> None:
     """Many tiles in few rows, and few enough levels that some rows have no certificate."""
     for name in ("HALF", "WIDE", "SINGLE"):
-        monkeypatch.setattr(kernels, name, kernels.Sweeps(*[SMALL] * 6))
+        monkeypatch.setattr(kernels, name, kernels.Sweeps(*[SMALL] * 5))
     monkeypatch.setattr(selection, "LEVELS", {64: 2})
-    monkeypatch.setattr(gathering, "CELLS", {0: 2})
 
 
 @pytest.fixture

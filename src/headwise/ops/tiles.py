@@ -18,7 +18,7 @@ from torch import Tensor
 
 from headwise.ops.scores import Scores
 
-__all__ = ["Call", "hide_tile", "load_rows", "place", "score_tile"]
+__all__ = ["Call", "load_rows", "place", "score_tile"]
 
 
 class Call(NamedTuple):
@@ -117,22 +117,6 @@ def load_rows(start, rows, stride, n_rows, WIDTH: tl.constexpr, PADDED: tl.const
 
 @triton.jit
 @no_type_check
-def hide_tile(
-    score, rows, keys, length, n_queries, first, mask, mask_row, mask_key,
-    CAUSAL: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
-    """A tile of scores, -inf where a key may not be attended. Keys lie along either axis."""
-    seen = (keys < length) & (rows < n_queries)
-    if CAUSAL:
-        seen = seen & (keys <= rows + first)
-    if MASKED:
-        at = mask + rows.to(tl.int64) * mask_row + keys.to(tl.int64) * mask_key
-        seen = seen & (tl.load(at, mask=seen, other=0) != 0)
-    return tl.where(seen, score, float("-inf"))
-
-
-@triton.jit
-@no_type_check
 def score_tile(
     q_QD,
     k_KD,
@@ -154,7 +138,10 @@ def score_tile(
     where this head's part of the mask starts, and its strides.
     """
     score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
-    return hide_tile(
-        score_QK, rows[:, None], keys[None, :], length, n_queries, first, mask, mask_row, mask_key,
-        CAUSAL, MASKED,
-    )  # fmt: skip
+    seen_QK = (keys[None, :] < length) & (rows[:, None] < n_queries)
+    if CAUSAL:
+        seen_QK = seen_QK & (keys[None, :] <= rows[:, None] + first)
+    if MASKED:
+        at = mask + rows[:, None].to(tl.int64) * mask_row + keys[None, :].to(tl.int64) * mask_key
+        seen_QK = seen_QK & (tl.load(at, mask=seen_QK, other=0) != 0)
+    return tl.where(seen_QK, score_QK, float("-inf"))

@@ -39,17 +39,17 @@ class Tiles(NamedTuple):
 # By pass; and by the bytes of a number of q and k, and their width padded to a power of two.
 TILES: dict[str, dict[tuple[int, int], Tiles]] = {
     "forward": {
-        (2, 64): Tiles(128, 64, 8, 3),
+        (2, 64): Tiles(64, 64, 4, 3),
         (2, 128): Tiles(128, 64, 8, 3),
         (4, 128): Tiles(32, 32, 4, 1),
     },
     "queries": {
-        (2, 64): Tiles(128, 64, 8, 3),
+        (2, 64): Tiles(128, 64, 4, 3),
         (2, 128): Tiles(64, 64, 4, 2),
         (4, 128): Tiles(32, 32, 4, 1),
     },
     "keys": {
-        (2, 64): Tiles(64, 128, 8, 2),
+        (2, 64): Tiles(128, 64, 4, 2),
         (2, 128): Tiles(32, 64, 4, 2),
         (4, 128): Tiles(32, 32, 4, 1),
     },

@@ -8,8 +8,8 @@ last bits give way to the name of the cell. The keep best keys lie in the keep b
 more than these are named, the scores of all their keys computed anew from q and k, and the best
 taken. A row is certain if its keep-th score is above all other candidates, and above anything a
 bucket may have forgotten or a missing bit may hide, by more than rounding; and if its numbers are
-finite and not so large that bits could be lost at the other end. Blocks of queries in which a row
-is not certain get a flag and go the way of short rows, forward and backward.
+finite and not so large that bits could be lost at the other end. Queries of which one is not
+certain get a flag and go the way of short rows, forward and backward.
 """
 
 from typing import NamedTuple, no_type_check
@@ -21,10 +21,12 @@ from torch import Tensor
 
 from headwise.ops.tiles import Call, load_rows, place, score_tile
 from headwise.ops.topk.selection import (
+    FLAGGED,
     MASK_STRIDES,
     SIZES,
     Selection,
     Sweep,
+    blocks,
     fill_levels,
     keys_seen,
     launch_arguments,
@@ -33,72 +35,78 @@ from headwise.ops.topk.selection import (
     pull,
     rescue,
     room,
+    set_flags,
     store_bounds,
 )
 
-__all__ = ["Listed", "list_flagged", "list_keys"]
+__all__ = ["Listed", "gather_rows", "list_flagged", "list_keys"]
 
-EXTRA = 2  # cells more than wanted: so many may differ by less than the missing bits
-# Rows of so many keys -> keys of a cell: the fewer cells, the less there is to remember while
-# sweeping, and the more to compute at the end.
-CELLS = {8192: 4, 2048: 2, 0: 1}
+CELL = 2  # keys of a cell: the more, the less to remember while sweeping, but the more to score
+# Keys of a row -> cells more than wanted: so many may differ by less than the missing bits.
+EXTRA = {8192: 2, 1 << 62: 4}
 REACH_KEYS = 128  # a program of the kernel that looks how large keys are
-CHOOSE_NUMBERS = 4096  # of candidates, a program of the kernel that chooses
+SCORE_ROWS = 16  # queries, of a program of the kernel that scores candidates
+RANK_ROWS = 64  # of the kernel that chooses
+STAGES = 3
+
+
+# Arguments of kernels that decide which keys are kept.
+CHOOSING = ("flags", "low", "high", "last", "keep", "FIRST")
 
 
 class Listed(NamedTuple):
-    """The kept keys of every query. In flagged blocks only bounds are right."""
+    """The kept keys of every query. Of flagged queries only bounds are right."""
 
     chosen: Selection
     lse: Tensor  # (B, H, Q)
     keys: Tensor  # (B, H, Q, keep) int32, -1 where a query sees fewer keys
     weights: Tensor  # (B, H, Q, keep), before dropout
-    flags: Tensor  # one a block of queries, of as many as the sweep's tiles have
+    flags: Tensor  # one for every sixteen queries
 
 
 def list_keys(call: Call, keep: int, first_ties: bool, sweep: Sweep) -> Listed:
     """Find the kept keys of every query and their weights."""
     if levels_for(keep) > 4:  # or they would not fit the registers
         sweep = sweep._replace(warps=8)
-    chosen, flags = room(call, first_ties, sweep)
+    chosen, flags = room(call, first_ties)
     new = chosen.low.new_empty
     shape = chosen.low.shape
     keys, weights = new((*shape, keep), dtype=torch.int32), new((*shape, keep))
     listed = Listed(chosen, new(shape), keys, weights, flags)
     if len(flags):
         _list(call, listed, keep, first_ties, sweep)
-        rescue(call, chosen, flags, keep, first_ties, sweep)
+        rescue(call, chosen, flags, keep, first_ties)
     return listed
 
 
 def _list(call: Call, listed: Listed, keep: int, first_ties: bool, sweep: Sweep) -> None:
-    n_keys, cell = call.k.shape[2], cell_for(call.k.shape[2])
-    n_turns = -(-n_keys // (sweep.keys * cell))
-    candidates = keep + EXTRA
-    names = listed.keys.new_empty(*listed.lse.shape, candidates)
-    low_bits = (1 << (n_turns - 1).bit_length()) * sweep.keys - 1
-    given = launch_arguments(call, listed.chosen, listed.flags, keep, first_ties, sweep)
-    given |= {"names": names, "candidates": candidates, "low_bits": low_bits, "CELL": cell}
-    unused = ("low", "high", "last", "keep", "FIRST")
-    _sweep_kernel[(len(listed.flags),)](
-        **{name: argument for name, argument in given.items() if name not in unused},
-        LEVELS=levels_for(keep), CANDIDATES=1 << (candidates - 1).bit_length(),
-    )  # fmt: skip
-    slots = (1 << (candidates - 1).bit_length()) * cell
-    rows = max(1, CHOOSE_NUMBERS // (slots * given["PADDED"]))
     batch, heads, n_queries = listed.lse.shape
-    n_blocks = -(-n_queries // rows)
-    given |= {"n_blocks": n_blocks, "n_flags": -(-n_queries // sweep.rows), "ROWS": rows}
-    _choose_kernel[(batch * heads * n_blocks,)](
-        **given | {"num_warps": 4, "num_stages": 1},
-        reach=_reach(call), lse=listed.lse, picked=listed.keys, weights=listed.weights,
-        FLAG_ROWS=sweep.rows, SLOTS=slots,
+    n_keys = call.k.shape[2]
+    n_turns = -(-n_keys // (sweep.keys * CELL))
+    low_bits = (1 << (n_turns - 1).bit_length()) * sweep.keys - 1
+    candidates = keep + next(extra for most, extra in EXTRA.items() if n_keys < most)
+    slots = 1 << (candidates * CELL - 1).bit_length()
+    keys = listed.keys.new_empty(batch, heads, n_queries, candidates * CELL)
+    scores = listed.lse.new_empty(keys.shape)
+    given = launch_arguments(call, listed.chosen, listed.flags, keep, first_ties, sweep)
+    given = {x: argument for x, argument in given.items() if x not in CHOOSING}
+    given |= {"keys": keys, "low_bits": low_bits}
+    _sweep_kernel[(blocks(call, sweep),)](
+        **given, candidates=candidates, CELL=CELL, LEVELS=levels_for(keep),
+        CANDIDATES=1 << (candidates - 1).bit_length(),
     )  # fmt: skip
-
-
-def cell_for(n_keys: int) -> int:
-    """How many keys a cell has."""
-    return next(cell for least, cell in CELLS.items() if n_keys >= least)
+    n_blocks = -(-n_queries // SCORE_ROWS)
+    given |= {"n_blocks": n_blocks, "ROWS": SCORE_ROWS, "num_warps": 4, "num_stages": STAGES}
+    unused = ("peak", "KEYS", "low_bits")
+    _score_kernel[(batch * heads * n_blocks,)](
+        **{x: argument for x, argument in given.items() if x not in unused},
+        scores=scores, reach=_reach(call), doubts=listed.lse, slots=candidates * CELL, CELL=CELL,
+    )  # fmt: skip
+    _rank_kernel[(-(-listed.lse.numel() // RANK_ROWS),)](
+        keys, scores, *listed.chosen, listed.flags, listed.lse, listed.keys, listed.weights,
+        call.scale, listed.lse.numel(), n_queries, n_keys, keep, candidates * CELL, low_bits,
+        FIRST=first_ties, ROWS=RANK_ROWS, SLOTS=slots, KEPT=1 << (keep - 1).bit_length(),
+    )  # fmt: skip
 
 
 def _reach(call: Call) -> Tensor:
@@ -113,9 +121,10 @@ def _reach(call: Call) -> Tensor:
     return reach
 
 
-def list_flagged(call: Call, listed: Listed, sweep: Sweep) -> None:
-    """Write keys and weights of flagged blocks, whose lse is right by now; of ties the first."""
-    common = launch_arguments(call, listed.chosen, listed.flags, listed.keys.shape[3], True, sweep)
+def list_flagged(call: Call, listed: Listed) -> None:
+    """Write keys and weights of flagged queries, whose lse is right by now; of ties the first."""
+    keep = listed.keys.shape[3]
+    common = launch_arguments(call, listed.chosen, listed.flags, keep, True, FLAGGED)
     if len(listed.flags):
         _list_kernel[(len(listed.flags),)](
             **common, lse=listed.lse, picked=listed.keys, weights=listed.weights
@@ -145,14 +154,14 @@ def _reach_kernel(
 @triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES, "candidates", "low_bits"])
 @no_type_check
 def _sweep_kernel(
-    q, k, lengths, mask, peak, flags, names, scale, first, heads, groups, n_queries, n_keys,
+    q, k, lengths, mask, peak, keys, scale, first, heads, groups, n_queries, n_keys,
     n_blocks, candidates, low_bits, q_batch, q_head, q_row, k_batch, k_head, k_row,
     mask_batch, mask_head, mask_row, mask_key,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, LEVELS: tl.constexpr, CELL: tl.constexpr,
     CANDIDATES: tl.constexpr,
 ):  # fmt: skip
-    """Names of the best cells, -1 where there are fewer; in `peak` what no other may exceed."""
+    """Keys of the best cells, -1 where there are fewer; in `peak` what no other may exceed."""
     block, batch, head, group = place(n_blocks, heads, groups)
     rows = block * ROWS + tl.arange(0, ROWS)
     q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
@@ -169,6 +178,8 @@ def _sweep_kernel(
         bits_QK = levels[level].to(tl.int32, bitcast=True) | tl.arange(0, KEYS)[None, :]
         name_QK = bits_QK.to(tl.float32, bitcast=True)
         named = named + (tl.where(levels[level] > -9e37, name_QK, float("-inf")),)
+    inside = rows < n_queries
+    at = (batch * heads + head) * n_queries + rows
     place_1C = tl.arange(0, CANDIDATES)[None, :]
     name_QC = tl.full((ROWS, CANDIDATES), -1, tl.int32)
     for candidate in range(candidates):
@@ -178,84 +189,117 @@ def _sweep_kernel(
         name_QC = tl.where(place_1C == candidate, name[:, None], name_QC)
     bound = tl.maximum(bound, tl.max(named[0], axis=1))
 
-    inside = rows < n_queries
-    at = (batch * heads + head) * n_queries + rows
-    to_QC = names + at[:, None] * candidates + place_1C
-    tl.store(to_QC, name_QC, mask=inside[:, None] & (place_1C < candidates))
+    stored_QC = inside[:, None] & (place_1C < candidates)
+    for member in tl.static_range(CELL):
+        key_QC = (name_QC // KEYS * CELL + member) * KEYS + name_QC % KEYS
+        to_QC = keys + (at[:, None] * candidates + place_1C) * CELL + member
+        tl.store(to_QC, tl.where(name_QC >= 0, key_QC, -1), mask=stored_QC)
     tl.store(peak + at, bound, mask=inside)
-    tl.store(flags + tl.program_id(0), 0)
 
 
-@triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES, "n_flags", "keep", "candidates", "low_bits"])
+@triton.jit
 @no_type_check
-def _choose_kernel(
-    q, k, lengths, mask, low, high, last, peak, flags, names, reach, lse, picked, weights,
-    scale, first, heads, groups, n_queries, n_keys, n_blocks, n_flags, keep, candidates, low_bits,
-    q_batch, q_head, q_row, k_batch, k_head, k_row, mask_batch, mask_head, mask_row, mask_key,
+def gather_rows(start, keys, stride, real, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    """A row of the matrix for each query, (len(keys), PADDED) in float32; zeros where not real."""
+    column = tl.arange(0, PADDED)
+    at = start + keys[:, None].to(tl.int64) * stride + column[None, :]
+    return tl.load(at, mask=real[:, None] & (column[None, :] < WIDTH), other=0.0).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES, "slots"])
+@no_type_check
+def _score_kernel(
+    q, k, lengths, mask, keys, scores, reach, doubts, scale, first, heads, groups, n_queries,
+    n_keys, n_blocks, slots, q_batch, q_head, q_row, k_batch, k_head, k_row,
+    mask_batch, mask_head, mask_row, mask_key,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
-    FIRST: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, CELL: tl.constexpr,
-    FLAG_ROWS: tl.constexpr, SLOTS: tl.constexpr,
+    ROWS: tl.constexpr, CELL: tl.constexpr,
 ):  # fmt: skip
+    """Scores of candidates, -inf where they may not be attended; whether a row's are in doubt."""
     block, batch, head, group = place(n_blocks, heads, groups)
     rows = block * ROWS + tl.arange(0, ROWS)
     inside = rows < n_queries
     at = (batch * heads + head) * n_queries + rows
-    slot = tl.arange(0, SLOTS)
-    name_QS = tl.load(
-        names + at[:, None] * candidates + (slot // CELL)[None, :],
-        mask=inside[:, None] & (slot // CELL < candidates)[None, :], other=-1,
-    )  # fmt: skip
-    key_QS = (name_QS // KEYS * CELL + (slot % CELL)[None, :]) * KEYS + name_QS % KEYS
-    seen_QS = (name_QS >= 0) & (key_QS < tl.load(lengths + batch))
-    if CAUSAL:
-        seen_QS = seen_QS & (key_QS <= rows[:, None] + first)
-    if MASKED:
-        mask += batch * mask_batch + head * mask_head
-        spot = mask + rows[:, None].to(tl.int64) * mask_row + key_QS.to(tl.int64) * mask_key
-        seen_QS = seen_QS & (tl.load(spot, mask=seen_QS, other=0) != 0)
+    length = tl.load(lengths + batch)
     q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
     q_QD = q_QD.to(tl.float32)
-    column = tl.arange(0, PADDED)[None, None, :]
-    k_at = k + batch * k_batch + group * k_head + key_QS[:, :, None].to(tl.int64) * k_row + column
-    k_QSD = tl.load(k_at, mask=seen_QS[:, :, None] & (column < WIDTH), other=0.0)
-    score_QS = tl.sum(q_QD[:, None, :] * k_QSD.to(tl.float32), axis=2) * scale
-    score_QS = tl.where(seen_QS, score_QS, float("-inf"))
-    before = score_QS[:, None, :] > score_QS[:, :, None]
-    equal = (score_QS[:, None, :] == score_QS[:, :, None]) & (slot[None, :] < slot[:, None])[None]
-    rank_QS = tl.sum((before | equal).to(tl.int32), axis=2)
-
-    # Is the keep-th score above all others, wherever they are?
-    kept_QS = rank_QS < keep
-    tau = tl.min(tl.where(kept_QS, score_QS, float("inf")), axis=1)
-    largest = tl.max(score_QS, axis=1)
-    empty = largest == float("-inf")
-    bound = tl.load(peak + at, mask=inside, other=0.0)
-    some = bound > -9e37
-    highest = tl.where(some, bound * scale, 0.0)
-    highest += tl.abs(highest) * (low_bits + 1).to(tl.float32) * 2.4e-7
-    below = tl.max(tl.where(kept_QS, float("-inf"), score_QS), axis=1)
-    below = tl.maximum(below, tl.where(some, highest, float("-inf")))
-    rounding = 4e-6 * tl.where(empty, 0.0, tl.abs(largest))
+    k += batch * k_batch + group * k_head
+    mask += batch * mask_batch + head * mask_head
+    for cell in range(slots // CELL):
+        for member in tl.static_range(CELL):  # their loads do not wait for each other
+            slot = cell * CELL + member
+            key = tl.load(keys + at * slots + slot, mask=inside, other=-1)
+            seen = (key >= 0) & (key < length)
+            if CAUSAL:
+                seen = seen & (key <= rows + first)
+            if MASKED:
+                spot = mask + rows.to(tl.int64) * mask_row + key.to(tl.int64) * mask_key
+                seen = seen & (tl.load(spot, mask=seen, other=0) != 0)
+            score = tl.sum(q_QD * gather_rows(k, key, k_row, seen, WIDTH, PADDED), axis=1) * scale
+            tl.store(scores + at * slots + slot, tl.where(seen, score, float("-inf")), mask=inside)
     reach_q = tl.max(_size(q_QD), axis=1).to(tl.float32, bitcast=True)
     reach_k = tl.load(reach + batch * groups + group).to(tl.float32, bitcast=True)
     known = reach_q * reach_k * WIDTH < 1e37
-    doubtful = inside & (~known | ((below > float("-inf")) & (below + rounding >= tau)))
-    flag_at = flags + (batch * heads + head) * n_flags + rows // FLAG_ROWS
-    tl.atomic_max(flag_at, 1, mask=doubtful, sem="relaxed")
+    tl.store(doubts + at, tl.where(known, 0.0, 1.0), mask=inside)
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_queries", "n_keys", "keep", "slots", "low_bits"])
+@no_type_check
+def _rank_kernel(
+    keys, scores, low, high, last, peak, flags, lse, picked, weights, scale, n_rows, n_queries,
+    n_keys, keep, slots, low_bits,
+    FIRST: tl.constexpr, ROWS: tl.constexpr, SLOTS: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
+    """Choose the best candidates and weigh them; a flag where they may not be the best of all."""
+    at = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    inside = at < n_rows
+    slot = tl.arange(0, SLOTS)
+    there_QS = inside[:, None] & (slot < slots)[None, :]
+    from_QS = at[:, None] * slots + slot[None, :]
+    score_QS = tl.load(scores + from_QS, mask=there_QS, other=float("-inf"))
+    key_QS = tl.load(keys + from_QS, mask=there_QS, other=-1)
+    largest = tl.max(score_QS, axis=1)
+    empty = largest == float("-inf")
+    norm = tl.where(empty, 0.0, largest)
+    place_1R = tl.arange(0, KEPT)[None, :]
+    key_QR = tl.full((ROWS, KEPT), -1, tl.int32)
+    weight_QR = tl.full((ROWS, KEPT), 0.0, tl.float32)
+    tau = largest
+    for rank in range(keep):  # the best one after the other
+        tau, best = tl.max(
+            score_QS, axis=1, return_indices=True, return_indices_tie_break_left=True
+        )
+        this_QS = slot[None, :] == best[:, None]
+        key = tl.max(tl.where(this_QS, key_QS, -1), axis=1)
+        score_QS = tl.where(this_QS, float("-inf"), score_QS)
+        real = tau > float("-inf")
+        key_QR = tl.where(place_1R == rank, tl.where(real, key, -1)[:, None], key_QR)
+        weight = tl.where(real, tl.exp(tau - norm), 0.0)
+        weight_QR = tl.where(place_1R == rank, weight[:, None], weight_QR)
+
+    # Is the keep-th score above all others, wherever they are?
+    bound = tl.load(peak + at, mask=inside, other=0.0)
+    some = bound > -9e37
+    highest = tl.where(some, bound * scale, 0.0)
+    highest += tl.abs(highest) * (low_bits + 1).to(tl.float32) * 1.2e-7
+    highest += 4e-6 * tl.where(empty, 0.0, tl.abs(largest))
+    highest = tl.where(some, highest, float("-inf"))
+    below = tl.maximum(tl.max(score_QS, axis=1), highest)
+    doubt = tl.load(lse + at, mask=inside, other=0.0)
+    doubtful = inside & ((doubt != 0.0) | ((below > float("-inf")) & (below >= tau)))
+    set_flags(flags, at // n_queries, at % n_queries, n_queries, doubtful)
     tl.store(peak + at, largest, mask=inside)
     above = tl.full((ROWS,), float("inf"), tl.float32)
     # Where there is a flag `low` must not be above the keep-th score: there the rescue starts.
     below = tl.where(doubtful, tau, below)
     store_bounds(low, high, last, tau, below, above, n_keys, at, inside, FIRST)
 
-    norm = tl.where(empty, 0.0, largest)
-    weight_QS = tl.where(kept_QS & seen_QS, tl.exp(score_QS - norm[:, None]), 0.0)
-    total = tl.where(empty, 1.0, tl.sum(weight_QS, axis=1))
+    total = tl.where(empty, 1.0, tl.sum(weight_QR, axis=1))
     tl.store(lse + at, tl.where(empty, float("-inf"), norm + tl.log(total)), mask=inside)
-    to_QS = at[:, None] * keep + rank_QS
-    stored_QS = kept_QS & inside[:, None]
-    tl.store(picked + to_QS, tl.where(seen_QS, key_QS, -1), mask=stored_QS)
-    tl.store(weights + to_QS, weight_QS / total[:, None], mask=stored_QS)
+    to_QR = at[:, None] * keep + place_1R
+    stored_QR = inside[:, None] & (place_1R < keep)
+    tl.store(picked + to_QR, key_QR, mask=stored_QR)
+    tl.store(weights + to_QR, weight_QR / total[:, None], mask=stored_QR)
 
 
 @triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES, "keep"])

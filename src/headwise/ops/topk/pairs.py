@@ -3,7 +3,7 @@
 """Top-k attention given a list of the keys each query keeps: the output, and its gradients.
 
 Kept pairs are visited and nothing else. The backward pass adds to dk and dv by atomics, in no
-certain order, and leaves blocks of queries with a flag to others.
+certain order, and leaves queries with a flag to others.
 """
 
 from typing import no_type_check
@@ -14,52 +14,47 @@ import triton.language as tl
 from torch import Tensor
 
 from headwise.ops.tiles import Call, load_rows, place, with_rows
-from headwise.ops.topk.gathering import Listed
-from headwise.ops.topk.selection import SIZES, Sweep, padded
+from headwise.ops.topk.gathering import Listed, gather_rows
+from headwise.ops.topk.selection import FLAG_ROWS, SIZES, padded
 from headwise.ops.topk.weighing import drop_pairs, strides
 
 __all__ = ["pair_gradients", "pair_values"]
 
-VALUE_NUMBERS = 4096  # a program of the kernel that sums values
+VALUE_ROWS = 16  # queries, of a program of the kernel that sums values
 
 
 def pair_values(listed: Listed, v: Tensor, dropout: float, seed: Tensor | None) -> Tensor:
     """The sum of the values of listed keys by their weights, (B, H, Q, E)."""
     batch, heads, n_queries, keep = listed.keys.shape
-    v, kept, width = with_rows(v), 1 << (keep - 1).bit_length(), padded(v.shape[3])
+    v = with_rows(v)
     out = v.new_empty(batch, heads, n_queries, v.shape[3])
-    rows = max(1, VALUE_NUMBERS // (kept * width))
-    n_blocks = -(-n_queries // rows)
+    n_blocks = -(-n_queries // VALUE_ROWS)
     if programs := batch * heads * n_blocks:
         _values_kernel[(programs,)](
             v, listed.keys, listed.weights, out, seed, dropout, heads, v.shape[1], n_queries,
             n_blocks, keep, *v.stride()[:3],
-            VALUES=v.shape[3], PADDED_VALUES=width, ROWS=rows, KEPT=kept,
+            VALUES=v.shape[3], PADDED_VALUES=padded(v.shape[3]), ROWS=VALUE_ROWS,
         )  # fmt: skip
     return out
 
 
 def pair_gradients(
     call: Call, v: Tensor, listed: Listed, out: Tensor, dropout: float, seed: Tensor | None,
-    dout: Tensor, sweep: Sweep, flag_rows: int,
+    dout: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of q, and in float32 of k and v, from the pairs of blocks without a flag."""
-    batch, heads, n_queries, width = call.q.shape
+    """Gradients of q, and in float32 of k and v, from the pairs of queries without a flag."""
+    batch, heads, _, width = call.q.shape
     v, dout = with_rows(v), with_rows(dout)
     dq = call.q.new_empty(call.q.shape)
     dk, dv = (torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (call.k, v))
-    n_blocks = -(-n_queries // sweep.rows)
-    options = {name: given for name, given in sweep.arguments().items() if name != "KEYS"}
-    if programs := batch * heads * n_blocks:
+    if programs := len(listed.flags):
         unused = ("mask", "MASKED", "lengths", "first", "CAUSAL")  # the pairs are known
         used = {x: given for x, given in call.arguments().items() if not x.startswith(unused)}
         _pairs_kernel[(programs,)](
             **used, **strides("v", v), **strides("dout", dout), v=v, dout=dout, out=out,
             picked=listed.keys, weights=listed.weights, flags=listed.flags, dq=dq, dk=dk, dv=dv,
-            seed=seed, dropout=dropout, keep=listed.keys.shape[3], n_blocks=n_blocks,
-            n_flags=-(-n_queries // flag_rows), FLAG_ROWS=flag_rows,
-            PADDED=padded(width), VALUES=v.shape[3], PADDED_VALUES=padded(v.shape[3]),
-            **options,
+            seed=seed, dropout=dropout, keep=listed.keys.shape[3], n_blocks=programs // batch // heads,
+            PADDED=padded(width), VALUES=v.shape[3], PADDED_VALUES=padded(v.shape[3]), num_warps=2,
         )  # fmt: skip
     return dq, dk, dv
 
@@ -69,51 +64,38 @@ def pair_gradients(
 def _values_kernel(
     v, picked, weights, out, seed, dropout, heads, groups, n_queries, n_blocks, keep,
     v_batch, v_head, v_row,
-    VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr, ROWS: tl.constexpr, KEPT: tl.constexpr,
+    VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     block, batch, head, group = place(n_blocks, heads, groups)
     rows = block * ROWS + tl.arange(0, ROWS)
     at = (batch * heads + head) * n_queries + rows
-    slot_1R = tl.arange(0, KEPT)[None, :]
-    real_QR = (rows < n_queries)[:, None] & (slot_1R < keep)
-    key_QR = tl.load(picked + at[:, None] * keep + slot_1R, mask=real_QR, other=-1)
-    weight_QR = tl.load(weights + at[:, None] * keep + slot_1R, mask=real_QR, other=0.0)
-    real_QR = key_QR >= 0
-    if seed is not None:
-        weight_QR = drop_pairs(
-            weight_QR, batch * heads + head, rows[:, None], key_QR, dropout, seed
-        )
+    inside = rows < n_queries
+    v += batch * v_batch + group * v_head
+    out_QE = tl.full((ROWS, PADDED_VALUES), 0.0, tl.float32)
+    for slot in range(keep):
+        key = tl.load(picked + at * keep + slot, mask=inside, other=-1)
+        weight = tl.load(weights + at * keep + slot, mask=inside, other=0.0)
+        if seed is not None:
+            weight = drop_pairs(weight, batch * heads + head, rows, key, dropout, seed)
+        v_QE = gather_rows(v, key, v_row, key >= 0, VALUES, PADDED_VALUES)
+        out_QE += weight[:, None] * v_QE
     column = tl.arange(0, PADDED_VALUES)
-    v_at = v + batch * v_batch + group * v_head + key_QR[:, :, None].to(tl.int64) * v_row
-    inside = real_QR[:, :, None] & (column < VALUES)[None, None, :]
-    v_QRE = tl.load(v_at + column[None, None, :], mask=inside, other=0.0).to(tl.float32)
-    out_QE = tl.sum(weight_QR[:, :, None] * v_QRE, axis=1)
     to_QE = out + at[:, None] * VALUES + column[None, :]
-    tl.store(to_QE, out_QE, mask=(rows < n_queries)[:, None] & (column < VALUES)[None, :])
+    tl.store(to_QE, out_QE, mask=inside[:, None] & (column < VALUES)[None, :])
 
 
-@triton.jit
-@no_type_check
-def _gather_rows(start, keys, stride, real, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    """A row of the matrix for each query, (len(keys), PADDED) in float32; zeros where not real."""
-    column = tl.arange(0, PADDED)
-    at = start + keys[:, None].to(tl.int64) * stride + column[None, :]
-    return tl.load(at, mask=real[:, None] & (column[None, :] < WIDTH), other=0.0).to(tl.float32)
-
-
-@triton.jit(do_not_specialize=[*SIZES, "n_flags", "keep"])
+@triton.jit(do_not_specialize=[*SIZES, "keep"])
 @no_type_check
 def _pairs_kernel(
     q, k, v, out, dout, picked, weights, flags, dq, dk, dv, seed, scale, dropout,
-    heads, groups, n_queries, n_keys, n_blocks, n_flags, keep, q_batch, q_head, q_row,
+    heads, groups, n_queries, n_keys, n_blocks, keep, q_batch, q_head, q_row,
     k_batch, k_head, k_row, v_batch, v_head, v_row, dout_batch, dout_head, dout_row,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
-    ROWS: tl.constexpr, FLAG_ROWS: tl.constexpr,
 ):  # fmt: skip
-    block, batch, head, group = place(n_blocks, heads, groups)
-    if tl.load(flags + (batch * heads + head) * n_flags + block * ROWS // FLAG_ROWS) != 0:
+    if tl.load(flags + tl.program_id(0)) != 0:
         return
-    rows = block * ROWS + tl.arange(0, ROWS)
+    block, batch, head, group = place(n_blocks, heads, groups)
+    rows = block * FLAG_ROWS + tl.arange(0, FLAG_ROWS)
     inside = rows < n_queries
     at = (batch * heads + head) * n_queries + rows
     q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
@@ -127,7 +109,7 @@ def _pairs_kernel(
     )  # fmt: skip
     q_QD, dout_QE = q_QD.to(tl.float32), dout_QE.to(tl.float32)
     mean = tl.sum(dout_QE * out_QE.to(tl.float32), axis=1)
-    dq_QD = tl.full((ROWS, PADDED), 0.0, tl.float32)
+    dq_QD = tl.full((FLAG_ROWS, PADDED), 0.0, tl.float32)
     column_1D = tl.arange(0, PADDED)[None, :]
     column_1E = tl.arange(0, PADDED_VALUES)[None, :]
     for slot in range(keep):
@@ -137,8 +119,8 @@ def _pairs_kernel(
         dropped = weight
         if seed is not None:
             dropped = drop_pairs(weight, batch * heads + head, rows, key, dropout, seed)
-        k_QD = _gather_rows(k + batch * k_batch + group * k_head, key, k_row, real, WIDTH, PADDED)
-        v_QE = _gather_rows(
+        k_QD = gather_rows(k + batch * k_batch + group * k_head, key, k_row, real, WIDTH, PADDED)
+        v_QE = gather_rows(
             v + batch * v_batch + group * v_head, key, v_row, real, VALUES, PADDED_VALUES
         )
         dscore = dropped * tl.sum(dout_QE * v_QE, axis=1) - weight * mean

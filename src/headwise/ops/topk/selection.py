@@ -7,8 +7,8 @@ A block of queries meets the keys a tile at a time. Keys whose number leaves the
 the width of a tile share a bucket, and of every bucket the LEVELS largest scores are remembered:
 maxima and minima, element by element. At the end the keep-th largest remembered score is found.
 It is the keep-th largest of all where no bucket's last level reaches it, as then no bucket can have
-forgotten such a score. Blocks in which a row has no such certificate are swept once more by an
-exact and slower kernel; the host never looks.
+forgotten such a score. Sixteen queries of which one has no such certificate get a flag, and are
+swept once more by an exact and slower kernel; the host never looks.
 
 A key is kept if its score is at least `low`, half-way from the keep-th score to the next smaller
 one: so a later kernel that rounds differently keeps the same. Where more keys tie for the last
@@ -26,10 +26,13 @@ from torch import Tensor
 from headwise.ops.tiles import Call, load_rows, place, score_tile
 
 __all__ = [
+    "FLAGGED",
+    "FLAG_ROWS",
     "MASK_STRIDES",
     "SIZES",
     "Selection",
     "Sweep",
+    "blocks",
     "fill_levels",
     "keys_seen",
     "launch_arguments",
@@ -39,6 +42,7 @@ __all__ = [
     "rescue",
     "room",
     "select",
+    "set_flags",
     "store_bounds",
     "whole_tiles",
 ]
@@ -61,6 +65,11 @@ class Sweep(NamedTuple):
         rows, keys, warps, stages = self
         return {"ROWS": rows, "KEYS": keys, "num_warps": warps, "num_stages": stages}
 
+
+# How flagged queries are swept; as many share a flag as a block has. They are few, so what counts
+# is how long one block takes.
+FLAGGED = Sweep(rows=16, keys=64, warps=4, stages=2)
+FLAG_ROWS = tl.constexpr(FLAGGED.rows)
 
 # keep -> levels. With tiles of 64 keys a row of random scores lacks a certificate with probability
 # C(keep, levels) / 64^(levels - 1): 3e-4, 3e-4, 8e-4, 1e-3; a block of 64 rows has 64 chances.
@@ -91,20 +100,18 @@ def select(
     levels = levels or levels_for(keep)
     if levels > 4:  # or they would not fit the registers
         sweep = sweep._replace(warps=8)
-    chosen, flags = room(call, first_ties, sweep)
+    chosen, flags = room(call, first_ties)
     common = launch_arguments(call, chosen, flags, keep, first_ties, sweep)
     if len(flags):
-        _select_kernel[(len(flags),)](**common, LEVELS=levels)
-        rescue(call, chosen, flags, keep, first_ties, sweep)
+        _select_kernel[(blocks(call, sweep),)](**common, LEVELS=levels)
+        rescue(call, chosen, flags, keep, first_ties)
     return chosen, flags
 
 
-def rescue(
-    call: Call, chosen: Selection, flags: Tensor, keep: int, first_ties: bool, sweep: Sweep
-) -> None:
-    """Find the bounds of flagged blocks exactly. Their `low` is known not to be too large."""
+def rescue(call: Call, chosen: Selection, flags: Tensor, keep: int, first_ties: bool) -> None:
+    """Find the bounds of flagged queries exactly. Their `low` is known not to be too large."""
     slots = max(8, 1 << (keep - 1).bit_length())
-    common = launch_arguments(call, chosen, flags, keep, first_ties, sweep)
+    common = launch_arguments(call, chosen, flags, keep, first_ties, FLAGGED)
     _rescue_kernel[(len(flags),)](**common, SLOTS=slots)
 
 
@@ -113,8 +120,14 @@ def levels_for(keep: int) -> int:
     return next(levels for most, levels in LEVELS.items() if keep <= most)
 
 
-def room(call: Call, first_ties: bool, sweep: Sweep) -> tuple[Selection, Tensor]:
-    """Memory for the bounds, and for a flag a block of queries."""
+def blocks(call: Call, sweep: Sweep) -> int:
+    """How many programs handle all queries."""
+    batch, heads, n_queries, _ = call.q.shape
+    return batch * heads * -(-n_queries // sweep.rows)
+
+
+def room(call: Call, first_ties: bool) -> tuple[Selection, Tensor]:
+    """Memory for the bounds, and a flag for every sixteen queries, not set."""
     batch, heads, n_queries, _ = call.q.shape
     shape = batch, heads, n_queries
     ties = shape if first_ties else (0,)
@@ -125,8 +138,8 @@ def room(call: Call, first_ties: bool, sweep: Sweep) -> tuple[Selection, Tensor]
         new(ties, dtype=torch.int32),
         new(shape, dtype=torch.float32),
     )
-    n_blocks = -(-n_queries // sweep.rows)
-    return chosen, new((batch * heads * n_blocks,), dtype=torch.int32)
+    n_flags = blocks(call, FLAGGED)
+    return chosen, torch.zeros(n_flags, dtype=torch.int32, device=call.q.device)
 
 
 def launch_arguments(
@@ -283,6 +296,14 @@ def fill_levels(
 
 @triton.jit
 @no_type_check
+def set_flags(flags, line, rows, n_queries, doubtful):
+    """Of a head of which `line` is the number, mark rows for a second look."""
+    at = flags + line * tl.cdiv(n_queries, FLAG_ROWS) + rows // FLAG_ROWS
+    tl.atomic_max(at, 1, mask=doubtful, sem="relaxed")
+
+
+@triton.jit
+@no_type_check
 def store_bounds(low, high, last, tau, below, above, last_key, at, inside, FIRST: tl.constexpr):
     """Write `Selection`: the keep-th score, the next smaller and larger, the last tied key."""
     tl.store(low + at, _between(tau, below), mask=inside)
@@ -333,11 +354,11 @@ def _select_kernel(
         more = (counted > keep) | (tl.max(levels[0], axis=1) >= tau)
         doubtful = doubtful | (more & (tau > float("-inf")))
     inside = rows < n_queries
-    flag = tl.max((doubtful & inside).to(tl.int32), axis=0)
-    tl.store(flags + tl.program_id(0), flag)
-    at = (batch * heads + head) * n_queries + rows
+    line = batch * heads + head
+    set_flags(flags, line, rows, n_queries, doubtful & inside)
+    at = line * n_queries + rows
     tl.store(peak + at, largest, mask=inside)
-    below = tl.where(flag > 0, tau, below)  # then low is tau itself, where the rescue starts
+    below = tl.where(doubtful, tau, below)  # then low is tau itself, where the rescue starts
     store_bounds(low, high, last, tau, below, above, n_keys, at, inside, FIRST)
 
 

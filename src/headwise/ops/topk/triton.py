@@ -17,12 +17,12 @@ from headwise.ops.scores import Scores
 from headwise.ops.tiles import Call
 from headwise.ops.topk.gathering import Listed, list_flagged, list_keys
 from headwise.ops.topk.pairs import pair_gradients, pair_values
-from headwise.ops.topk.selection import Selection, Sweep, select
+from headwise.ops.topk.selection import FLAGGED, Selection, Sweep, select
 from headwise.ops.topk.weighing import Kept, flagged_gradients, gradients, weigh
 
 __all__ = ["topk_selected", "topk_values"]
 
-GATHER_KEYS = 2048  # rows of so many keys are long
+GATHER_KEYS = 1024  # rows of so many keys are long
 GATHER_KEEP = 16  # if they keep at most so many
 
 
@@ -34,16 +34,14 @@ class Sweeps(NamedTuple):
     queries: Sweep  # backward
     keys: Sweep
     gather: Sweep
-    pairs: Sweep  # has no tiles of keys
 
 
 HALF = Sweeps(  # float16 and bfloat16
     select=Sweep(64, 64, warps=4, stages=3),
-    weigh=Sweep(64, 64, warps=4, stages=3),
-    queries=Sweep(64, 64, warps=4, stages=2),
-    keys=Sweep(64, 64, warps=4, stages=2),
-    gather=Sweep(64, 64, warps=8, stages=3),
-    pairs=Sweep(32, 0, warps=4, stages=1),
+    weigh=Sweep(128, 64, warps=4, stages=3),
+    queries=Sweep(64, 64, warps=4, stages=3),
+    keys=Sweep(64, 64, warps=4, stages=3),
+    gather=Sweep(64, 64, warps=4, stages=3),
 )
 WIDE = Sweeps(  # the same, heads wider than 64
     select=Sweep(64, 64, warps=4, stages=3),
@@ -51,7 +49,6 @@ WIDE = Sweeps(  # the same, heads wider than 64
     queries=Sweep(64, 64, warps=4, stages=2),
     keys=Sweep(64, 64, warps=8, stages=2),
     gather=Sweep(64, 64, warps=8, stages=3),
-    pairs=Sweep(32, 0, warps=4, stages=1),
 )
 SINGLE = Sweeps(  # float32
     select=Sweep(32, 64, warps=4, stages=2),
@@ -59,7 +56,6 @@ SINGLE = Sweeps(  # float32
     queries=Sweep(32, 32, warps=4, stages=2),
     keys=Sweep(32, 32, warps=8, stages=1),
     gather=Sweep(32, 64, warps=8, stages=2),
-    pairs=Sweep(32, 0, warps=4, stages=1),
 )
 
 
@@ -96,7 +92,7 @@ def topk_selected(scores: Scores, *, keep: int) -> tuple[Tensor, Tensor]:
     sweep = _sweeps(q, k).gather
     with torch.cuda.device_of(q):
         _, listed = _gather(call, k, keep, True, 0.0, None, sweep)
-        list_flagged(call, listed, sweep)
+        list_flagged(call, listed)
     # By weight, of equal ones the first key; vacant places last.
     vacant = listed.keys < 0
     order = listed.keys.masked_fill(vacant, 2**31 - 1).argsort(dim=-1)
@@ -186,7 +182,7 @@ def _gather(
     out = pair_values(listed, v, dropout, seed)
     kept = Kept(*listed.chosen[:3], first_ties, dropout, seed)
     place = {"out": out, "lse": listed.lse, "flags": listed.flags}
-    weigh(call, v, kept, listed.chosen.peak, sweep, **place)
+    weigh(call, v, kept, listed.chosen.peak, FLAGGED, **place)
     return out, listed
 
 
@@ -207,11 +203,8 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     shape = q.shape[:3]
     ties = shape if first_ties else (0,)
-    sweeps = _sweeps(q, v)
-    listed, rows = (0,), sweeps.select.rows
-    if _gathers(k, keep, scale):
-        listed, rows = (*shape, keep), sweeps.gather.rows
-    blocks = shape[0] * shape[1] * -(-shape[2] // rows)
+    listed = (*shape, keep) if _gathers(k, keep, scale) else (0,)
+    n_flags = shape[0] * shape[1] * -(-shape[2] // FLAGGED.rows)
     return (
         v.new_empty(*shape, v.shape[3]),
         q.new_empty(shape, dtype=torch.float32),
@@ -220,7 +213,7 @@ def _(
         q.new_empty(ties, dtype=torch.int32),
         q.new_empty(listed, dtype=torch.int32),
         q.new_empty(listed, dtype=torch.float32),
-        q.new_empty(blocks, dtype=torch.int32),
+        q.new_empty(n_flags, dtype=torch.int32),
     )
 
 
@@ -254,12 +247,8 @@ def _backward(
         if not keys.numel() or torch.are_deterministic_algorithms_enabled():
             return gradients(call, v, kept, lse, out, dout, (sweeps.queries, sweeps.keys))
         listed = Listed(Selection(low, high, last, lse), lse, keys, weights, flags)
-        flag_rows = sweeps.gather.rows
-        dq, dk, dv = pair_gradients(
-            call, v, listed, out, dropout, seed, dout, sweeps.pairs, flag_rows
-        )
-        sweep = sweeps.queries._replace(rows=flag_rows)
-        flagged_gradients(call, v, kept, lse, out, dout, flags, dq, dk, dv, sweep)
+        dq, dk, dv = pair_gradients(call, v, listed, out, dropout, seed, dout)
+        flagged_gradients(call, v, kept, lse, out, dout, flags, dq, dk, dv, FLAGGED)
     return dq, dk.to(k.dtype), dv.to(v.dtype)
 
 

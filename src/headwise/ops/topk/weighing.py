@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headwise.ops.tiles import Call, hide_tile, load_rows, place, score_tile, with_rows
+from headwise.ops.tiles import Call, load_rows, place, score_tile, with_rows
 from headwise.ops.topk.selection import MASK_STRIDES, SIZES, Sweep, keys_seen, padded, whole_tiles
 
 __all__ = ["Kept", "drop_pairs", "flagged_gradients", "gradients", "strides", "weigh"]
@@ -366,35 +366,36 @@ def _keys_kernel(
             q_QD = load_rows(
                 q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED
             )
-            # The other way round, so that products take what was computed as it lies.
-            score_KQ = tl.dot(k_KD, tl.trans(q_QD), input_precision="ieee") * scale
             if masking:
-                score_KQ = hide_tile(
-                    score_KQ, rows[None, :], keys[:, None], length, n_queries, first,
+                score_QK = score_tile(
+                    q_QD, k_KD, rows, keys, length, n_queries, scale, first,
                     mask + batch * mask_batch + head * mask_head, mask_row, mask_key,
                     CAUSAL, MASKED,
                 )  # fmt: skip
+            else:
+                score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
             norm = tl.load(lse + at, mask=inside, other=0.0)
             bounds = _bounds(low, high, last, at, inside, FIRST)
-            weight_KQ = _weights(
-                score_KQ, keys[:, None], norm[None, :],
-                bounds[0][None, :], bounds[1][None, :], bounds[2][None, :], FIRST,
+            weight_QK = _weights(
+                score_QK, keys[None, :], norm[:, None],
+                bounds[0][:, None], bounds[1][:, None], bounds[2][:, None], FIRST,
             )  # fmt: skip
-            dropped_KQ = weight_KQ
+            dropped_QK = weight_QK
             if seed is not None:
-                weight_QK = tl.trans(weight_KQ)
-                dropped_KQ = tl.trans(
-                    _drop_tile(weight_QK, batch * heads + head, rows, block * KEYS, dropout, seed)
+                dropped_QK = _drop_tile(
+                    weight_QK, batch * heads + head, rows, block * KEYS, dropout, seed
                 )
             dout_QE = load_rows(
                 dout + batch * dout_batch + head * dout_head, rows, dout_row, n_queries,
                 VALUES, PADDED_VALUES,
             )  # fmt: skip
-            dv_KE = tl.dot(dropped_KQ.to(dout_QE.dtype), dout_QE, dv_KE, input_precision="ieee")
-            dweight_KQ = tl.dot(v_KE, tl.trans(dout_QE), input_precision="ieee")
-            mean = tl.load(delta + at, mask=inside, other=0.0)[None, :]
-            dscore_KQ = dropped_KQ * dweight_KQ - weight_KQ * mean
-            dk_KD = tl.dot(dscore_KQ.to(q_QD.dtype), q_QD, dk_KD, input_precision="ieee")
+            dropped_KQ = tl.trans(dropped_QK.to(dout_QE.dtype))
+            dv_KE = tl.dot(dropped_KQ, dout_QE, dv_KE, input_precision="ieee")
+            dweight_QK = tl.dot(dout_QE, tl.trans(v_KE), input_precision="ieee")
+            mean = tl.load(delta + at, mask=inside, other=0.0)[:, None]
+            dscore_QK = dropped_QK * dweight_QK - weight_QK * mean
+            dscore_KQ = tl.trans(dscore_QK.to(q_QD.dtype))
+            dk_KD = tl.dot(dscore_KQ, q_QD, dk_KD, input_precision="ieee")
 
     key_at = ((batch * groups + group) * n_keys + keys)[:, None]
     real = (keys < n_keys)[:, None]
