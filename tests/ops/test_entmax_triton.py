@@ -273,7 +273,7 @@ def test_no_queries_give_nothing():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bias": torch.zeros(3)}, "no bias"),
+        ({"bias": torch.zeros(3)}, "without a bias"),
         ({"alpha": 2.5}, "alpha from 1.1 to 2"),
         ({"alpha": 1.01}, "alpha from 1.1 to 2"),
     ],
@@ -286,7 +286,7 @@ def test_what_kernels_cannot_do_is_said(options, message):
 
 @interpreted
 def test_wide_heads_and_other_dtypes_are_left_to_others():
-    with pytest.raises(ValueError, match="widths up to 128"):
+    with pytest.raises(ValueError, match="heads up to 128 wide"):
         sparsemax_attention(*inputs(3, width=130), impl="triton")
     with pytest.raises(ValueError, match="float64"):
         sparsemax_attention(*inputs(3, dtype=torch.float64), impl="triton")

@@ -353,7 +353,7 @@ def test_selected_keys_and_weights_are_those_of_the_map(small_tiles, impl, tied)
 
 def test_obstacles_say_why(unchecked):
     q, k, v = inputs(5)
-    with pytest.raises(ValueError, match="no bias"):
+    with pytest.raises(ValueError, match="without a bias"):
         by_kernel(q, k, v, bias=torch.zeros(5))
     with pytest.raises(ValueError, match="at most 64"):
         by_kernel(q, k, v, keep=65)

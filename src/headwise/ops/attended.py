@@ -45,7 +45,7 @@ class Attended:
     parameters: tuple[
         Tensor, ...
     ] = ()  # the op's own tensors: weights = weigh(scores, *parameters)
-    statistics_impl: Literal["auto", "torch", "triton"] = "torch"  # blocks, or one fused sweep
+    statistics_impl: Literal["auto", "torch", "triton"] = "auto"  # blocks, or one fused sweep
     _read: dict[str, Any] = field(default_factory=_nothing, init=False, repr=False)
 
     @property

@@ -10,13 +10,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.ops._impl import Number
+from headwise.ops._impl import Impl, Number, kernel_obstacle
 from headwise.ops.checks import check_bias, check_lengths, check_mask, check_queries_and_keys
 
 BLOCK_ELEMENTS = 2**20  # scores held at once: 4 MB in float32; larger falls out of the caches
 BLOCK_ROWS = 128  # queries of a head taken together where possible: fewer, and keys are read often
 
 Fixed = Callable[[Tensor, Tensor], Tensor]  # (query position, key position) -> score
+
+WIDEST_HEAD = 128  # of which Triton kernels hold tiles
 
 
 class Part(NamedTuple):
@@ -185,6 +187,15 @@ class Scores:
             return score.expand(self.shape)
         q_BHQD, k_BGKD = self.q.to(self.dtype), self.k.to(self.dtype)
         return multiply_groups(q_BHQD * self.multiplier, k_BGKD.transpose(-1, -2))
+
+
+def attention_obstacle(scores: Scores, impl: Impl, value_width: int = 0) -> str | None:
+    """Why no Triton kernel of attention can take a call, or None."""
+    if scores.fixed is not None or scores.bias is not None:
+        return "its scores are q.k alone, without a bias or fixed scores"
+    if max(scores.q.shape[3], value_width) > WIDEST_HEAD:
+        return f"its kernels take heads up to {WIDEST_HEAD} wide"
+    return kernel_obstacle(scores.q, impl)
 
 
 def multiply_groups(rows_BHQX: Tensor, shared_BGXY: Tensor) -> Tensor:

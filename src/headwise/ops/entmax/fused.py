@@ -2,24 +2,17 @@
 
 from torch import Tensor
 
-from headwise.ops._impl import Impl, Number, kernel_obstacle
-from headwise.ops.scores import Scores
+from headwise.ops._impl import Impl, Number
+from headwise.ops.scores import Scores, attention_obstacle
 
 LEAST_ALPHA = 1.1  # nearer to 1, weights are high powers of numbers rounded to float32
-MOST_WIDTH = 128
 
 
 def obstacle(scores: Scores, v: Tensor, alpha: Number | Tensor, impl: Impl) -> str | None:
     """Why the kernels cannot run this call, or None."""
-    if impl == "auto":
-        return "it is used only when asked for by name"
-    if scores.bias is not None:
-        return "its kernels take no bias"
     if not isinstance(alpha, Tensor) and not LEAST_ALPHA <= alpha <= 2:
         return f"its kernels take alpha from {LEAST_ALPHA} to 2, and it is {alpha}"
-    if max(scores.q.shape[3], v.shape[3]) > MOST_WIDTH:
-        return f"its kernels take widths up to {MOST_WIDTH}"
-    return kernel_obstacle(scores.q, impl)
+    return attention_obstacle(scores, impl, v.shape[3])
 
 
 def fused_values(

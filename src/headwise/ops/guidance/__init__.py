@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, get_args
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from headwise.ops._impl import Impl, Number, choose, kernel_obstacle
+from headwise.ops._impl import Impl, Number, choose
 from headwise.ops.guidance import blocked, reference
 from headwise.ops.guidance.patterns import (
     FIRST,
@@ -26,7 +26,7 @@ from headwise.ops.guidance.patterns import (
     Pattern,
     guided_heads,
 )
-from headwise.ops.scores import Scores
+from headwise.ops.scores import Scores, attention_obstacle
 
 __all__ = [
     "FIRST",
@@ -111,7 +111,7 @@ def guidance_rows(
 ) -> GuidedRows:
     """The same before anything is summed over queries, for a call such as `attended.scores`."""
     _check(scores, guided, key_sets)
-    chosen = choose(impl, triton_obstacle=_triton_obstacle(scores, impl))
+    chosen = choose(impl, triton_obstacle=attention_obstacle(scores, impl))
     if chosen == "triton":
         from headwise.ops.guidance import triton  # lazy: importing headwise never imports Triton
 
@@ -123,14 +123,6 @@ def guidance_rows(
     else:
         loss_BNQ, seen_BNQ = blocked.guidance_rows(only, guided.plan, key_sets)
     return GuidedRows(loss_BNQ, seen_BNQ.to(loss_BNQ.dtype))
-
-
-def _triton_obstacle(scores: Scores, impl: Impl) -> str | None:
-    if impl == "auto":
-        return "it is used only when asked for by name"
-    if scores.bias is not None:
-        return "its scores are q.k alone, without a bias"
-    return kernel_obstacle(scores.q, impl)
 
 
 def _check(scores: Scores, guided: GuidedHeads, key_sets: Tensor | None) -> None:

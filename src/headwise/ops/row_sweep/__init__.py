@@ -12,12 +12,12 @@ from typing import NamedTuple
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headwise.ops._impl import Impl, choose, kernel_obstacle
+from headwise.ops._impl import Impl, choose
 from headwise.ops.blocks import Block, in_blocks
 from headwise.ops.checks import check_chosen_keys, check_whole_number
 from headwise.ops.row_sweep import reference
 from headwise.ops.rows import softmax_rows
-from headwise.ops.scores import Scores
+from headwise.ops.scores import Scores, attention_obstacle
 from headwise.ops.statistics import mass_at, mass_on, row_statistics
 
 __all__ = ["SweptRows", "row_sweep", "sweep_obstacle", "swept_by_triton"]
@@ -79,13 +79,9 @@ def row_sweep(
 
 def sweep_obstacle(scores: Scores, keys: Tensor | None, impl: Impl) -> str | None:
     """Why the kernel cannot sweep these rows, or None."""
-    if impl == "auto":
-        return "it is used only when asked for by name"
-    if scores.fixed is not None or scores.bias is not None:
-        return "its scores are q.k alone, without a bias or fixed scores"
     if keys is not None and keys.dim() > 1 and keys.shape[-2] > 1:
         return "it takes keys that are the same for all queries of a head"
-    return kernel_obstacle(scores.q, impl)
+    return attention_obstacle(scores, impl)
 
 
 def swept_by_triton(

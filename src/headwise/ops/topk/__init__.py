@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headwise.ops._impl import Impl, Number, choose, kernel_obstacle
+from headwise.ops._impl import Impl, Number, choose
 from headwise.ops.attended import Attended
 from headwise.ops.blocks import in_blocks
 from headwise.ops.checks import check_dropout, check_values, check_whole_number
 from headwise.ops.rows import hide, weighted_values, weighted_values_in_blocks
-from headwise.ops.scores import Scores
+from headwise.ops.scores import Scores, attention_obstacle
 from headwise.ops.topk import reference
 from headwise.ops.topk.cpu import sparse_values, sparse_values_obstacle
 
@@ -84,7 +84,7 @@ def topk_attention(
     check_values(k, v)
     check_dropout(dropout)
     weigh = partial(reference.topk, keep=keep, ties=ties)
-    chosen = choose(impl, triton_obstacle=_triton_obstacle(scores, keep, impl))
+    chosen = choose(impl, triton_obstacle=_triton_obstacle(scores, keep, impl, v.shape[3]))
     if chosen == "triton":
         from headwise.ops.topk import triton  # lazy: importing headwise never imports Triton
 
@@ -126,15 +126,11 @@ def topk_selected(
     return Selected(*in_blocks(lambda block: compute(block.scores.rows()), scores, parts))
 
 
-def _triton_obstacle(scores: Scores, keep: int, impl: Impl) -> str | None:
-    """Why the Triton kernels cannot or should not run this call, or None."""
-    if obstacle := kernel_obstacle(scores.q, impl):
-        return obstacle
-    if scores.bias is not None:
-        return "its kernels take no bias"
+def _triton_obstacle(scores: Scores, keep: int, impl: Impl, value_width: int = 0) -> str | None:
+    """Why the Triton kernels cannot run this call, or None."""
     if keep > MOST_KEPT:
         return f"its kernels keep at most {MOST_KEPT} keys a query, and keep is {keep}"
-    return "it is used only when asked for by name" if impl == "auto" else None
+    return attention_obstacle(scores, impl, value_width)
 
 
 def _check(keep: int, ties: Ties) -> None:

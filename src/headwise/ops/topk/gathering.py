@@ -45,9 +45,8 @@ CELL = 2  # keys of a cell: the more, the less to remember while sweeping, but t
 # Keys of a row -> cells more than wanted: so many may differ by less than the missing bits.
 EXTRA = {8192: 2, 1 << 62: 4}
 REACH_KEYS = 128  # a program of the kernel that looks how large keys are
-SCORE_ROWS = 16  # queries, of a program of the kernel that scores candidates
-RANK_ROWS = 64  # of the kernel that chooses
-STAGES = 3
+SCORE_ROWS = 32  # queries, of a program of the kernel that scores candidates
+RANK_ROWS = 32  # of the kernel that chooses among them
 
 
 # Arguments of kernels that decide which keys are kept.
@@ -96,7 +95,7 @@ def _list(call: Call, listed: Listed, keep: int, first_ties: bool, sweep: Sweep)
         CANDIDATES=1 << (candidates - 1).bit_length(),
     )  # fmt: skip
     n_blocks = -(-n_queries // SCORE_ROWS)
-    given |= {"n_blocks": n_blocks, "ROWS": SCORE_ROWS, "num_warps": 4, "num_stages": STAGES}
+    given |= {"n_blocks": n_blocks, "ROWS": SCORE_ROWS, "num_warps": 4, "num_stages": 1}
     unused = ("peak", "KEYS", "low_bits")
     _score_kernel[(batch * heads * n_blocks,)](
         **{x: argument for x, argument in given.items() if x not in unused},
@@ -105,7 +104,7 @@ def _list(call: Call, listed: Listed, keep: int, first_ties: bool, sweep: Sweep)
     _rank_kernel[(-(-listed.lse.numel() // RANK_ROWS),)](
         keys, scores, *listed.chosen, listed.flags, listed.lse, listed.keys, listed.weights,
         call.scale, listed.lse.numel(), n_queries, n_keys, keep, candidates * CELL, low_bits,
-        FIRST=first_ties, ROWS=RANK_ROWS, SLOTS=slots, KEPT=1 << (keep - 1).bit_length(),
+        FIRST=first_ties, ROWS=RANK_ROWS, SLOTS=slots,
     )  # fmt: skip
 
 
@@ -248,7 +247,7 @@ def _score_kernel(
 def _rank_kernel(
     keys, scores, low, high, last, peak, flags, lse, picked, weights, scale, n_rows, n_queries,
     n_keys, keep, slots, low_bits,
-    FIRST: tl.constexpr, ROWS: tl.constexpr, SLOTS: tl.constexpr, KEPT: tl.constexpr,
+    FIRST: tl.constexpr, ROWS: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """Choose the best candidates and weigh them; a flag where they may not be the best of all."""
     at = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -260,22 +259,14 @@ def _rank_kernel(
     key_QS = tl.load(keys + from_QS, mask=there_QS, other=-1)
     largest = tl.max(score_QS, axis=1)
     empty = largest == float("-inf")
-    norm = tl.where(empty, 0.0, largest)
-    place_1R = tl.arange(0, KEPT)[None, :]
-    key_QR = tl.full((ROWS, KEPT), -1, tl.int32)
-    weight_QR = tl.full((ROWS, KEPT), 0.0, tl.float32)
-    tau = largest
-    for rank in range(keep):  # the best one after the other
-        tau, best = tl.max(
-            score_QS, axis=1, return_indices=True, return_indices_tie_break_left=True
-        )
-        this_QS = slot[None, :] == best[:, None]
-        key = tl.max(tl.where(this_QS, key_QS, -1), axis=1)
-        score_QS = tl.where(this_QS, float("-inf"), score_QS)
-        real = tau > float("-inf")
-        key_QR = tl.where(place_1R == rank, tl.where(real, key, -1)[:, None], key_QR)
-        weight = tl.where(real, tl.exp(tau - norm), 0.0)
-        weight_QR = tl.where(place_1R == rank, weight[:, None], weight_QR)
+    rank_QS = tl.full((ROWS, SLOTS), 0, tl.int32)
+    for other in range(slots):
+        from_Q1 = at[:, None] * slots + other
+        score_Q1 = tl.load(scores + from_Q1, mask=inside[:, None], other=float("-inf"))
+        before_QS = (score_Q1 > score_QS) | ((score_Q1 == score_QS) & (slot[None, :] > other))
+        rank_QS += before_QS.to(tl.int32)
+    kept_QS = there_QS & (rank_QS < keep)
+    tau = tl.min(tl.where(kept_QS, score_QS, float("inf")), axis=1)
 
     # Is the keep-th score above all others, wherever they are?
     bound = tl.load(peak + at, mask=inside, other=0.0)
@@ -284,7 +275,8 @@ def _rank_kernel(
     highest += tl.abs(highest) * (low_bits + 1).to(tl.float32) * 1.2e-7
     highest += 4e-6 * tl.where(empty, 0.0, tl.abs(largest))
     highest = tl.where(some, highest, float("-inf"))
-    below = tl.maximum(tl.max(score_QS, axis=1), highest)
+    below = tl.max(tl.where(kept_QS, float("-inf"), score_QS), axis=1)
+    below = tl.maximum(below, highest)
     doubt = tl.load(lse + at, mask=inside, other=0.0)
     doubtful = inside & ((doubt != 0.0) | ((below > float("-inf")) & (below >= tau)))
     set_flags(flags, at // n_queries, at % n_queries, n_queries, doubtful)
@@ -294,12 +286,14 @@ def _rank_kernel(
     below = tl.where(doubtful, tau, below)
     store_bounds(low, high, last, tau, below, above, n_keys, at, inside, FIRST)
 
-    total = tl.where(empty, 1.0, tl.sum(weight_QR, axis=1))
+    norm = tl.where(empty, 0.0, largest)
+    weight_QS = tl.where(kept_QS, tl.exp(score_QS - norm[:, None]), 0.0)
+    total = tl.where(empty, 1.0, tl.sum(weight_QS, axis=1))
     tl.store(lse + at, tl.where(empty, float("-inf"), norm + tl.log(total)), mask=inside)
-    to_QR = at[:, None] * keep + place_1R
-    stored_QR = inside[:, None] & (place_1R < keep)
-    tl.store(picked + to_QR, key_QR, mask=stored_QR)
-    tl.store(weights + to_QR, weight_QR / total[:, None], mask=stored_QR)
+    to_QS = at[:, None] * keep + rank_QS
+    real_QS = score_QS > float("-inf")
+    tl.store(picked + to_QS, tl.where(real_QS, key_QS, -1), mask=kept_QS)
+    tl.store(weights + to_QS, weight_QS / total[:, None], mask=kept_QS)
 
 
 @triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES, "keep"])

@@ -48,13 +48,15 @@ def pair_gradients(
     dq = call.q.new_empty(call.q.shape)
     dk, dv = (torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (call.k, v))
     if programs := len(listed.flags):
+        n_blocks = programs // (batch * heads)
         unused = ("mask", "MASKED", "lengths", "first", "CAUSAL")  # the pairs are known
         used = {x: given for x, given in call.arguments().items() if not x.startswith(unused)}
         _pairs_kernel[(programs,)](
             **used, **strides("v", v), **strides("dout", dout), v=v, dout=dout, out=out,
             picked=listed.keys, weights=listed.weights, flags=listed.flags, dq=dq, dk=dk, dv=dv,
-            seed=seed, dropout=dropout, keep=listed.keys.shape[3], n_blocks=programs // batch // heads,
-            PADDED=padded(width), VALUES=v.shape[3], PADDED_VALUES=padded(v.shape[3]), num_warps=2,
+            seed=seed, dropout=dropout, keep=listed.keys.shape[3], n_blocks=n_blocks,
+            PADDED=padded(width), VALUES=v.shape[3], PADDED_VALUES=padded(v.shape[3]),
+            num_warps=2,  # pyright: ignore[reportCallIssue]
         )  # fmt: skip
     return dq, dk, dv
 

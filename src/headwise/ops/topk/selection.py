@@ -68,7 +68,7 @@ class Sweep(NamedTuple):
 
 # How flagged queries are swept; as many share a flag as a block has. They are few, so what counts
 # is how long one block takes.
-FLAGGED = Sweep(rows=16, keys=64, warps=4, stages=2)
+FLAGGED = Sweep(rows=16, keys=128, warps=4, stages=2)
 FLAG_ROWS = tl.constexpr(FLAGGED.rows)
 
 # keep -> levels. With tiles of 64 keys a row of random scores lacks a certificate with probability
