@@ -92,7 +92,8 @@ def check_entmax(case: Case) -> Judged:
     clear = _far_from_the_threshold(scores, weights, alpha.double()[:, None, None])
     slack = rounding_of_scores(scores, case.q.dtype)
     floors = _floors(case) | {"dalpha": _floor_of_alpha(case, alpha)}
-    floors["out"] = 2 / (alpha.min().double() - 1)  # a weight is a power of what was rounded
+    power = 2 / (alpha.min().double() - 1)  # a weight is a power of what was rounded
+    floors |= {"out": power, "dv": power * max(1, case.sizes.n_queries) ** 0.5}
     given = {"slack": slack, "floors": floors, "times": 2, "shown": None}
     return Judged(_checks(case, kernel, attend, tensors, clear, **given))
 
