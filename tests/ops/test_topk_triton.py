@@ -30,7 +30,7 @@ by_kernel = partial(topk_attention, impl="triton")
 by_definition = partial(topk_attention, impl="reference")
 
 
-PLANS = ["sweep", "gather"]  # of short rows, of long ones
+PLANS = ["resident", "sweep", "gather"]  # of rows that fit a tile, of short rows, of long ones
 
 
 @pytest.fixture
@@ -47,6 +47,7 @@ def follow(monkeypatch) -> Callable[[str], None]:
 
     def set_plan(plan: str) -> None:
         monkeypatch.setattr(kernels, "GATHER_KEYS", 1 if plan == "gather" else 10**9)
+        monkeypatch.setattr(kernels, "MOST_KEYS", 10**9 if plan == "resident" else 0)
 
     return set_plan
 

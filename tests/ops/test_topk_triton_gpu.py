@@ -33,6 +33,7 @@ def follow(monkeypatch) -> Callable[[str], None]:
 
     def set_plan(plan: str) -> None:
         monkeypatch.setattr(kernels, "GATHER_KEYS", 1 if plan == "gather" else 10**9)
+        monkeypatch.setattr(kernels, "MOST_KEYS", 128 if plan == "resident" else 0)
 
     return set_plan
 

@@ -32,6 +32,8 @@ __all__ = [
     "SIZES",
     "Selection",
     "Sweep",
+    "above_of",
+    "between",
     "blocks",
     "fill_levels",
     "keys_seen",
@@ -187,7 +189,7 @@ def whole_tiles(
 
 @triton.jit
 @no_type_check
-def _between(upper, lower):
+def between(upper, lower):
     """A number above lower and at most upper, half-way if there is room.
 
     Above -inf the least that no visible score is below: so -inf is never kept.
@@ -200,7 +202,7 @@ def _between(upper, lower):
 
 @triton.jit
 @no_type_check
-def _above(tied, upper):
+def above_of(tied, upper):
     """A number above tied and at most upper, half-way if there is room."""
     middle = 0.5 * upper + 0.5 * tl.where(tied > float("-inf"), tied, upper)
     return tl.where(middle > tied, middle, upper)
@@ -306,9 +308,9 @@ def set_flags(flags, line, rows, n_queries, doubtful):
 @no_type_check
 def store_bounds(low, high, last, tau, below, above, last_key, at, inside, FIRST: tl.constexpr):
     """Write `Selection`: the keep-th score, the next smaller and larger, the last tied key."""
-    tl.store(low + at, _between(tau, below), mask=inside)
+    tl.store(low + at, between(tau, below), mask=inside)
     if FIRST:
-        tl.store(high + at, _above(tau, above), mask=inside)
+        tl.store(high + at, above_of(tau, above), mask=inside)
         tl.store(last + at, last_key, mask=inside)
 
 

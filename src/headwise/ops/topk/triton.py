@@ -1,9 +1,10 @@
 """Top-k attention by Triton kernels, as operations that torch.compile can see.
 
-Short rows: scores are swept twice forward, to select (`selection`) and to weigh (`weighing`), and
-twice backward. Long rows: they are swept once, and values gathered (`gathering`); so are pairs in
-the backward pass, unless torch.use_deterministic_algorithms asks for the sweeps. Memory is
-O(B H Q keep). The choice of keys is a constant in the backward pass.
+Rows that fit a tile: one kernel (`resident`). Short rows: scores are swept twice, to select
+(`selection`) and to weigh (`weighing`). Both are swept twice backward. Long rows: they are swept
+once, kept keys listed (`gathering`), and only kept pairs visited from then on (`pairs`), unless
+torch.use_deterministic_algorithms asks for sweeps in the backward pass. Memory is O(B H Q keep).
+The choice of keys is a constant in the backward pass.
 """
 
 from dataclasses import replace
@@ -17,7 +18,8 @@ from headwise.ops.scores import Scores
 from headwise.ops.tiles import Call
 from headwise.ops.topk.gathering import Listed, list_flagged, list_keys
 from headwise.ops.topk.pairs import pair_gradients, pair_values
-from headwise.ops.topk.selection import FLAGGED, Selection, Sweep, select
+from headwise.ops.topk.resident import MOST_KEYS, attend_resident
+from headwise.ops.topk.selection import FLAGGED, Selection, Sweep, room, select
 from headwise.ops.topk.weighing import Kept, flagged_gradients, gradients, weigh
 
 __all__ = ["topk_selected", "topk_values"]
@@ -161,10 +163,16 @@ def _sweep(
     sweeps: Sweeps,
 ) -> tuple[Tensor, Listed]:
     """Short rows. Nothing is listed."""
-    chosen, flags = select(call, keep, first_ties, sweeps.select)
-    kept = Kept(*chosen[:3], first_ties, dropout, seed)
-    out, lse = v.new_empty(*chosen.low.shape, v.shape[3]), torch.empty_like(chosen.low)
-    weigh(call, v, kept, chosen.peak, sweeps.weigh, out=out, lse=lse)
+    out = v.new_empty(*call.q.shape[:3], v.shape[3])
+    lse = v.new_empty(call.q.shape[:3], dtype=torch.float32)
+    if call.k.shape[2] <= MOST_KEYS:
+        chosen, flags = room(call, first_ties)
+        place = {"out": out, "lse": lse}
+        attend_resident(call, v, keep, first_ties, dropout, seed, chosen, **place)
+    else:
+        chosen, flags = select(call, keep, first_ties, sweeps.select)
+        kept = Kept(*chosen[:3], first_ties, dropout, seed)
+        weigh(call, v, kept, chosen.peak, sweeps.weigh, out=out, lse=lse)
     return out, Listed(chosen, lse, flags.new_empty(0), lse.new_empty(0), flags)
 
 

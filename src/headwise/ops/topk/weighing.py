@@ -20,7 +20,17 @@ from torch import Tensor
 from headwise.ops.tiles import Call, load_rows, place, score_tile, with_rows
 from headwise.ops.topk.selection import MASK_STRIDES, SIZES, Sweep, keys_seen, padded, whole_tiles
 
-__all__ = ["Kept", "drop_pairs", "flagged_gradients", "gradients", "strides", "weigh"]
+__all__ = [
+    "Kept",
+    "drop_pairs",
+    "drop_tile",
+    "flagged_gradients",
+    "gradients",
+    "strides",
+    "weigh",
+    "weights_of",
+    "widths",
+]
 
 
 class Kept(NamedTuple):
@@ -54,7 +64,7 @@ def weigh(
     if programs := batch * heads * n_blocks:
         _weigh_kernel[(programs,)](
             **call.arguments(), **kept.arguments(), **strides("v", v), **sweep.arguments(),
-            v=v, out=out, lse=lse, peak=peak, flags=flags, n_blocks=n_blocks, **_widths(call, v),
+            v=v, out=out, lse=lse, peak=peak, flags=flags, n_blocks=n_blocks, **widths(call, v),
         )  # fmt: skip
 
 
@@ -102,7 +112,7 @@ def _backward_arguments(
         | strides("v", v)
         | strides("dout", dout)
         | {"v": v, "dout": dout, "lse": lse, "delta": torch.empty_like(lse)}
-        | _widths(call, v)
+        | widths(call, v)
     )
 
 
@@ -111,7 +121,7 @@ def strides(name: str, x: Tensor) -> dict[str, int]:
     return dict(zip((f"{name}_batch", f"{name}_head", f"{name}_row"), x.stride(), strict=False))
 
 
-def _widths(call: Call, v: Tensor) -> dict[str, int]:
+def widths(call: Call, v: Tensor) -> dict[str, int]:
     value_width = v.shape[3]
     widths = {"PADDED": padded(call.q.shape[3]), "VALUES": value_width}
     return widths | {"PADDED_VALUES": padded(value_width)}
@@ -132,7 +142,7 @@ def _bounds(low, high, last, at, inside, FIRST: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _weights(score, key, norm, least, sure, end, FIRST: tl.constexpr):
+def weights_of(score, key, norm, least, sure, end, FIRST: tl.constexpr):
     """exp(score - norm) of kept keys, 0 of the others. A score that is not a number stays."""
     other = score < least
     if FIRST:
@@ -162,7 +172,7 @@ def _drop(weight, random, dropout):
 @triton.jit
 @no_type_check
 def drop_pairs(weight, batch_head, row, key, dropout, seed):
-    """Drop the same weights as `_drop_tile`, of any rows and keys."""
+    """Drop the same weights as `drop_tile`, of any rows and keys."""
     a, b, c, d = _random(seed, batch_head, row, key >> 2)
     place = key & 3
     return _drop(
@@ -172,7 +182,7 @@ def drop_pairs(weight, batch_head, row, key, dropout, seed):
 
 @triton.jit
 @no_type_check
-def _drop_tile(weight_QK, batch_head, rows, first_key, dropout, seed):
+def drop_tile(weight_QK, batch_head, rows, first_key, dropout, seed):
     """Drop weights at random; of one seed, row and key the same in every kernel and tile."""
     four = first_key // 4 + tl.arange(0, weight_QK.shape[1] // 4)
     a, b, c, d = _random(seed, batch_head, rows[:, None], four[None, :])
@@ -221,13 +231,13 @@ def _weigh_kernel(
                 )  # fmt: skip
             else:
                 score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
-            weight_QK = _weights(
+            weight_QK = weights_of(
                 score_QK, keys[None, :], largest[:, None],
                 bounds[0][:, None], bounds[1][:, None], bounds[2][:, None], FIRST,
             )  # fmt: skip
             total += tl.sum(weight_QK, axis=1)
             if seed is not None:
-                weight_QK = _drop_tile(weight_QK, batch * heads + head, rows, start, dropout, seed)
+                weight_QK = drop_tile(weight_QK, batch * heads + head, rows, start, dropout, seed)
             v_KE = load_rows(
                 v + batch * v_batch + group * v_head, keys, v_row, n_keys, VALUES, PADDED_VALUES
             )
@@ -292,7 +302,7 @@ def _queries_kernel(
                 )  # fmt: skip
             else:
                 score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
-            weight_QK = _weights(
+            weight_QK = weights_of(
                 score_QK, keys[None, :], norm[:, None],
                 bounds[0][:, None], bounds[1][:, None], bounds[2][:, None], FIRST,
             )  # fmt: skip
@@ -302,7 +312,7 @@ def _queries_kernel(
             dweight_QK = tl.dot(dout_QE, tl.trans(v_KE), input_precision="ieee")
             dropped_QK = weight_QK
             if seed is not None:
-                dropped_QK = _drop_tile(weight_QK, batch * heads + head, rows, start, dropout, seed)
+                dropped_QK = drop_tile(weight_QK, batch * heads + head, rows, start, dropout, seed)
             dscore_QK = dropped_QK * dweight_QK - weight_QK * mean[:, None]
             dscore_QK = dscore_QK.to(k_KD.dtype)
             dq_QD = tl.dot(dscore_QK, k_KD, dq_QD, input_precision="ieee")
@@ -376,13 +386,13 @@ def _keys_kernel(
                 score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
             norm = tl.load(lse + at, mask=inside, other=0.0)
             bounds = _bounds(low, high, last, at, inside, FIRST)
-            weight_QK = _weights(
+            weight_QK = weights_of(
                 score_QK, keys[None, :], norm[:, None],
                 bounds[0][:, None], bounds[1][:, None], bounds[2][:, None], FIRST,
             )  # fmt: skip
             dropped_QK = weight_QK
             if seed is not None:
-                dropped_QK = _drop_tile(
+                dropped_QK = drop_tile(
                     weight_QK, batch * heads + head, rows, block * KEYS, dropout, seed
                 )
             dout_QE = load_rows(
