@@ -54,7 +54,7 @@ def small_tiles(variant: Variant) -> Iterator[None]:
     changes = [(topk, name, sweeps) for name in ("HALF", "WIDE", "SINGLE")]
     changes += [
         (topk, "GATHER_KEYS", 1 if variant.long else 10**9),
-        (topk, "MOST_KEYS", 20),
+        (topk, "MOST_KEYS", {2: 20, 4: 20}),
         (selection, "LEVELS", {4: 2, 64: 1}),
     ]
     tiles = entmax.Tiles(resident, tile, tile, tile)

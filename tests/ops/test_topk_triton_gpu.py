@@ -33,7 +33,7 @@ def follow(monkeypatch) -> Callable[[str], None]:
 
     def set_plan(plan: str) -> None:
         monkeypatch.setattr(kernels, "GATHER_KEYS", 1 if plan == "gather" else 10**9)
-        monkeypatch.setattr(kernels, "MOST_KEYS", 128 if plan == "resident" else 0)
+        monkeypatch.setattr(kernels, "MOST_KEYS", dict.fromkeys((2, 4), 128 * (plan == "resident")))
 
     return set_plan
 

@@ -26,7 +26,7 @@ from headwise.ops.topk.weighing import drop_tile, strides, weights_of, widths
 
 __all__ = ["MOST_KEYS", "attend_resident"]
 
-MOST_KEYS = 128
+MOST_KEYS = {2: 128, 4: 32}  # by the bytes of a number: more would not fit the registers
 # Triton 3.6 multiplies narrower values wrongly on Hopper where no loop reads them.
 LEAST_WIDTH = 64
 
@@ -35,7 +35,7 @@ def attend_resident(
     call: Call, v: Tensor, keep: int, first_ties: bool, dropout: float, seed: Tensor | None,
     chosen: Selection, *, out: Tensor, lse: Tensor,
 ) -> None:  # fmt: skip
-    """Write the output and what the backward pass needs, for at most MOST_KEYS keys."""
+    """Write the output and what the backward pass needs. A row has at most MOST_KEYS keys."""
     batch, heads, n_queries = lse.shape
     v, rows = with_rows(v), 64 if v.element_size() == 2 else 16
     n_blocks = -(-n_queries // rows)

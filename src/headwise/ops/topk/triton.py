@@ -165,7 +165,7 @@ def _sweep(
     """Short rows. Nothing is listed."""
     out = v.new_empty(*call.q.shape[:3], v.shape[3])
     lse = v.new_empty(call.q.shape[:3], dtype=torch.float32)
-    if call.k.shape[2] <= MOST_KEYS:
+    if call.k.shape[2] <= MOST_KEYS[v.element_size()]:
         chosen, flags = room(call, first_ties)
         place = {"out": out, "lse": lse}
         attend_resident(call, v, keep, first_ties, dropout, seed, chosen, **place)
