@@ -1,0 +1,246 @@
+"""Tables of docs/kernels.md, from what `headwise bench` has written to results/bench."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.gpu_cases import Case, cases
+from benchmarks.gpu_ops import NORMAL, SHAPES, TRAINED
+
+BENCH = Path(__file__).parent.parent / "results" / "bench"
+LENGTHS = tuple(shape.length for shape in SHAPES)
+OURS, YARDSTICK = "headwise", "SDPA"
+MISSING = "not measured yet"
+
+Row = dict[str, Any]
+
+
+class Group(NamedTuple):
+    """Contestants of one op that were timed together."""
+
+    inputs: str
+    n: int
+
+
+@dataclass(frozen=True)
+class Document:
+    """One file of results."""
+
+    path: Path
+    environment: dict[str, Any]
+    rows: list[Row]
+
+    def groups(self, op: str) -> dict[Group, list[Row]]:
+        """Rows of an op by what they were timed on."""
+        found: dict[Group, list[Row]] = {}
+        for row in self.rows:
+            if row["op"] == op:
+                found.setdefault(Group(row["inputs"], row["n"]), []).append(row)
+        return found
+
+    def made(self) -> str:
+        """Command, commit, hardware and date, in a sentence."""
+        about = self.environment
+        versions = about["versions"]
+        changed = " with changes" if about["dirty"] else ""
+        return (
+            f"`{' '.join(about['command'])}`, commit {str(about['commit'])[:10]}{changed}, "
+            f"{about['gpu']}, torch {versions['torch']}, Triton {versions['triton']}, "
+            f"{about['started'][:10]}: [{self.path.name}](../results/bench/{self.path.name})."
+        )
+
+
+def documents(name: str, folder: Path = BENCH) -> list[Document]:
+    """What was measured on a GPU, the newest first."""
+    read = [(path, json.loads(path.read_text())) for path in sorted(folder.glob(f"{name}-*.json"))]
+    found = [
+        Document(path, content["environment"], content["rows"])
+        for path, content in read
+        if content["settings"]["device"] == "cuda"
+    ]
+    return sorted(found, key=lambda document: document.environment["started"], reverse=True)
+
+
+def cases_at(length: int) -> list[Case]:
+    """Every op of the benchmark."""
+    shape = next(shape for shape in SHAPES if shape.length == length)
+    return cases(shape, torch.device("cpu"))
+
+
+def ours(found: list[Document], op: str, group: Group) -> Row | None:
+    """Our newest row with a time, or None."""
+    for document in found:
+        for row in document.groups(op).get(group, []):
+            if row["who"] == OURS and "forward_ms" in row:
+                return row
+    return None
+
+
+def markdown(rows: Iterable[list[str]], *, text_columns: int) -> str:
+    """A table, its first row the header; figures are aligned to the right."""
+    header, *body = rows
+    rule = ["---" if place < text_columns else "---:" for place in range(len(header))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *body))
+
+
+def overview(found: list[Document]) -> str:
+    """Ours over SDPA at every length, with the aim in brackets."""
+    header = ["ours / SDPA"]
+    header += [f"n = {n:,} {name}" for n in LENGTHS for name in ("fwd", "fwd+bwd")]
+    rows = [header]
+    for case in cases_at(LENGTHS[0]):
+        if case.ours is not None:
+            cells = [_short(found, case.name, n) for n in LENGTHS]
+            rows.append([case.name, *(cell for pair in cells for cell in pair)])
+    return markdown(rows, text_columns=1)
+
+
+def _aims(op: str, length: int) -> tuple[float | None, float | None]:
+    return next(case.aims for case in cases_at(length) if case.name == op)
+
+
+def _short(found: list[Document], op: str, length: int) -> list[str]:
+    row = ours(found, op, Group(NORMAL, length))
+    cells: list[str] = []
+    for name, aim in zip(("forward", "both"), _aims(op, length), strict=True):
+        figure = MISSING if row is None else f"{row[f'{name}_ratio']:.2f}"
+        cells.append(figure if aim is None else f"{figure} (aim {aim:g})")
+    return cells
+
+
+def verdict(found: list[Document]) -> str:
+    """How many aims are met, and which are not."""
+    met: list[str] = []
+    missed: list[str] = []
+    waiting = 0
+    for op, length, name, aim in _all_aims():
+        row = ours(found, op, Group(NORMAL, length))
+        if row is None:
+            waiting += 1
+            continue
+        passes = "forward" if name == "forward" else "forward and backward"
+        told = f"{op} {passes} at {length:,} ({row[f'{name}_ratio']:.2f}, aim {aim:g})"
+        (met if row[f"{name}_ratio"] <= aim else missed).append(told)
+    total = len(met) + len(missed) + waiting
+    counts = f"{len(met)} are met, {len(missed)} are missed, {waiting} are {MISSING}"
+    lines = [f"Of {total} aims {counts}."]
+    lines += [f"- Met: {'; '.join(met)}."] if met else []
+    lines += [f"- Missed: {'; '.join(missed)}."] if missed else []
+    return "\n".join(lines)
+
+
+def _all_aims() -> Iterator[tuple[str, int, str, float]]:
+    for case in cases_at(LENGTHS[0]):
+        for length in LENGTHS:
+            for name, aim in zip(("forward", "both"), _aims(case.name, length), strict=True):
+                if aim is not None:
+                    yield case.name, length, name, aim
+
+
+HEADER = [
+    *("inputs", "n", "who", "fwd ms", "ratio", "aim", "fwd+bwd ms", "ratio", "aim"),
+    *("host ms", "flagged"),
+]
+
+
+def part_tables(found: list[Document], part: str) -> str:
+    """All tables of the ops of a part."""
+    return "\n\n".join(
+        _op_tables(found, case) for case in cases_at(LENGTHS[0]) if case.part == part
+    )
+
+
+def _op_tables(found: list[Document], case: Case) -> str:
+    """Of each document what no newer one has; then what none has."""
+    pieces: list[str] = []
+    timed: dict[Group, set[str]] = {}
+    who = OURS if case.ours is not None else YARDSTICK
+    missing = [
+        _missing(case, group, who) for group in _wanted(case) if not _has(found, case, group)
+    ]
+    for document in found:
+        shown: list[Row] = []
+        for group, rows in document.groups(case.name).items():
+            names = {row["who"] for row in rows if "forward_ms" in row}
+            if names - timed.get(group, set()):
+                shown += rows
+                timed[group] = timed.get(group, set()) | names
+        if shown:
+            shown.sort(key=lambda row: (row["inputs"], row["n"]))
+            cells = [_cells(row) for row in shown if "forward_ms" in row]
+            table = markdown([HEADER, *cells, *missing], text_columns=3)
+            pieces += [table, *_left_out(shown), document.made()]
+            missing = []
+    if missing:
+        pieces.append(markdown([HEADER, *missing], text_columns=3))
+    return "\n\n".join([f"**{case.name}**", *pieces])
+
+
+def _has(found: list[Document], case: Case, group: Group) -> bool:
+    who = OURS if case.ours is not None else YARDSTICK
+    return any(
+        row["who"] == who and "forward_ms" in row
+        for document in found
+        for row in document.groups(case.name).get(group, [])
+    )
+
+
+def _missing(case: Case, group: Group, who: str) -> list[str]:
+    inputs, length = group
+    forward, both = ("" if aim is None else f"{aim:g}" for aim in _aims(case.name, length))
+    return [inputs, f"{length:,}", who, MISSING, "", forward, MISSING, "", both, "", ""]
+
+
+def _wanted(case: Case) -> list[Group]:
+    kinds = (NORMAL, TRAINED) if case.on_trained else (NORMAL,)
+    return [Group(kind, length) for kind in kinds for length in LENGTHS]
+
+
+def _cells(row: Row) -> list[str]:
+    aims = row.get("aims") or [None, None]
+    cells = [row["inputs"], f"{row['n']:,}", row["who"]]
+    for name, aim in zip(("forward", "both"), aims, strict=True):
+        cells += [
+            f"{row[f'{name}_ms']:.3f}",
+            f"{row[f'{name}_ratio']:.2f}",
+            "" if aim is None else f"{aim:g}",
+        ]
+    flagged = f"{row['flagged_blocks']:.2%}" if "flagged_blocks" in row else ""
+    return [*cells, f"{row['both_host_ms']:.2f}", flagged]
+
+
+def _left_out(rows: list[Row]) -> list[str]:
+    """Who was not timed, and why, in a paragraph; nothing where everybody was."""
+    why: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        reason = f"wrong: {row['wrong']}" if "wrong" in row else row.get("reason")
+        if reason:
+            why.setdefault((row["who"], reason), []).append(f"{row['inputs']} {row['n']:,}")
+    told = [f"{who} ({', '.join(at)}): {reason}" for (who, reason), at in why.items()]
+    return [f"Not timed: {'; '.join(told)}."] if told else []
+
+
+STEP = ["who", "step ms", "tokens/s", "peak GiB", "ratio to plain", "aim"]
+STEP_FIELDS = ("step_ms", "tokens_per_s", "peak_gib", "ratio", "aim")
+
+
+def step_table(found: list[Document], aim: float) -> str:
+    """The newest training steps with and without guidance."""
+    if not found:
+        return markdown([STEP, ["guided", MISSING, "", "", "", f"{aim:g}"]], text_columns=1)
+    table = [STEP]
+    reasons: list[str] = []
+    for row in found[0].rows:
+        table.append([row["who"], *(_figure(row.get(name)) for name in STEP_FIELDS)])
+        reason = f"wrong: {row['wrong']}" if "wrong" in row else row.get("reason")
+        reasons += [f"{row['who']}: {reason}"] if reason else []
+    told = [f"Not timed: {'; '.join(reasons)}."] if reasons else []
+    return "\n\n".join([markdown(table, text_columns=1), *told, found[0].made()])
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:,}"
