@@ -185,6 +185,16 @@ def test_the_choice_is_exact_with_and_without_a_certificate(kind, ties, levels):
 
 
 @interpreted
+def test_a_negative_scale_is_listed_by_others():
+    q, k, _ = inputs(5, 40, batch=1)
+    with pytest.raises(ValueError, match=r"the scale is -0\.25"):
+        topk_selected(q, k, keep=4, scale=-0.25, impl="triton")
+    listed = topk_selected(q, k, keep=4, scale=-0.25)
+    least = (q @ k.mT).topk(4, dim=-1, largest=False).indices
+    assert torch.equal(listed.keys.long(), least)
+
+
+@interpreted
 def test_a_key_is_kept_also_if_its_score_is_rounded_otherwise_next_time():
     scores = hard_scores("random")
     chosen, flags = selection.select(Call.of(scores), 6, False, SMALL, levels=4)

@@ -117,7 +117,10 @@ def topk_selected(
     """
     _check(keep, "first")
     scores = Scores(q, k, mask, bias, causal, lengths, scale)
-    if choose(impl, triton_obstacle=_triton_obstacle(scores, keep, impl)) == "triton":
+    obstacle = _triton_obstacle(scores, keep, impl)
+    if scores.multiplier <= 0:
+        obstacle = f"its kernels list keys by unscaled scores, and the scale is {scores.multiplier}"
+    if choose(impl, triton_obstacle=obstacle) == "triton":
         from headwise.ops.topk import triton  # lazy: importing headwise never imports Triton
 
         return Selected(*triton.topk_selected(scores, keep=keep))
