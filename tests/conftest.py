@@ -57,6 +57,16 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def small_translation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small translator in pieces, trained; read it, do not write to it."""
+    from tests.journeys.small_translation import quietly, small_config
+
+    folder = tmp_path_factory.mktemp("translation")
+    quietly(small_config(folder), folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="session")
 def data_folder() -> Path:
     """Where real corpora lie, if the machine has them."""
     named = os.environ.get("HEADWISE_DATA")

@@ -1,5 +1,6 @@
 """The command line: what it prints, and one sentence for everything that can be given wrongly."""
 
+import io
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from headwise import cli
 from headwise.recording import Run
 from tests.journeys.small_demo import SMALL
 from tests.journeys.small_hosts import LINES, host, save, tokenizer_for
+from tests.journeys.small_translation import write_texts
 
 HEADWISE = [sys.executable, "-m", "headwise"]
 
@@ -334,3 +336,90 @@ def test_data_says_what_it_cannot_fetch(complaint, tmp_path, monkeypatch):
     assert "give --folder, or set HEADWISE_DATA" in complaint("data", "imdb")
     assert "Did you mean 'imdb'?" in complaint("data", "imbd", "--folder", tmp_path)
     assert "yelp.com/dataset" in complaint("data", "yelp_reviews", "--folder", tmp_path)
+
+
+SHORT = ("steps=2", "warmup=1", "average=1", "beams=1", "test_pairs=2", "valid_pairs=4")
+TINY = ("pieces=120", "width=32", "heads=2", "layers=1", "feed_forward=64", "max_length=64")
+
+
+def set_options(*settings):
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def test_train_translation_takes_files_and_shows_the_figures(command, tmp_path):
+    files = [
+        word
+        for part, paths in write_texts(tmp_path, train=60).items()
+        for path in paths
+        for word in (f"--{part}", path)
+    ]
+    options = ("--attention", "topk:4", "--out", "out", *set_options(*SHORT, *TINY, "tokens=512"))
+    code, out, _ = command("train", "translation", *files, *options)
+    assert code == 0 and "bleu signature" in out and "case:mixed" in out and "Run: out" in out
+    config = Run.open(tmp_path / "out").config()
+    assert config["corpus"] == "files" and config["encoder_attention"] == "topk:4"
+
+
+@pytest.mark.parametrize("kind", ["translation", "lm", "caption"])
+def test_help_of_each_training_names_its_options(command, kind):
+    code, out, _ = command("train", kind, "--help")
+    assert code == 0 and "--attention" in out and "--set" in out and "--corpus" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("translation", "--attention", "sharp"), "Attention must be softmax"),
+        (("translation", "--size", "huge"), "'size' wants one of 'small', 'iwslt', 'base'"),
+        (("translation", "--corpus", "multi30"), "Did you mean 'multi30k'?"),
+        (("translation", "--set", "steps=100"), "steps must be more than warmup"),
+        (("translation", "--train", "a.en"), "train takes two files"),
+        (("translation", "--corpus", "multi30k", "--test", "a"), "Give either --corpus or"),
+        (("lm", "--corpus", "enwik"), "Did you mean 'enwik8'?"),
+        (("lm", "--file", "no.txt"), "There is no text file no.txt"),
+        (("caption", "--corpus", "coco"), "'corpus' wants one of 'flickr8k'"),
+        (("caption", "--features", "no"), "There is no file of features no"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_in_one_sentence(complaint, tmp_path, arguments, sentence):
+    assert sentence in complaint("train", *arguments)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_training_without_data_says_what_to_set(complaint, monkeypatch, tmp_path):
+    monkeypatch.delenv("HEADWISE_DATA", raising=False)
+    for kind in ("translation", "lm", "caption"):
+        assert "HEADWISE_DATA" in complaint("train", kind)
+    assert not (tmp_path / "runs").exists()
+
+
+def given(monkeypatch, text):
+    """Standard input with a text."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+
+def test_translate_answers_line_by_line(command, small_translation, monkeypatch):
+    given(monkeypatch, "the dog saw a cat .\n\nit ran .\n")
+    code, out, error = command("translate", small_translation, "--beams", "2", "--batch", "1")
+    assert code == 0 and not error
+    assert [bool(line) for line in out.split("\n")] == [True, False, True, False]
+
+
+def test_a_demo_translates_too(command, small_run, monkeypatch):
+    given(monkeypatch, "the dog saw a cat .\n")
+    code, out, _ = command("translate", small_run)
+    assert code == 0 and out.count("\n") == 1
+
+
+def test_lines_cut_by_translate_are_told_of(command, small_translation, monkeypatch):
+    given(monkeypatch, "the dog " * 100 + "\n")
+    code, out, error = command("translate", small_translation, "--beams", "1")
+    assert code == 0 and out.count("\n") == 1
+    assert error == "headwise: 1 lines were cut to 63 pieces.\n"
+
+
+def test_what_holds_no_translator_is_said_in_one_sentence(complaint, small_translation, tmp_path):
+    assert "is not one; check the path" in complaint("translate", "nowhere")
+    shutil.copytree(small_translation, tmp_path / "half")
+    (tmp_path / "half" / "model.safetensors").unlink()
+    assert "holds no trained model yet" in complaint("translate", "half")

@@ -18,6 +18,7 @@ SHOWN = {  # a line that the output must have
     "see_heads": "output change",
     "sparse_attention": "softmax ",
     "switch_heads_off": "Adopting changes nothing: True",
+    "train_translator": "nrefs:1|case:mixed",
 }
 each = pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 

@@ -6,13 +6,15 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 from rich.console import Console
 from rich.table import Table
 from typer import Argument, Exit, Option, Typer
 
 if TYPE_CHECKING:
+    from io import BufferedReader
+
     from headwise.experiments import Estimate, Expected
     from headwise.recording import HeadTable
 
@@ -26,16 +28,24 @@ console = Console(width=None if sys.stdout.isatty() else 200)
 
 SHOWN_ROWS = 48  # a longer table is shown by its head and told where the rest is
 
+train = Typer(help="Train a model with any attention, and score it.", no_args_is_help=True)
+app.add_typer(train, name="train")
+
 Settings = Annotated[
     list[str], Option("--set", help="NAME=VALUE, any setting of the journey; may be repeated")
 ]
+Attention = Annotated[
+    str | None,
+    Option(help="of all heads: softmax, topk:8, sparsemax, entmax:1.5 or entmax:learned"),
+]
+Corpus = Annotated[str | None, Option(help="a corpus below the folder HEADWISE_DATA names")]
+Continued = Annotated[Path, Option(help="folder of the run; one that is there is continued")]
+CONTINUES = "the same command continues where this one stopped."
 
 
 @app.command()
 def demo(
-    out: Annotated[Path, Option(help="folder of the run; one that is there is continued")] = Path(
-        "runs/demo"
-    ),
+    out: Continued = Path("runs/demo"),
     settings: Settings = [],  # noqa: B006
 ) -> None:
     """Train a small translator on the toy language and see what each of its heads does."""
@@ -43,10 +53,136 @@ def demo(
     from headwise.journeys import DemoConfig, demo
 
     config = override(DemoConfig(), settings)
-    with _interruptible("the same command continues where this one stopped."):
+    with _interruptible(CONTINUES):
         table = demo(config, out)
     first = ["role", "confidence", "bleu_drop", "accuracy_drop", "alignment", "coreference"]
     _show(table, [*first, *(name for name in table.columns if name not in first)], out)
+
+
+@train.command()
+def translation(
+    corpus: Corpus = None,
+    source: Annotated[str | None, Option(help="language to translate from")] = None,
+    target: Annotated[str | None, Option(help="language to translate into")] = None,
+    training: Annotated[
+        list[Path],
+        Option("--train", help="your own text, no corpus; twice: source, target"),
+    ] = [],  # noqa: B006
+    valid: Annotated[list[Path], Option(help="the same, to validate on")] = [],  # noqa: B006
+    test: Annotated[list[Path], Option(help="the same, to translate at the end")] = [],  # noqa: B006
+    size: Annotated[str | None, Option(help="small, iwslt or base")] = None,
+    attention: Attention = None,
+    out: Continued = Path("runs/translation"),
+    settings: Settings = [],  # noqa: B006
+) -> None:
+    """Train a Transformer to translate, and translate the test set."""
+    from headwise.config import override
+    from headwise.journeys import TranslationConfig, train_translation
+
+    first, second, third = (tuple(map(str, paths)) for paths in (training, valid, test))
+    config = TranslationConfig()
+    if first or second or third:
+        if corpus:
+            raise ValueError("Give either --corpus or your own --train, --valid and --test files.")
+        config = TranslationConfig(corpus="files", train=first, valid=second, test=third)
+    options = _given({"corpus": corpus, "source": source, "target": target, "size": size})
+    config = override(config, [*options, *_everywhere(attention), *settings])
+    with _interruptible(CONTINUES):
+        run = train_translation(config, out)
+    _show_figures(run.figures(), out)
+
+
+@train.command()
+def lm(
+    corpus: Corpus = None,
+    file: Annotated[Path | None, Option(help="your own text instead of a corpus")] = None,
+    size: Annotated[str | None, Option(help="small or enwik8")] = None,
+    attention: Attention = None,
+    out: Continued = Path("runs/lm"),
+    settings: Settings = [],  # noqa: B006
+) -> None:
+    """Train a Transformer-XL on characters, and measure bits per character."""
+    from headwise.config import override
+    from headwise.journeys import LanguageConfig, train_language
+
+    corpus = "file" if file and corpus is None else corpus
+    options = {"corpus": corpus, "file": file, "size": size, "attention": attention}
+    config = override(LanguageConfig(), [*_given(options), *settings])
+    with _interruptible(CONTINUES):
+        run = train_language(config, out)
+    _show_figures(run.figures(), out)
+
+
+@train.command()
+def caption(
+    corpus: Corpus = None,
+    features: Annotated[
+        Path | None, Option(help="safetensors with a tensor for each image, instead of pixels")
+    ] = None,
+    attention: Attention = None,
+    out: Continued = Path("runs/caption"),
+    settings: Settings = [],  # noqa: B006
+) -> None:
+    """Train a model that describes images, and describe those of the test set."""
+    from headwise.config import override
+    from headwise.journeys import CaptioningConfig, train_captioning
+
+    options = _given({"corpus": corpus, "features": features})
+    config = override(CaptioningConfig(), [*options, *_everywhere(attention), *settings])
+    with _interruptible(CONTINUES):
+        run = train_captioning(config, out)
+    _show_figures(run.figures(), out)
+
+
+@app.command()
+def translate(
+    run: Annotated[Path, Argument(help="folder of a run of `headwise train translation`")],
+    beams: Annotated[int, Option(help="hypotheses followed at the same time; 1 is fastest")] = 4,
+    length_penalty: Annotated[float, Option(help="more favours longer translations")] = 0.6,
+    batch: Annotated[int, Option(help="sentences translated together")] = 64,
+) -> None:
+    """Translate standard input line by line: headwise translate RUN < text."""
+    from headwise.journeys import open_translator, translate_stream
+
+    translator = open_translator(run)
+    if sys.stdin.isatty():
+        print("Type a sentence and press Enter; Ctrl-D ends.", file=sys.stderr)
+
+    def write(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    with _interruptible("what was translated is printed."):
+        cut = translate_stream(
+            translator,
+            cast("BufferedReader", sys.stdin.buffer),
+            write,
+            beams=beams,
+            length_penalty=length_penalty,
+            batch=batch,
+        )
+    if cut:
+        print(f"headwise: {cut} lines were cut to {translator.room} pieces.", file=sys.stderr)
+
+
+def _given(options: "dict[str, str | Path | None]") -> list[str]:
+    """The options that were given, as settings."""
+    return [f"{name}={value}" for name, value in options.items() if value is not None]
+
+
+def _everywhere(attention: str | None) -> list[str]:
+    """One attention for encoder, decoder and between them; --set changes one alone."""
+    places = ("encoder", "decoder", "cross") if attention else ()
+    return [f"{place}_attention={attention}" for place in places]
+
+
+def _show_figures(figures: "dict[str, object]", folder: Path) -> None:
+    table = Table("figure", "value", box=None, header_style="bold", pad_edge=False)
+    for name, value in figures.items():
+        shown = f"{value:,.4g}" if isinstance(value, float) else str(value)
+        table.add_row(name.replace("_", " "), shown)
+    console.print(table)
+    console.print(f"Run: {folder}")
 
 
 @app.command()

@@ -65,12 +65,15 @@ def override(config: T, settings: Sequence[str]) -> T:
     >>> override(Config(), ["steps=20", "sizes=16,32"])
     Config(steps=20, sizes=(16, 32))
     """
+    # all at once: what a config checks of two settings must not depend on their order
+    changes: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
             raise ValueError(f"A setting is written NAME=VALUE, got {setting!r}.")
-        config = _override_one(config, name.strip(), text.strip())
-    return config
+        outer, _, _ = name.strip().partition(".")
+        changes[outer] = _overridden(config, changes, name.strip(), text.strip())
+    return dataclasses.replace(config, **changes) if changes else config
 
 
 def to_json(config: Dataclass) -> dict[str, Any]:
@@ -117,22 +120,21 @@ class _Mismatch(Exception):
     """A value does not fit an annotation; the caller knows the setting's name and says so."""
 
 
-def _override_one(config: T, name: str, text: str) -> T:
+def _overridden(config: Dataclass, changes: Mapping[str, Any], name: str, text: str) -> Any:
+    """The value of a setting after a text; of an inner one, the whole inner dataclass."""
     outer, dot, inner = name.partition(".")
     kind, annotations = type(config), _annotations(type(config))
     _check_name(kind, outer, annotations)
     annotation = annotations[outer]
     if dot:
-        before = getattr(config, outer)
+        before = changes.get(outer, getattr(config, outer))
         if not isinstance(before, Dataclass):
             raise ValueError(f"{kind.__name__}'s {outer!r} has no settings inside, got {name!r}.")
-        value = _override_one(before, inner, text)
-    else:
-        try:
-            value = _from_text(text, annotation)
-        except _Mismatch:
-            raise _wrong_value(kind, name, annotation, text) from None
-    return dataclasses.replace(config, **{outer: value})
+        return override(before, [f"{inner}={text}"])
+    try:
+        return _from_text(text, annotation)
+    except _Mismatch:
+        raise _wrong_value(kind, name, annotation, text) from None
 
 
 def _annotations(kind: type[Any]) -> dict[str, Any]:

@@ -7,9 +7,14 @@ LINES = [f"the {size} dog ran to the {colour} house" for size in ("big", "small"
          for colour in ("red", "green", "blue", "grey")]  # fmt: skip
 
 
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def kind(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def pieces():
-    return train_pieces(LINES, size=60)
+def pieces(kind):
+    return train_pieces(LINES, size=60, kind=kind)
 
 
 def test_text_comes_back_from_its_pieces(pieces):
@@ -35,13 +40,23 @@ def test_decoding_stops_at_the_end_mark_and_names_the_unknown(pieces):
             pieces.piece(number)
 
 
-def test_small_texts_get_fewer_pieces_than_asked_for(pieces):
+def test_small_texts_get_fewer_pieces_than_asked_for(pieces, kind):
     assert len(pieces) <= 60
-    assert len(train_pieces(LINES, size=8000)) < 100
+    assert len(train_pieces(LINES, size=8000, kind=kind)) < 100
 
 
-def test_the_same_text_gives_the_same_model(pieces):
-    assert train_pieces(iter(LINES), size=60) == pieces
+def test_the_same_text_gives_the_same_model(pieces, kind):
+    assert train_pieces(iter(LINES), size=60, kind=kind) == pieces
+
+
+def test_byte_pairs_join_the_commonest_neighbours_first():
+    learnt = train_pieces(["abab cd"] * 3 + ["ef"], size=13, kind="bpe")
+    assert learnt.piece(len(SPECIALS)) == "ab"
+
+
+def test_an_unknown_kind_is_refused(unchecked):
+    with pytest.raises(ValueError, match="kind must be 'unigram' or 'bpe', got 'words'"):
+        train_pieces(LINES, kind="words")
 
 
 def test_a_saved_model_is_the_same(pieces, tmp_path):

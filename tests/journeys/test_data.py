@@ -1,11 +1,14 @@
 import pytest
 
+from headwise.data.characters import CHARACTER_FILES
+from headwise.data.corpora import CORPORA
 from headwise.data.labelled import READERS
 from headwise.journeys.data import data_sets, fetch_set
 
 
 def test_every_labelled_set_is_listed():
-    assert {state.name for state in data_sets(None)} >= {*READERS, "multi30k", "iwslt14"}
+    listed = {state.name for state in data_sets(None)}
+    assert listed >= {*READERS, *CORPORA, *CHARACTER_FILES, "flickr8k"}
 
 
 def test_a_set_is_there_when_all_files_of_a_version_are(tmp_path):
@@ -27,6 +30,8 @@ def test_what_no_address_gives_is_refused_with_its_origin(tmp_path):
         fetch_set("yelp_reviews", tmp_path)
     with pytest.raises(ValueError, match=r"train.de cannot be downloaded.*prepare-iwslt14.sh"):
         fetch_set("iwslt14", tmp_path)
+    with pytest.raises(ValueError, match=r"train.en cannot be downloaded.*manythings.org/anki"):
+        fetch_set("tatoeba", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -51,4 +56,11 @@ def test_the_sets_at_hand_are_found(data_folder):
         "yelp",
         "multi30k",
         "iwslt14",
+        "iwslt15-tests",
+        "tatoeba",
+        "libreoffice-help",
+        "enwiki-xml-6mb",
+        "ptb",
+        "wikitext-2",
+        "flickr8k",
     }

@@ -76,7 +76,7 @@ def test_the_translator_learns(small_run):
     run = Run.open(small_run)
     losses = [row["loss"] for row in run.metrics() if "loss" in row]
     assert losses[-1] < losses[0] - 1.5
-    words = len(Translator.load(run).target_vocabulary)
+    words = len(Translator.load(run).target)
     assert run.figures()["token_accuracy"] > 20 / words  # far beyond guessing
     assert any(drop > 0 for drop in run.heads()["accuracy_drop"])
 

@@ -4,18 +4,29 @@ import pytest
 import torch
 from torch.nn.functional import log_softmax
 
-from headwise.models import Cache, Transformer, TransformerConfig, beam, greedy
+from headwise.models import Cache, Transformer, TransformerConfig, beam, decode, greedy, n_best
 
 BOS, EOS = 1, 2
 MARKS = {"bos": BOS, "eos": EOS}
 
 
-@pytest.fixture
-def model():
+SPECS = ["topk:2", "sparsemax", "entmax:1.5", "entmax:learned"]
+
+
+def make(attention="softmax"):
     """Random, but with opinions: some sentences end early, some late, some not at all."""
     torch.manual_seed(2)
     config = TransformerConfig(
-        11, 6, width=16, heads=2, feed_forward=32, max_length=40, share_embeddings=False
+        11,
+        6,
+        width=16,
+        heads=2,
+        feed_forward=32,
+        max_length=40,
+        share_embeddings=False,
+        encoder_attention=attention,
+        decoder_attention=attention,
+        cross_attention=attention,
     )
     model = Transformer(config).eval()
     with torch.no_grad():
@@ -25,13 +36,18 @@ def model():
 
 
 @pytest.fixture
+def model():
+    return make()
+
+
+@pytest.fixture
 def source(model):
     return torch.randint(3, 11, (16, 8)), torch.randint(1, 9, (16,))
 
 
-def log_probability(model, source, lengths, hypothesis):
+def log_probability(model, source, lengths, hypothesis, eos=EOS):
     """What the model gives the sentence, by one pass without a cache."""
-    words = [BOS, *hypothesis.ids, *([EOS] if hypothesis.ended else [])]
+    words = [BOS, *hypothesis.ids, *([eos] if hypothesis.ended else [])]
     target = torch.tensor([words])
     logits = model(source[None], lengths[None], target[:, :-1])
     return log_softmax(logits[0], dim=-1).gather(1, target[0, 1:, None]).sum().item()
@@ -61,6 +77,25 @@ def test_log_probability_is_what_the_model_says_without_a_cache(model, source, s
     for row, hypothesis in enumerate(hypotheses):
         wanted = log_probability(model, source[0][row], source[1][row], hypothesis)
         assert hypothesis.log_probability == pytest.approx(wanted, abs=1e-3)
+
+
+@pytest.mark.parametrize("search", [greedy, beam])
+@pytest.mark.parametrize("attention", SPECS)
+def test_every_op_decodes_with_the_cache_as_without(attention, source, search):
+    model, (ids, lengths) = make(attention), source
+    hypotheses = search(model, ids[:6], lengths[:6], max_length=9, bos=BOS, eos=3)
+    assert len({tuple(hypothesis.ids) for hypothesis in hypotheses}) > 1
+    for row, hypothesis in enumerate(hypotheses):
+        wanted = log_probability(model, ids[row], lengths[row], hypothesis, eos=3)
+        assert hypothesis.log_probability == pytest.approx(wanted, abs=1e-3)
+
+
+@pytest.mark.parametrize("attention", SPECS)
+def test_one_beam_is_greedy_under_every_op(attention, source):
+    model, source = make(attention), [tensor[:6] for tensor in source]
+    one = beam(model, *source, max_length=9, beams=1, bos=BOS, eos=3)
+    first = greedy(model, *source, max_length=9, bos=BOS, eos=3)
+    assert [found.ids for found in one] == [found.ids for found in first]
 
 
 def test_greedy_takes_the_likeliest_word_at_every_step(model, source):
@@ -98,6 +133,50 @@ def test_a_beam_goes_round_the_trap_that_greedy_falls_into():
     found = beam(*arguments, max_length=5, beams=2, **MARKS)[0]
     assert (found.ids, found.ended) == ([4], True)
     assert found.log_probability == pytest.approx(math.log(0.4))
+
+
+@pytest.mark.parametrize("search", [greedy, beam])
+@pytest.mark.parametrize("when", [3, 100])
+def test_it_does_not_matter_when_finished_sentences_leave(model, source, search, when, monkeypatch):
+    wanted = search(model, *source, max_length=12, **MARKS)
+    at_once = decode.leaving
+
+    def late(over, *, step, max_length):
+        if step % when and step < max_length:
+            return []
+        return at_once(over, step=step, max_length=max_length)
+
+    monkeypatch.setattr(decode, "leaving", late)
+    for got, other in zip(search(model, *source, max_length=12, **MARKS), wanted, strict=True):
+        assert (got.ids, got.ended) == (other.ids, other.ended)
+        assert got.log_probability == pytest.approx(other.log_probability, abs=1e-4)
+
+
+def test_the_best_of_several_is_the_best_and_the_others_follow(model, source):
+    source = [tensor[:6] for tensor in source]
+    settings = {"max_length": 12, "beams": 4, **MARKS}
+    lists = n_best(model, *source, count=3, **settings)
+    one = beam(model, *source, **settings)
+    assert max(map(len, lists)) == 3
+    for row, (listed, best) in enumerate(zip(lists, one, strict=True)):
+        assert listed[0].ended == best.ended
+        scores = [
+            found.log_probability / ((5 + len(found.ids) + found.ended) / 6) ** 0.6
+            for found in listed
+        ]
+        assert scores == sorted(scores, reverse=True)
+        assert len({tuple(found.ids) for found in listed}) == len(listed)
+        for found in listed:
+            wanted = log_probability(model, source[0][row], source[1][row], found)
+            assert found.log_probability == pytest.approx(wanted, abs=1e-3)
+
+
+def test_several_hypotheses_are_listed_also_where_none_ends():
+    table = [[0.0, 0.0, 0.0, 0.7, 0.3]] * 5
+    sentence = torch.zeros(1, 1, dtype=torch.long), torch.ones(1, dtype=torch.long)
+    (found,) = n_best(Fixed(table), *sentence, count=2, beams=3, max_length=1, **MARKS)
+    assert [hypothesis.ids for hypothesis in found] == [[3], [4]]
+    assert not any(hypothesis.ended for hypothesis in found)
 
 
 @pytest.mark.parametrize("search", [greedy, beam])
@@ -171,6 +250,8 @@ def test_a_model_in_training_mode_is_refused(model, source, search):
 def test_settings_that_cannot_be_are_refused(model, source):
     with pytest.raises(ValueError, match="beams must be at least 1, got 0"):
         beam(model, *source, max_length=3, beams=0, **MARKS)
+    with pytest.raises(ValueError, match="count must be from 1 to the 4 beams, got 5"):
+        n_best(model, *source, max_length=3, count=5, **MARKS)
     with pytest.raises(ValueError, match="length_penalty must not be negative"):
         beam(model, *source, max_length=3, length_penalty=-1.0, **MARKS)
     with pytest.raises(ValueError, match="max_length must be at least 1"):

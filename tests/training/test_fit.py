@@ -8,7 +8,7 @@ from torch import nn
 
 from headwise.models import Transformer, TransformerConfig
 from headwise.recording import Run
-from headwise.training import FitConfig, fit, label_smoothed_loss, progress_bar
+from headwise.training import FitConfig, fit, label_smoothed_loss, label_smoothed_sum, progress_bar
 from headwise.training.checkpoint import CHECKPOINT
 
 CONFIG = FitConfig(steps=20, learning_rate=1e-2, warmup=4, log_every=3, checkpoint_every=10)
@@ -139,6 +139,31 @@ def test_accumulated_batches_are_one_large_batch(new_run):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("number", ["tensor", "int"])
+def test_a_sum_and_its_number_make_batches_of_any_size_one_large_batch(new_run, number):
+    def parts(index):  # 1, 2 and 1 of the four sentences
+        cut = [slice(0, 1), slice(1, 3), slice(3, 4)][index % 3]
+        return tuple(part[cut] for part in batch(index // 3))
+
+    def loss(model, batch):
+        source, lengths, target = batch
+        scores = model(source, lengths, target[:, :-1])
+        total, words = label_smoothed_sum(scores, target[:, 1:], pad=0)
+        return total, words if number == "tensor" else int(words)
+
+    models = [Transformer(replace(SHAPE, dropout=0.0)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    one = replace(CONFIG, steps=5, epsilon=1e-3)
+    three = replace(one, accumulate=3)
+    runs = new_run("one", one), new_run("three", three)
+    fit(models[0], copy_loss, batch, run=runs[0], config=one)
+    fit(models[1], loss, parts, run=runs[1], config=three)
+    for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+    for a, b in zip(*map(measured, runs), strict=True):
+        assert a == pytest.approx(b, rel=1e-4)
+
+
 @pytest.mark.parametrize("bad", ["nan", "inf"])
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(new_run, bad):
     steps = iter(range(1, 100))
@@ -238,7 +263,20 @@ def test_the_progress_bar_shows_steps_and_loss(new_run, monkeypatch):
     assert "20/20  loss " in shown
 
 
-@pytest.mark.parametrize("name", ["steps", "accumulate", "log_every", "checkpoint_every"])
+def test_the_progress_bar_keeps_the_last_evaluation_in_sight(monkeypatch):
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    monkeypatch.setattr("rich.progress.get_console", lambda: console)
+    with progress_bar(20, label="toy") as progress:
+        progress(10, {"bleu": 30.5})
+        progress(20, {"loss": 2.0, "gradient_norm": 7.0, "tokens_per_second": 12_000.0})
+    assert "bleu 30.500  loss 2.000  12,000 tokens/s" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "name", ["steps", "accumulate", "log_every", "checkpoint_every", "keep", "evaluate_every"]
+)
 def test_settings_that_cannot_be_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
         replace(CONFIG, **{name: 0})
+    with pytest.raises(ValueError, match="patience must be 0 evaluations or more, got -1"):
+        replace(CONFIG, patience=-1)

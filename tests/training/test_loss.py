@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from headwise.training import label_smoothed_loss
+from headwise.training import label_smoothed_loss, label_smoothed_sum
 
 PAD = 0
 
@@ -29,3 +29,10 @@ def test_smoothing_punishes_certainty():
     sure, target = torch.tensor([[[0.0, 50.0, 0.0]]]), torch.tensor([[1]])
     assert label_smoothed_loss(sure, target, pad=PAD, smoothing=0.0) < 1e-6
     assert label_smoothed_loss(sure, target, pad=PAD, smoothing=0.1) > 1
+
+
+def test_the_sum_divided_by_its_number_is_the_loss():
+    logits, target = torch.randn(2, 4, 5), torch.tensor([[2, 4, PAD, PAD], [1, 1, 3, PAD]])
+    total, words = label_smoothed_sum(logits, target, pad=PAD)
+    assert words.item() == 5
+    torch.testing.assert_close(total / words, label_smoothed_loss(logits, target, pad=PAD))

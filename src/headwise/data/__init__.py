@@ -5,7 +5,10 @@
 - `headwise.data.batching`: padding, and batches of sequences of similar length.
 - `headwise.data.corpus`: text files, line by line.
 - `headwise.data.labelled`: IMDB, AG News, 20 Newsgroups, SST, Amazon and Yelp, to classify.
-- `headwise.data.translation`, `headwise.data.subword`: Multi30k and IWSLT'14 in pieces of words.
+- `headwise.data.translation`, `headwise.data.subword`: parallel corpora in pieces of words;
+  which there are says `headwise.data.corpora`.
+- `headwise.data.characters`: enwik8 and other texts as bytes.
+- `headwise.data.captions`: Flickr8k.
 - `headwise.data.glove`: word vectors.
 - `headwise.data.source`, `headwise.data.fetching`: files of public sets, checked, or downloaded.
 

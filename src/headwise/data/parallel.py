@@ -26,11 +26,19 @@ class ParallelBatch(NamedTuple):
     target_lengths: Int[Tensor, " B"]  # of target_in and target_out alike
 
 
-def parallel_batch(sources: Sequence[Ids], targets: Sequence[Ids]) -> ParallelBatch:
-    """Put marks and padding around the ids of some sentence pairs."""
-    source = pad([[*ids, EOS] for ids in sources])
-    target_in = pad([[BOS, *ids] for ids in targets])
-    target_out = pad([[*ids, EOS] for ids in targets])
+def parallel_batch(
+    sources: Sequence[Ids], targets: Sequence[Ids], *, multiple: int = 1
+) -> ParallelBatch:
+    """Put marks and padding around the ids of some sentence pairs.
+
+    Args:
+        sources: ids of each source sentence.
+        targets: ids of each translation.
+        multiple: widths are rounded up to a multiple of this, so that few widths occur.
+    """
+    source = pad([[*ids, EOS] for ids in sources], multiple=multiple)
+    target_in = pad([[BOS, *ids] for ids in targets], multiple=multiple)
+    target_out = pad([[*ids, EOS] for ids in targets], multiple=multiple)
     return ParallelBatch(
         source.ids, source.lengths, target_in.ids, target_out.ids, target_in.lengths
     )

@@ -1,16 +1,19 @@
-"""Pieces of words, learnt from text by SentencePiece: one vocabulary for two languages."""
+"""Pieces of words, learnt from text by SentencePiece, shared by two languages or not."""
 
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from headwise.data.source import write_whole
 from headwise.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 
-__all__ = ["Pieces", "train_pieces"]
+__all__ = ["Kind", "PiecePair", "Pieces", "train_pieces"]
+
+Kind = Literal["unigram", "bpe"]
+JOINT, OF_SOURCE, OF_TARGET = "pieces.model", "source_pieces.model", "target_pieces.model"
 
 
 @dataclass(frozen=True)
@@ -80,18 +83,55 @@ class Pieces:
             ) from None
 
 
-def train_pieces(lines: Iterable[str], *, size: int = 8000) -> Pieces:
-    """Learn pieces from text, by SentencePiece's unigram model with all characters of the text.
+@dataclass(frozen=True)
+class PiecePair:
+    """The pieces of the source and of the target, which may be the same."""
+
+    source: Pieces
+    target: Pieces
+
+    @property
+    def joint(self) -> bool:
+        """Whether both languages share their pieces."""
+        return self.source == self.target
+
+    def save(self, folder: Path) -> None:
+        """Write `pieces.model`, or `source_pieces.model` and `target_pieces.model`.
+
+        Args:
+            folder: of a run, for example `run.folder`.
+        """
+        if self.joint:
+            self.target.save(folder / JOINT)
+        else:
+            self.source.save(folder / OF_SOURCE)
+            self.target.save(folder / OF_TARGET)
+
+    @classmethod
+    def load(cls, folder: Path) -> "PiecePair":
+        """Read what `save` wrote."""
+        if (folder / OF_SOURCE).is_file():
+            return cls(Pieces.load(folder / OF_SOURCE), Pieces.load(folder / OF_TARGET))
+        pieces = Pieces.load(folder / JOINT)
+        return cls(pieces, pieces)
+
+
+def train_pieces(lines: Iterable[str], *, size: int = 8000, kind: Kind = "unigram") -> Pieces:
+    """Learn pieces from text by SentencePiece, with all characters of the text.
 
     Args:
         lines: sentences, of both languages where they are to share the pieces.
         size: how many, marks included; a text too small for that gets fewer.
+        kind: "unigram", which keeps the pieces that make the text likely (Kudo, 2018), or "bpe",
+            which joins the commonest neighbours (Sennrich et al., 2016). Both make a `Pieces`.
     """
     from sentencepiece import SentencePieceTrainer
 
     given = [line for line in lines if line.strip()]
     if not given:
         raise ValueError("Pieces are learnt from text, but there is none; give some lines.")
+    if kind not in ("unigram", "bpe"):
+        raise ValueError(f"kind must be 'unigram' or 'bpe', got {kind!r}.")
     if size < len(SPECIALS) + 1:
         raise ValueError(f"size must be {len(SPECIALS) + 1} or more, got {size}.")
     written = io.BytesIO()
@@ -101,7 +141,7 @@ def train_pieces(lines: Iterable[str], *, size: int = 8000) -> Pieces:
             sentence_iterator=iter(given),
             model_writer=written,
             vocab_size=size,
-            model_type="unigram",
+            model_type=kind,
             hard_vocab_limit=False,
             character_coverage=1.0,
             max_sentence_length=1 << 16,

@@ -1,10 +1,4 @@
-"""Parallel texts: Multi30k and IWSLT'14, as lines and as pieces of words.
-
-Files `multi30k/{train,val,test_2016_flickr}.{en,de,fr,cs}` and
-`iwslt14-de-en/{train,valid,test}.{de,en}` below the data folder, plain or `.xz`, a sentence a line.
-Multi30k is raw text; IWSLT'14 is lower-cased and tokenised by Moses, with its escapes, as the
-files `tmp/*` of fairseq's prepare-iwslt14.sh have it.
-"""
+"""Parallel texts: the corpora of `headwise.data.corpora`, as lines and as pieces of words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +6,11 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from headwise.config import suggestion
-from headwise.data.making import github, unzipped
+from headwise.data.corpora import LENGTHS, Corpus, corpus_file, corpus_named
+from headwise.data.plain import plain_text
 from headwise.data.source import DataFile, data_folder
-from headwise.data.subword import Pieces, train_pieces
+from headwise.data.splitting import split_pairs
+from headwise.data.subword import Kind, PiecePair, Pieces, train_pieces
 
 __all__ = [
     "Lines",
@@ -23,41 +18,12 @@ __all__ = [
     "TranslationData",
     "median_lengths",
     "read_parallel_texts",
+    "read_part",
     "read_translation",
-    "translation_file",
 ]
 
 Pair = tuple[list[int], list[int]]  # source and target ids, without marks
-FOLDERS = {"multi30k": "multi30k", "iwslt14": "iwslt14-de-en"}
-CHECKSUMS = {  # of the unpacked files
-    "multi30k": {
-        "test_2016_flickr.de": "4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16",
-        "train.de": "2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72",
-        "val.de": "660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660",
-        "test_2016_flickr.en": "399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182",
-        "train.en": "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6",
-        "val.en": "1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227",
-        "test_2016_flickr.fr": "cb3160d69b002bb638e66cc7612fcd56cb0af82eadc9c142dedc438afb885ef6",
-        "train.fr": "5925a3c18f1587b6b54b87743106e6e8ab93618edb6f65d19eac0621f853a10d",
-        "val.fr": "5304e444d842e962b2dda4d816b70b22a1765b15401642b7ca37a67477e708dc",
-        "test_2016_flickr.cs": "45adb85f688de8407fddcbe1b36dca15d12aab868149b337e2576f2d6d2ff8d8",
-        "train.cs": "2be68b38c8d586ff4f54eb13cc6e1baaaa053695b3f070d3038303a47f2268da",
-        "val.cs": "d53827e469b0a1ca8d57e9e26b2b64c4bc4b33f5479c7b03ae87ae5c882c3e33",
-    },
-    "iwslt14": {
-        "test.de": "e718c783e33160b7d72af8f733756a466e0d0c016eff8ab624c1b0d1d01cbbdf",
-        "test.en": "4b127beb9050511a3e6209cd837ff36f623a3a423666b32aba6e208b7330cf4c",
-        "train-subset.de": "4c61b160a6719aec346774c193287c17706a8cb632720958c8633115057de1ec",
-        "train-subset.en": "75acc4789ac3e34c0bd27e7d02a1b1814f143eb4d9b97e0a61d3d4d652a748f8",
-        "valid.de": "3f051579c9d8c7281a6ea8c72ad4ae09dbaa9bb24dfd41166f2c3a3df7cd940a",
-        "valid.en": "e6d7317a9772cd1ed970910c611e9e7dada1f34439269b44a9d801334bff948d",
-    },
-}
-ORIGINS = {
-    "multi30k": "data/task1/raw of github.com/multi30k/dataset",
-    "iwslt14": "the folder tmp that fairseq's prepare-iwslt14.sh makes",
-}
-IWSLT_PAIRS = 160_239  # of the whole training set
+EXPORTS = {"de": "deu.txt", "fr": "fra.txt"}  # of Tatoeba, English first
 
 
 class Lines(NamedTuple):
@@ -79,13 +45,23 @@ class ParallelTexts:
 
 @dataclass(frozen=True)
 class TranslationData:
-    """A parallel corpus as numbers of pieces that both languages share."""
+    """A parallel corpus as numbers of pieces."""
 
     name: str
     train: list[Pair]
     valid: list[Pair]
     test: list[Pair]
-    pieces: Pieces
+    pieces: Pieces  # of the target, and of the source unless it has its own
+    other_source: Pieces | None = None
+
+    @property
+    def both(self) -> PiecePair:
+        """The pieces of each side; keep them with `data.both.save(run.folder)`."""
+        return PiecePair(self.other_source or self.pieces, self.pieces)
+
+    def encode(self, lines: Lines) -> list[Pair]:
+        """Other sentences in the same pieces, for example those of `read_part`."""
+        return _encoded(lines, self.both)
 
 
 def read_parallel_texts(
@@ -101,26 +77,68 @@ def read_parallel_texts(
     IWSLT'14 is trained on `train.de` and `train.en`, 160,239 pairs, where they are there, and else
     on `train-subset`, 17,652 of them; BLEU on the subset compares with no published figure.
 
+    Tatoeba's parts share no sentence, case and marks aside: pairs are grouped by what they share,
+    and groups are never cut. Where its files are not there but the export they are made from
+    (`deu.txt`, `fra.txt`), that is split by `headwise.data.splitting.split_pairs`, into other
+    parts; figures of the two compare only roughly.
+
     Args:
-        name: "multi30k" (en, de, fr, cs; test is test_2016_flickr) or "iwslt14" (de, en).
+        name: "multi30k" (en, de, fr, cs; test is test_2016_flickr), "iwslt14" (de, en),
+            "iwslt15" (en, vi), "wmt14" (en, de), "tatoeba" (en with de or fr) or
+            "libreoffice-help" (en with de, fr, om, ru or vi).
         source: language to translate from.
         target: language to translate into.
         folder: the data folder; None takes the one HEADWISE_DATA names.
         verify: refuse files that are not the known ones.
     """
-    languages = {"multi30k": ("en", "de", "fr", "cs"), "iwslt14": ("de", "en")}
-    if name not in languages:
-        raise ValueError(f"There is no parallel corpus {name!r}. {suggestion(name, languages)}")
-    if source == target or not {source, target} <= set(languages[name]):
+    corpus = corpus_named(name)
+    pair = corpus.pair(source, target)
+    found = data_folder(folder, wanted=name, origin=corpus.origin)
+    export = _export(corpus, pair, found)
+    if export:
+        return _split_export(export, found, swapped=source != pair[0])
+    train, valid, test = (
+        read_part(name, part, source, target, folder=found, verify=verify)
+        for part in _parts(corpus, pair, found)
+    )
+    return ParallelTexts(name, train, valid, test)
+
+
+def read_part(
+    name: str,
+    part: str,
+    source: str,
+    target: str,
+    *,
+    folder: Path | None = None,
+    verify: bool = True,
+    plain: bool = False,
+) -> Lines:
+    """Read one part of a corpus, for example a test set that is no part of the usual three.
+
+    The tests of IWSLT'15, out of the domain of a model trained on help texts:
+    `read_part("iwslt15", "tst2013", "en", "vi", plain=True)`.
+
+    Args:
+        name: see `read_parallel_texts`, as for source, target, folder and verify.
+        part: the name of its files without language, such as "test_2017_mscoco" of multi30k.
+        source: language to translate from.
+        target: language to translate into.
+        folder: the data folder.
+        verify: refuse files that are not the known ones.
+        plain: undo tokenisation and escapes, for models that know raw text only.
+    """
+    pair = corpus_named(name).pair(source, target)
+    files = [corpus_file(name, part, language, pair=pair) for language in (source, target)]
+    found = data_folder(folder, wanted=name, origin=files[0].origin)
+    first, second = (_side(file, found, verify=verify) for file in files)
+    if len(first) != len(second):
         raise ValueError(
-            f"{name} has the languages {', '.join(languages[name])}, and source and target are two "
-            f"of them; got {source!r} and {target!r}."
+            f"{files[0].name} has {len(first)} lines, but {files[1].name} has {len(second)}; "
+            "get both again."
         )
-    found = data_folder(folder, wanted=name, origin=ORIGINS[name])
-    parts = [
-        _lines(name, stem, (source, target), found, verify=verify) for stem in _stems(name, found)
-    ]
-    return ParallelTexts(name, *parts)
+    lines = _full(list(zip(first, second, strict=True)))
+    return Lines(*([plain_text(line) for line in side] for side in lines)) if plain else lines
 
 
 def read_translation(
@@ -130,7 +148,9 @@ def read_translation(
     *,
     folder: Path | None = None,
     vocabulary: int = 8000,
-    pieces: Pieces | None = None,
+    kind: Kind = "unigram",
+    joint: bool = True,
+    pieces: Pieces | PiecePair | None = None,
     verify: bool = True,
 ) -> TranslationData:
     """Read a parallel corpus and number its pieces.
@@ -140,15 +160,22 @@ def read_translation(
         source: language to translate from.
         target: language to translate into.
         folder: the data folder.
-        vocabulary: how many pieces, marks included, are learnt from both sides of the training
-            part; small corpora get fewer.
+        vocabulary: how many pieces, marks included, are learnt from the training part, of each
+            side where they are not joint; small corpora get fewer.
+        kind: how they are learnt, "unigram" or "bpe".
+        joint: one set of pieces for both languages.
         pieces: taken instead of learning them, for example those of an earlier run.
         verify: refuse files that are not the known ones.
     """
     texts = read_parallel_texts(name, source, target, folder=folder, verify=verify)
-    known = pieces or train_pieces([*texts.train.source, *texts.train.target], size=vocabulary)
-    train, valid, test = (_encoded(part, known) for part in (texts.train, texts.valid, texts.test))
-    return TranslationData(name, train, valid, test, known)
+    if isinstance(pieces, Pieces):
+        both = PiecePair(pieces, pieces)
+    else:
+        both = pieces or _learnt(texts.train, size=vocabulary, kind=kind, joint=joint)
+    train, valid, test = (_encoded(part, both) for part in (texts.train, texts.valid, texts.test))
+    return TranslationData(
+        name, train, valid, test, both.target, None if both.joint else both.source
+    )
 
 
 def median_lengths(pairs: Sequence[Pair]) -> tuple[float, float]:
@@ -157,62 +184,61 @@ def median_lengths(pairs: Sequence[Pair]) -> tuple[float, float]:
     return float(sources), float(median(len(target) for _, target in pairs))
 
 
-def translation_file(name: str, file_name: str) -> DataFile:
-    """A file of a corpus, for example "train.de"."""
-    return DataFile(
-        f"{FOLDERS[name]}/{file_name}",
-        CHECKSUMS[name].get(file_name, ""),
-        ORIGINS[name],
-        _urls(name, file_name),
-        unzipped if name == "multi30k" else None,
-    )
+def _learnt(lines: Lines, *, size: int, kind: Kind, joint: bool) -> PiecePair:
+    if joint:
+        pieces = train_pieces([*lines.source, *lines.target], size=size, kind=kind)
+        return PiecePair(pieces, pieces)
+    return PiecePair(*(train_pieces(side, size=size, kind=kind) for side in lines))
 
 
-def _urls(name: str, file_name: str) -> tuple[str, ...]:
-    """Where a file is public; of IWSLT'14 only valid and test are."""
-    if name == "multi30k":
-        return (github("multi30k/dataset", "a3d2e0d26b56", f"data/task1/raw/{file_name}.gz"),)
-    if file_name.startswith("train"):
-        return ()
-    path = f"iwslt14.tokenized.de-en/tmp/{file_name}"
-    return (github("johntzwei/nmt_iwslt", "7750e75a0379", path),)
+def _parts(corpus: Corpus, pair: tuple[str, str], folder: Path) -> tuple[str, str, str]:
+    """The names of the parts' files; IWSLT'14 makes do with a subset."""
+    if corpus.name != "iwslt14" or corpus_file("iwslt14", "train", "de", pair=pair).path(folder):
+        return corpus.parts
+    return "train-subset", *corpus.parts[1:]
 
 
-def _stems(name: str, folder: Path) -> tuple[str, str, str]:
-    """The names of the parts' files, without language."""
-    if name == "multi30k":
-        return "train", "val", "test_2016_flickr"
-    below = folder / FOLDERS[name]
-    whole = any((below / f"train.de{ending}").is_file() for ending in ("", ".xz"))
-    return "train" if whole else "train-subset", "valid", "test"
+def _export(corpus: Corpus, pair: tuple[str, str], folder: Path) -> DataFile | None:
+    """The whole of Tatoeba in one file, where its parts are not there."""
+    if corpus.name != "tatoeba":
+        return None
+    part = corpus_file(corpus.name, "train", pair[1], pair=pair)
+    export = DataFile(f"tatoeba-{'-'.join(pair)}/{EXPORTS[pair[1]]}", "", corpus.origin)
+    return export if export.path(folder) and not part.path(folder) else None
 
 
-def _lines(
-    name: str, stem: str, languages: tuple[str, str], folder: Path, *, verify: bool
-) -> Lines:
-    sides = [_side(name, f"{stem}.{language}", folder, verify=verify) for language in languages]
-    if len(sides[0]) != len(sides[1]):
+def _split_export(export: DataFile, folder: Path, *, swapped: bool) -> ParallelTexts:
+    rows = [line.split("\t") for line in export.lines(folder, verify=False)]
+    short = next((number for number, row in enumerate(rows, start=1) if len(row) < 2), None)
+    if short:
         raise ValueError(
-            f"{stem}.{languages[0]} has {len(sides[0])} lines, but {stem}.{languages[1]} has "
-            f"{len(sides[1])}; get both again."
+            f"{folder / export.name}, line {short}: English, a tab and its translation were "
+            f"wanted; take it from {export.origin}."
         )
-    pairs = [pair for pair in zip(*sides, strict=True) if pair[0].strip() and pair[1].strip()]
-    return Lines([source for source, _ in pairs], [target for _, target in pairs])
+    parts = split_pairs([(row[0], row[1]) for row in rows])
+    lines = [_full(parts[part]) for part in ("train", "valid", "test")]
+    train, valid, test = (Lines(part.target, part.source) if swapped else part for part in lines)
+    return ParallelTexts("tatoeba", train, valid, test)
 
 
-def _side(name: str, file_name: str, folder: Path, *, verify: bool) -> list[str]:
-    """One language of one part; the whole IWSLT training set is known by its length only."""
-    file = translation_file(name, file_name)
-    known = bool(file.sha256)
-    lines = file.lines(folder, verify=verify and known)
-    if verify and not known and len(lines) != IWSLT_PAIRS:
+def _full(pairs: Sequence[tuple[str, str]]) -> Lines:
+    """Pairs without an empty side."""
+    kept = [pair for pair in pairs if pair[0].strip() and pair[1].strip()]
+    return Lines([source for source, _ in kept], [target for _, target in kept])
+
+
+def _side(file: DataFile, folder: Path, *, verify: bool) -> list[str]:
+    """The lines of a file; some published ones are known by their length only."""
+    lines = file.lines(folder, verify=verify and bool(file.sha256))
+    wanted = None if file.sha256 else LENGTHS.get(file.name.rpartition(".")[0])
+    if verify and wanted and len(lines) != wanted:
         raise ValueError(
-            f"{folder / file.name} has {len(lines)} lines, but {IWSLT_PAIRS} were wanted; "
-            f"make it from {ORIGINS[name]}."
+            f"{folder / file.name} has {len(lines)} lines, but {wanted} were wanted; "
+            f"make it from {file.origin}."
         )
     return lines
 
 
-def _encoded(lines: Lines, pieces: Pieces) -> list[Pair]:
-    sources, targets = pieces.encode_all(lines.source), pieces.encode_all(lines.target)
+def _encoded(lines: Lines, both: PiecePair) -> list[Pair]:
+    sources, targets = both.source.encode_all(lines.source), both.target.encode_all(lines.target)
     return list(zip(sources, targets, strict=True))

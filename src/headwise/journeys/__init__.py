@@ -1,6 +1,28 @@
 """What people do with Headwise from end to end; the command line calls these functions."""
 
+from headwise.journeys.captioning import Captioner, CaptioningConfig, train_captioning
 from headwise.journeys.demo import DemoConfig, demo
 from headwise.journeys.inspect import InspectConfig, inspect, inspect_folder
+from headwise.journeys.language import LanguageConfig, load_language_model, train_language
+from headwise.journeys.translating import open_translator, translate_stream
+from headwise.journeys.translation import TranslationConfig, train_translation
+from headwise.journeys.translator import Translator
 
-__all__ = ["DemoConfig", "InspectConfig", "demo", "inspect", "inspect_folder"]
+__all__ = [
+    "Captioner",
+    "CaptioningConfig",
+    "DemoConfig",
+    "InspectConfig",
+    "LanguageConfig",
+    "TranslationConfig",
+    "Translator",
+    "demo",
+    "inspect",
+    "inspect_folder",
+    "load_language_model",
+    "open_translator",
+    "train_captioning",
+    "train_language",
+    "train_translation",
+    "translate_stream",
+]

@@ -4,6 +4,7 @@ headwise data
 headwise data NAME --folder DIR
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -11,13 +12,15 @@ from typing import NamedTuple
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from headwise.config import suggestion
+from headwise.data.captions import FLICKR8K
+from headwise.data.characters import CHARACTER_FILES
+from headwise.data.corpora import CORPORA, corpus_file
 from headwise.data.fetching import fetch
 from headwise.data.glove import COMMONEST, published
 from headwise.data.news import AG_SUBSET, AG_TEST, AG_TRAIN, NEWSGROUPS
 from headwise.data.reviews import AMAZON, IMDB, YELP, YELP_REVIEWS
 from headwise.data.source import DataFile
 from headwise.data.sst import SPLITS, sst_file
-from headwise.data.translation import translation_file
 
 __all__ = ["SetState", "data_sets", "fetch_set"]
 
@@ -40,17 +43,10 @@ class SetState(NamedTuple):
 
 
 def _sets() -> dict[str, PublicSet]:
-    multi30k = [
-        translation_file("multi30k", f"{part}.{language}")
-        for part in ("train", "val", "test_2016_flickr")
-        for language in ("en", "de", "fr", "cs")
-    ]
-    held = [translation_file("iwslt14", f"{part}.{side}") for part in ("valid", "test")
-            for side in ("de", "en")]  # fmt: skip
-    whole, subset = (
-        [translation_file("iwslt14", f"{stem}.{side}") for side in ("de", "en")]
-        for stem in ("train", "train-subset")
-    )
+    return _classified() | _parallel() | _plain()
+
+
+def _classified() -> dict[str, PublicSet]:
     return {
         "imdb": PublicSet((tuple(IMDB.values()),), "no licence stated; cite Maas et al. 2011"),
         "ag_news": PublicSet(
@@ -72,13 +68,70 @@ def _sets() -> dict[str, PublicSet]:
             (tuple(YELP.values()),), "Yelp's terms; sentences, the parts dev and test only"
         ),
         "yelp_reviews": PublicSet(((YELP_REVIEWS,),), "Yelp's terms; only Yelp gives it"),
-        "multi30k": PublicSet((tuple(multi30k),), "no licence stated; research use"),
+    }
+
+
+def _parallel() -> dict[str, PublicSet]:
+    tests = _pair("iwslt15", "en-vi", ("tst2012", "tst2013"))
+    return {
+        "multi30k": PublicSet(
+            (
+                tuple(
+                    corpus_file("multi30k", part, language, pair=("en", "de"))
+                    for part in CORPORA["multi30k"].parts
+                    for language in CORPORA["multi30k"].languages
+                ),
+            ),
+            "no licence stated; research use",
+        ),
+        "iwslt14": PublicSet(
+            (
+                _pair("iwslt14", "de-en"),
+                _pair("iwslt14", "de-en", ("train-subset", "valid", "test")),
+            ),
+            "CC BY-NC-ND; train is a subset or made by hand",
+        ),
+        "iwslt15": PublicSet((_pair("iwslt15", "en-vi"),), "CC BY-NC-ND; en-vi"),
+        "iwslt15-tests": PublicSet((tests,), "CC BY-NC-ND; tst2012 and tst2013 of en-vi alone"),
+        "wmt14": PublicSet(
+            (_pair("wmt14", "en-de"),), "research use; 4.5 million pairs, put there by hand"
+        ),
+        "tatoeba": PublicSet(
+            (_pair("tatoeba", "en-de"),), "CC BY 2.0 FR; en-de, read with fr too; our splits"
+        ),
+        "libreoffice-help": PublicSet(
+            (_pair("libreoffice-help", "en-vi"),),
+            "MPL-2.0; en-vi, read with de, fr, om and ru too; our splits",
+        ),
+    }
+
+
+def _pair(name: str, pair: str, parts: Sequence[str] = ()) -> tuple[DataFile, ...]:
+    """The files of a pair of languages, of the usual parts unless others are given."""
+    languages = pair.split("-")
+    return tuple(
+        corpus_file(name, part, language, pair=languages)
+        for part in parts or CORPORA[name].parts
+        for language in languages
+    )
+
+
+def _plain() -> dict[str, PublicSet]:
+    notes = {
+        "enwik8": "CC BY-SA and GFDL; 100 MB out of a download of 36 MB",
+        "enwiki-xml-6mb": "CC BY-SA and GFDL; like enwik8, of a later dump",
+        "ptb": "of the LDC; research use",
+        "wikitext-2": "CC BY-SA 3.0; training articles in another order than published",
+    }
+    return {
         "glove": PublicSet(
             ((COMMONEST,), (published(50),)),
             "PDDL; the 40,000 commonest words, out of a download of 862 MB",
         ),
-        "iwslt14": PublicSet(
-            ((*whole, *held), (*subset, *held)), "CC BY-NC-ND; train is a subset or made by hand"
+        **{name: PublicSet((CHARACTER_FILES[name],), note) for name, note in notes.items()},
+        "flickr8k": PublicSet(
+            (tuple(FLICKR8K.values()),),
+            "non-commercial research; images belong to their authors, and are 128 x 128 here",
         ),
     }
 

@@ -15,11 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from headwise.analysis import ablate, toy_gold, with_roles
+from headwise.analysis.scores import bleu
 from headwise.data.parallel import ParallelBatch, ParallelData
 from headwise.data.toy import ToyLanguage, ToyPair
 from headwise.data.vocabulary import EOS, PAD, Vocabulary
+from headwise.journeys.codec import InWords
 from headwise.journeys.progress import counting
-from headwise.journeys.translator import Translator, bleu, token_accuracy
+from headwise.journeys.translator import Translator, token_accuracy
 from headwise.models import Transformer, TransformerConfig
 from headwise.recording import HeadTable, Pointing, Profile, Run, Samples
 from headwise.reporting import write_report
@@ -130,7 +132,7 @@ def _untrained(config: DemoConfig, train: Sequence[ToyPair]) -> Translator:
     targets = Vocabulary.from_sentences(pair.target for pair in train)
     torch.manual_seed(config.seed)
     shape = _shape(config, source_vocab=len(sources), target_vocab=len(targets))
-    return Translator(Transformer(shape), sources, targets)
+    return Translator(Transformer(shape), InWords(sources), InWords(targets))
 
 
 def _shape(config: DemoConfig, *, source_vocab: int, target_vocab: int) -> TransformerConfig:
@@ -158,23 +160,27 @@ def _fit_config(config: DemoConfig) -> FitConfig:
 
 def _batches(config: DemoConfig, translator: Translator, train: Sequence[ToyPair]) -> ParallelData:
     return ParallelData(
-        [translator.source_vocabulary.encode(pair.source) for pair in train],
-        [translator.target_vocabulary.encode(pair.target) for pair in train],
+        [translator.source.encode(" ".join(pair.source)) for pair in train],
+        [translator.target.encode(" ".join(pair.target)) for pair in train],
         batch_size=config.batch_size,
         seed=config.seed,
     )
 
 
 def _batch(translator: Translator, pairs: Sequence[ToyPair]) -> ParallelBatch:
-    return translator.batch([pair.source for pair in pairs], [pair.target for pair in pairs])
+    return translator.text_batch(*_texts(pairs))
+
+
+def _texts(pairs: Sequence[ToyPair]) -> tuple[list[str], list[str]]:
+    return [" ".join(pair.source) for pair in pairs], [" ".join(pair.target) for pair in pairs]
 
 
 def _evaluate(translator: Translator, test: Sequence[ToyPair]) -> dict[str, float | str]:
-    sources, targets = [pair.source for pair in test], [pair.target for pair in test]
-    score = bleu(translator.translate(sources, beams=4), targets)
+    sources, targets = _texts(test)
+    score = bleu(translator.translate(sources, beams=4), targets, tokenize="none")
     return {
         "token_accuracy": token_accuracy(translator, _batch(translator, test)),
-        "bleu": score.score,
+        "bleu": score.value,
         "bleu_signature": score.signature,
     }
 
@@ -211,13 +217,13 @@ def _look(translator: Translator, test: Sequence[ToyPair], drops: Columns) -> He
 
 def _switch_off(translator: Translator, pairs: Sequence[ToyPair]) -> Columns:
     """What accuracy and BLEU lose when each head alone is off."""
-    sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    sources, targets = _texts(pairs)
     batch = _batch(translator, pairs)
 
     def measure() -> dict[str, float]:
         return {
             "accuracy": token_accuracy(translator, batch),
-            "bleu": bleu(translator.translate(sources), targets).score,
+            "bleu": bleu(translator.translate(sources), targets, tokenize="none").value,
         }
 
     whole = measure()

@@ -56,7 +56,7 @@ class Subject(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TranslatorSubject:
-    """A translator trained by Headwise. Lines are split at white space."""
+    """A translator trained by Headwise. Lines are cut as its codec does, in words or pieces."""
 
     translator: Translator
 
@@ -66,13 +66,14 @@ class TranslatorSubject:
 
     @property
     def room(self) -> int:
-        return self.translator.model.config.max_length - 1  # the end mark
+        return self.translator.room
 
     def prepare(self, lines: Sequence[str]) -> Prepared:
-        sources = [line.split() for line in lines]
-        cut = [words[: self.room] for words in sources]
-        targets = self.translator.translate(cut)
-        batch = self.translator.batch(cut, targets)
+        translator, room = self.translator, self.room
+        sources = [translator.source.encode(line) for line in lines]
+        cut = [ids[:room] for ids in sources]
+        targets = translator.translate_ids(cut)
+        batch = translator.batch(cut, targets)
         return Prepared(
             inputs={
                 "source": batch.source,
@@ -84,10 +85,13 @@ class TranslatorSubject:
                 "decoder": batch.target_in != PAD,
             },
             tokens=[
-                {"encoder": [*source, "<eos>"], "decoder": ["<bos>", *target]}
-                for source, target in zip(cut, targets, strict=True)
+                {
+                    "encoder": [*translator.source.tokens(line)[:room], "<eos>"],
+                    "decoder": ["<bos>", *translator.target.names(ids)],
+                }
+                for line, ids in zip(lines, targets, strict=True)
             ],
-            truncated=sum(len(words) > self.room for words in sources),
+            truncated=sum(len(ids) > room for ids in sources),
         )
 
     def forward(self, prepared: Prepared) -> Output:

@@ -8,33 +8,80 @@ import torch
 from headwise.config import from_json, to_json
 from headwise.data.batching import pad
 from headwise.data.parallel import ParallelBatch, parallel_batch
-from headwise.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from headwise.data.vocabulary import BOS, EOS, PAD
+from headwise.journeys.codec import Codec, load_codecs, save_codecs
 from headwise.models import Hypothesis, Transformer, TransformerConfig, beam, greedy
 from headwise.recording import Run
 
-Words = Sequence[str]
+Ids = list[int]
 
 
 @dataclass(frozen=True, eq=False)
 class Translator:
-    """A Transformer and the words it knows."""
+    """A Transformer and how text becomes its ids: text in, text out."""
 
     model: Transformer
-    source_vocabulary: Vocabulary
-    target_vocabulary: Vocabulary
+    source: Codec
+    target: Codec
 
-    def batch(self, sources: Sequence[Words], targets: Sequence[Words]) -> ParallelBatch:
-        """Sentence pairs as the model takes them, on its device."""
-        batch = parallel_batch(
-            [self.source_vocabulary.encode(words) for words in sources],
-            [self.target_vocabulary.encode(words) for words in targets],
-        )
+    @property
+    def room(self) -> int:
+        """The most ids of a source sentence; longer ones are cut."""
+        return self.model.config.max_length - 1  # the end mark
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's parameters are."""
+        return self.model.read_out.weight.device
+
+    def batch(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> ParallelBatch:
+        """Pairs of ids as the model takes them, on its device."""
         device = self.device
-        return ParallelBatch(*(tensor.to(device) for tensor in batch))
+        return ParallelBatch(*(tensor.to(device) for tensor in parallel_batch(sources, targets)))
 
-    def translate(self, sources: Sequence[Words], *, beams: int = 1) -> list[list[str]]:
-        """Translations, by greedy search or with beams."""
-        padded = pad([[*self.source_vocabulary.encode(words), EOS] for words in sources])
+    def text_batch(self, sources: Sequence[str], targets: Sequence[str]) -> ParallelBatch:
+        """Sentence pairs as the model takes them, on its device."""
+        return self.batch(
+            [self.source.encode(text) for text in sources],
+            [self.target.encode(text) for text in targets],
+        )
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        beams: int = 1,
+        length_penalty: float = 0.6,
+        batch: int = 512,
+    ) -> list[str]:
+        """Translations of some sentences, in their order; one without words stays empty.
+
+        Args:
+            texts: a sentence each; what is longer than `room` is cut.
+            beams: hypotheses followed at the same time; 1 takes the likeliest word each time.
+            length_penalty: more favours longer translations; see `headwise.models.beam`.
+            batch: sentences translated together, those of similar length.
+        """
+        if batch < 1:
+            raise ValueError(f"A batch holds at least one sentence, got {batch}.")
+        sources = {number: self.source.encode(text) for number, text in enumerate(texts)}
+        order = [number for number, ids in sources.items() if ids]
+        if len(order) > batch:  # one batch alone is left in its order
+            order.sort(key=lambda number: len(sources[number]))
+        found = [""] * len(texts)
+        for start in range(0, len(order), batch):
+            numbers = order[start : start + batch]
+            chosen = [sources[number][: self.room] for number in numbers]
+            targets = self.translate_ids(chosen, beams=beams, length_penalty=length_penalty)
+            for number, ids in zip(numbers, targets, strict=True):
+                found[number] = self.target.decode(ids)
+        return found
+
+    def translate_ids(
+        self, sources: Sequence[Ids], *, beams: int = 1, length_penalty: float = 0.6
+    ) -> list[Ids]:
+        """The same from ids to ids, in one batch; none of them empty, none longer than `room`."""
+        padded = pad([[*ids, EOS] for ids in sources])
         ids, lengths = padded.ids.to(self.device), padded.lengths.to(self.device)
         # each sentence has a limit of its own, whatever stands beside it in the batch
         room = self.model.config.max_length - 1  # the beginning mark
@@ -45,23 +92,21 @@ class Translator:
             found = greedy(self.model, ids, lengths, bos=BOS, eos=EOS, max_length=max(limits))
         else:
             found = beam(
-                self.model, ids, lengths, bos=BOS, eos=EOS, max_length=max(limits), beams=beams
+                self.model,
+                ids,
+                lengths,
+                bos=BOS,
+                eos=EOS,
+                max_length=max(limits),
+                beams=beams,
+                length_penalty=length_penalty,
             )
-        return [
-            self.target_vocabulary.decode(hypothesis.ids[:limit])
-            for hypothesis, limit in zip(found, limits, strict=True)
-        ]
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model's parameters are."""
-        return self.model.read_out.weight.device
+        return [hypothesis.ids[:limit] for hypothesis, limit in zip(found, limits, strict=True)]
 
     def save(self, run: Run) -> None:
         """Write everything that `load` needs."""
         run.write_json("model.json", to_json(self.model.config))
-        run.write_text("source_vocabulary.json", self.source_vocabulary.to_json())
-        run.write_text("target_vocabulary.json", self.target_vocabulary.to_json())
+        save_codecs(run, self.source, self.target)
         run.save_tensors("model.safetensors", self.model.state_dict())
 
     @staticmethod
@@ -71,16 +116,13 @@ class Translator:
             raise ValueError(
                 f"{run.folder} holds no trained model yet; let the run that makes it finish first."
             )
+        source, target = load_codecs(run)
         model = Transformer(from_json(TransformerConfig, run.read_json("model.json")))
         load_weights(model, run)
-        return Translator(
-            model.eval(),
-            Vocabulary.from_json(run.path("source_vocabulary.json").read_text()),
-            Vocabulary.from_json(run.path("target_vocabulary.json").read_text()),
-        )
+        return Translator(model.eval(), source, target)
 
 
-def load_weights(model: Transformer, run: Run) -> None:
+def load_weights(model: torch.nn.Module, run: Run) -> None:
     """Fill a model from a run; weights that do not fit get one sentence."""
     try:
         model.load_state_dict(run.load_tensors("model.safetensors"))
@@ -99,22 +141,3 @@ def token_accuracy(translator: Translator, batch: ParallelBatch) -> float:
     real_BT = batch.target_out != PAD
     right_BT = (logits_BTV.argmax(-1) == batch.target_out) & real_BT
     return (right_BT.sum() / real_BT.sum()).item()
-
-
-@dataclass(frozen=True)
-class Bleu:
-    """A score and how it was computed."""
-
-    score: float
-    signature: str
-
-
-def bleu(hypotheses: Sequence[Words], references: Sequence[Words]) -> Bleu:
-    """Corpus BLEU of words as they are, by sacreBLEU, 0 to 100."""
-    from sacrebleu.metrics.bleu import BLEU  # lazy: reading a table does not need it
-
-    metric = BLEU(tokenize="none", force=True)
-    score = metric.corpus_score(
-        [" ".join(words) for words in hypotheses], [[" ".join(words) for words in references]]
-    )
-    return Bleu(score.score, str(metric.get_signature()))

@@ -1,7 +1,7 @@
 """Models, one file each, born with attention sites; and decoding for those that translate."""
 
 from headwise.models.attention import Cache, MultiHeadAttention
-from headwise.models.decode import Hypothesis, beam, greedy
+from headwise.models.decode import Hypothesis, beam, greedy, n_best
 from headwise.models.transformer import Transformer, TransformerConfig
 
 __all__ = [
@@ -12,4 +12,5 @@ __all__ = [
     "TransformerConfig",
     "beam",
     "greedy",
+    "n_best",
 ]

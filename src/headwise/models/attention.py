@@ -1,14 +1,23 @@
 """Multi-head attention with a site, and the cache that makes decoding one word at a time cheap."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from headwise.ops.attended import Attended
+from headwise.ops.entmax import entmax_attention
+from headwise.ops.named import LEARNED, attention_op
 from headwise.ops.softmax import softmax_attention
-from headwise.sites import Site
+from headwise.sites import Attend, Site
+
+Phases = Literal["both", "training"]
+
+MORE_ROOM = 16  # positions, at least, by which a cache grows
 
 
 class KeysValues(NamedTuple):
@@ -22,27 +31,128 @@ class KeysValues(NamedTuple):
 class Cache:
     """What decoding has computed so far: the target's length, and keys and values by site name.
 
-    Start with an empty one and hand the same one to every call of `decode`.
+    Start with an empty one and hand the same one to every call of `decode`. For decoding alone: it
+    is written in place, and no gradient goes through it.
+
+    A row is a hypothesis. With beams, the `beams` hypotheses of a sentence are neighbours, and
+    share what is known of the source. Axes of what grows: T positions, with free room at the end,
+    2 for keys and values, N rows, H, D. So a step writes, and rows change places, in one piece.
     """
 
     length: int = 0
+    beams: int = 1
     known: dict[str, KeysValues] = field(default_factory=dict[str, KeysValues])
+    by_sentence: set[str] = field(default_factory=set[str])  # of `known`; the others are by row
+    growing: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    _spare: Tensor | None = field(default=None, repr=False)  # what a growing one is copied to
 
     def extend(self, name: str, new: KeysValues) -> KeysValues:
         """Add the newest positions of a site; all of its positions."""
-        if name in self.known:
-            new = KeysValues(
-                *(torch.cat(pair, dim=2) for pair in zip(self.known[name], new, strict=True))
-            )
-        self.known[name] = new
-        return new
+        end = self.length + new.k.shape[2]
+        if name not in self.growing or len(self.growing[name]) < end:
+            self.growing[name] = self._with_room(name, new.k, end)
+        held_T2NHD = self.growing[name][:end]
+        for place, newest_NHTD in enumerate(new):
+            held_T2NHD[self.length :, place] = newest_NHTD.detach().permute(2, 0, 1, 3)
+        return KeysValues(*held_T2NHD.permute(1, 2, 3, 0, 4))
+
+    def once(self, name: str, compute: Callable[[], KeysValues]) -> KeysValues:
+        """What is known of the source at a site, a row a sentence; computed at the first call."""
+        if name not in self.known:
+            self.known[name] = compute()
+            self.by_sentence.add(name)
+        return self.known[name]
 
     def reorder(self, index: Int[Tensor, " N"]) -> None:
-        """Let row n continue what row index[n] was: beams change places, finished rows go."""
-        self.known = {
-            name: KeysValues(k.index_select(0, index), v.index_select(0, index))
-            for name, (k, v) in self.known.items()
-        }
+        """Let row n continue what row index[n] was; all beams of a sentence move together."""
+        self.swap_beams(index)
+        sentence = index[:: self.beams] // self.beams
+        for name in self.by_sentence:
+            self.known[name] = _select(self.known[name], sentence)
+
+    def swap_beams(self, index: Int[Tensor, " N"]) -> None:
+        """The same where each row continues one of its own sentence, whose source stays."""
+        for name in self.known.keys() - self.by_sentence:
+            self.known[name] = _select(self.known[name], index)
+        for name, held in self.growing.items():
+            shape = *held.shape[:2], len(index), *held.shape[3:]
+            # into memory that is there already: fresh memory is dear on a CPU
+            spare, self._spare = self._spare, held
+            if spare is None or spare.shape != shape:
+                spare = held.new_empty(shape)
+            torch.index_select(held[: self.length], 2, index, out=spare[: self.length])
+            self.growing[name] = spare
+
+    def _with_room(self, name: str, like_NHTD: Tensor, end: int) -> Tensor:
+        """Memory for `end` positions and more, with those known so far."""
+        rows, heads, _, width = like_NHTD.shape
+        room = end + max(MORE_ROOM, end // 2)
+        whole_T2NHD = like_NHTD.new_empty(room, 2, rows, heads, width)
+        if name in self.growing:
+            whole_T2NHD[: self.length] = self.growing[name][: self.length]
+        return whole_T2NHD
+
+
+def _select(held: KeysValues, index_N: Tensor) -> KeysValues:
+    return KeysValues(held.k.index_select(0, index_N), held.v.index_select(0, index_N))
+
+
+class ChosenAttention(nn.Module):
+    """An op that depends on the model: on what it has learned, or on whether it is training.
+
+    With "entmax:learned" each head has an alpha of its own, alpha_h = 1.01 + 0.98 sigmoid(a_h),
+    which starts at 1.5 and stays between 1 and 2. Correia et al. (2019) have 1 + sigmoid(a), cut
+    off below 1.01; this has a gradient everywhere.
+
+    Args:
+        spec: as in `headwise.ops.named`.
+        heads: how many.
+        phases: "training" attends with softmax in eval mode.
+    """
+
+    def __init__(self, spec: str, *, heads: int, phases: Phases = "both") -> None:
+        super().__init__()
+        self.fixed = None if spec == LEARNED else attention_op(spec)
+        self.only_in_training = phases == "training"
+        if spec == LEARNED:
+            self.sharpness = nn.Parameter(torch.zeros(heads))
+
+    @property
+    def alpha(self) -> Float[Tensor, " H"]:
+        """The learned alpha of each head."""
+        return 1.01 + 0.98 * self.sharpness.float().sigmoid()
+
+    def op(self) -> Attend:
+        """What is computed now."""
+        if self.only_in_training and not self.training:
+            return softmax_attention
+        return self.fixed or partial(entmax_attention, alpha=self.alpha)
+
+    def forward(
+        self,
+        q: Float[Tensor, "B H Q D"],
+        k: Float[Tensor, "B G K D"],
+        v: Float[Tensor, "B G K E"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        bias: Float[Tensor, "..."] | None = None,
+        causal: bool = False,
+        lengths: Int[Tensor, " B"] | None = None,
+        scale: float | None = None,
+        dropout: float = 0.0,
+    ) -> Attended:
+        """Attend, with the options all ops share."""
+        return self.op()(
+            q,
+            k,
+            v,
+            mask=mask,
+            bias=bias,
+            causal=causal,
+            lengths=lengths,
+            scale=scale,
+            dropout=dropout,
+        )
 
 
 class MultiHeadAttention(nn.Module):
@@ -55,16 +165,31 @@ class MultiHeadAttention(nn.Module):
         heads: how many.
         name: of the site, like "encoder.0.self".
         dropout: of the attention weights, while training.
+        attention: the op's name, as in `headwise.ops.named`.
+        sparse_in: "both" phases, or "training" alone with softmax in eval mode.
     """
 
-    def __init__(self, width: int, *, heads: int, name: str, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int,
+        name: str,
+        dropout: float = 0.0,
+        attention: str = "softmax",
+        sparse_in: Phases = "both",
+    ) -> None:
         super().__init__()
         if width % heads:
             raise ValueError(f"width must be a multiple of heads, got {width} and {heads}.")
         self.head_width = width // heads
         self.dropout = dropout
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
-        self.site = Site(name, heads, softmax_attention)
+        if attention == LEARNED or sparse_in == "training":
+            self.chosen = ChosenAttention(attention, heads=heads, phases=sparse_in)
+            self.site = Site(name, heads, self.chosen)
+        else:
+            self.site = Site(name, heads, attention_op(attention))
 
     def keys_values(self, seen: Float[Tensor, "B K M"]) -> KeysValues:
         """Keys and values of what is looked at."""

@@ -10,20 +10,27 @@ norm is the setting of Voita et al. (2019), post-norm that of the original paper
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headwise.models.attention import Cache, MultiHeadAttention
+from headwise.models.attention import Cache, MultiHeadAttention, Phases
+from headwise.ops.named import check_attention
 
 Norm = Literal["pre", "post"]
+# Which words have one vector: source, target and output; target and output; none.
+Shared = Literal["all", "target", "none"]
 
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The shape of a Transformer."""
+    """The shape of a Transformer, and how its three attentions attend.
+
+    >>> TransformerConfig.small(9000, 9000, encoder_attention="topk:8").width
+    256
+    """
 
     source_vocab: int
     target_vocab: int
@@ -37,9 +44,37 @@ class TransformerConfig:
     attention_dropout: float = 0.0  # of attention weights
     norm: Norm = "pre"
     max_length: int = 256  # positions of the longest sentence, marks included
-    share_embeddings: bool = True  # the output projection is the target embedding
+    share_embeddings: Shared | bool = "target"  # True is "target", False "none"
+    encoder_attention: str = "softmax"  # as in headwise.ops.named; of the encoder to itself
+    decoder_attention: str = "softmax"  # of the decoder to itself
+    cross_attention: str = "softmax"  # of the decoder to the encoder
+    sparse_in: Phases = "both"  # "training": softmax in eval mode, whatever is said above
+
+    @classmethod
+    def small(cls, source_vocab: int, target_vocab: int, **changes: Any) -> "TransformerConfig":
+        """A size for tens of thousands of sentences, as in Multi30k."""
+        sizes: Any = {"width": 256, "heads": 4, "feed_forward": 1024, "dropout": 0.3}
+        layers = {"encoder_layers": 3, "decoder_layers": 3}
+        return cls(source_vocab, target_vocab, **(sizes | layers | changes))
+
+    @classmethod
+    def iwslt(cls, source_vocab: int, target_vocab: int, **changes: Any) -> "TransformerConfig":
+        """A size for hundreds of thousands of sentences: fairseq's `transformer_iwslt_de_en`."""
+        sizes: Any = {"width": 512, "heads": 4, "feed_forward": 1024, "dropout": 0.3}
+        layers = {"encoder_layers": 6, "decoder_layers": 6}
+        return cls(source_vocab, target_vocab, **(sizes | layers | changes))
+
+    @classmethod
+    def base(cls, source_vocab: int, target_vocab: int, **changes: Any) -> "TransformerConfig":
+        """A size for millions of sentences: Transformer-base of Vaswani et al. (2017)."""
+        sizes: Any = {"width": 512, "heads": 8, "feed_forward": 2048, "dropout": 0.1}
+        layers = {"encoder_layers": 6, "decoder_layers": 6}
+        return cls(source_vocab, target_vocab, **(sizes | layers | changes))
 
     def __post_init__(self) -> None:
+        if isinstance(self.share_embeddings, bool):  # written so by earlier versions
+            shared = "target" if self.share_embeddings else "none"
+            object.__setattr__(self, "share_embeddings", shared)
         for name in ("source_vocab", "target_vocab", "width", "heads", "feed_forward"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -47,6 +82,13 @@ class TransformerConfig:
             raise ValueError(
                 f"width must be even and a multiple of heads, got {self.width} and {self.heads}."
             )
+        if self.share_embeddings == "all" and self.source_vocab != self.target_vocab:
+            raise ValueError(
+                "share_embeddings='all' needs one vocabulary for both languages, got "
+                f"source_vocab={self.source_vocab} and target_vocab={self.target_vocab}."
+            )
+        for which in ("encoder", "decoder", "cross"):
+            check_attention(getattr(self, f"{which}_attention"))
 
 
 class Transformer(nn.Module):
@@ -67,8 +109,10 @@ class Transformer(nn.Module):
         self.decoder_norm = _final_norm(config)
         self.read_out = nn.Linear(config.width, config.target_vocab, bias=False)
         self.apply(_initialize)
-        if config.share_embeddings:
+        if config.share_embeddings != "none":
             self.read_out.weight = self.embed_target.words.weight
+        if config.share_embeddings == "all":
+            self.embed_source.words.weight = self.embed_target.words.weight
 
     def encode(
         self, source: Int[Tensor, "B K"], source_lengths: Int[Tensor, " B"]
@@ -162,7 +206,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, index: int, config: TransformerConfig) -> None:
         super().__init__()
-        self.attention = _attention(f"encoder.{index}.self", config)
+        self.attention = _attention(f"encoder.{index}.self", config, config.encoder_attention)
         self.feed_forward = _feed_forward(config)
         self.add_attention, self.add_feed_forward = Residual(config), Residual(config)
 
@@ -180,8 +224,8 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, index: int, config: TransformerConfig) -> None:
         super().__init__()
-        self.attention = _attention(f"decoder.{index}.self", config)
-        self.cross = _attention(f"decoder.{index}.cross", config)
+        self.attention = _attention(f"decoder.{index}.self", config, config.decoder_attention)
+        self.cross = _attention(f"decoder.{index}.cross", config, config.cross_attention)
         self.feed_forward = _feed_forward(config)
         self.add_attention, self.add_cross = Residual(config), Residual(config)
         self.add_feed_forward = Residual(config)
@@ -193,16 +237,21 @@ class DecoderLayer(nn.Module):
         lengths: Int[Tensor, " B"],
         cache: Cache | None = None,
     ) -> Float[Tensor, "B T M"]:
-        cache = Cache() if cache is None else cache
-
         def attend(x_BTM: Tensor) -> Tensor:
-            seen = cache.extend(self.attention.site.name, self.attention.keys_values(x_BTM))
-            return self.attention(x_BTM, seen, causal=True)
+            seen = self.attention.keys_values(x_BTM)
+            if cache is not None:
+                seen = cache.extend(self.attention.site.name, seen)
+            # the newest word alone may look at everything
+            return self.attention(x_BTM, seen, causal=x_BTM.shape[1] > 1)
 
         def look_at_source(x_BTM: Tensor) -> Tensor:
-            name = self.cross.site.name
-            seen = cache.known.get(name) or cache.extend(name, self.cross.keys_values(memory))
-            return self.cross(x_BTM, seen, lengths=lengths)
+            if cache is None:
+                return self.cross(x_BTM, self.cross.keys_values(memory), lengths=lengths)
+            # hypotheses of one sentence have the same source, so they ask it together
+            beams, name = cache.beams, self.cross.site.name
+            seen = cache.once(name, lambda: self.cross.keys_values(memory[::beams]))
+            asking_NQM = x_BTM.reshape(len(x_BTM) // beams, -1, x_BTM.shape[2])
+            return self.cross(asking_NQM, seen, lengths=lengths[::beams]).view_as(x_BTM)
 
         x = self.add_cross(self.add_attention(x, attend), look_at_source)
         return self.add_feed_forward(x, self.feed_forward)
@@ -220,9 +269,14 @@ def sinusoids(length: int, width: int) -> Float[Tensor, "T M"]:
     return torch.cat([angle_TM.sin(), angle_TM.cos()], dim=-1)
 
 
-def _attention(name: str, config: TransformerConfig) -> MultiHeadAttention:
+def _attention(name: str, config: TransformerConfig, spec: str) -> MultiHeadAttention:
     return MultiHeadAttention(
-        config.width, heads=config.heads, name=name, dropout=config.attention_dropout
+        config.width,
+        heads=config.heads,
+        name=name,
+        dropout=config.attention_dropout,
+        attention=spec,
+        sparse_in=config.sparse_in,
     )
 
 

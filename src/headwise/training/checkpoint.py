@@ -1,10 +1,12 @@
-"""Checkpoints: model, optimiser, random numbers and recent losses in one safetensors file.
+"""Checkpoints: model, optimiser, random numbers and what was measured, in one safetensors file.
 
-Names inside: `model.<name>`, `optimizer.<parameter>.<quantity>`, `random.cpu`, `random.cuda` and
-`window`, what the loop has measured since it last logged. Whole or absent, never a pickle.
+Names inside: `model.<name>`, `optimizer.<parameter>.<quantity>`, `random.cpu` and `random.cuda`
+(a row a process), `window`, what the loop has measured since it last logged, and `evaluations`.
+Whole or absent, never a pickle.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,37 +14,90 @@ from torch import Tensor, nn
 from headwise.recording.run import Run
 
 CHECKPOINT = "checkpoint.safetensors"
+BEST = "best.safetensors"  # the weights that were evaluated best, named as in the model
+
+
+class Progress(NamedTuple):
+    """How far a training is."""
+
+    step: int
+    window: Tensor  # (steps, 2): loss and gradient norm of each step since the last log
+    evaluations: Tensor  # (evaluations, 2): step and the figure that decides, in float64
+
+
+def random_states() -> dict[str, Tensor]:
+    """Where this process's random numbers stand, by device."""
+    states = {"random.cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["random.cuda"] = torch.cuda.get_rng_state()
+    return states
 
 
 def save_checkpoint(
-    run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int, window: Tensor
+    run: Run,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    *,
+    random: Mapping[str, Tensor],
 ) -> None:
-    """Write everything needed to go on after `step` as if nothing had happened."""
+    """Write everything needed to go on after a step as if nothing had happened.
+
+    Args:
+        run: where to.
+        model: its parameters and buffers.
+        optimizer: its state of each parameter.
+        progress: the step, and what was measured.
+        random: `random_states` of the processes, a row each.
+    """
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         for quantity, tensor in optimizer.state.get(parameter, {}).items():
             tensors[f"optimizer.{name}.{quantity}"] = tensor
-    tensors["random.cpu"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["random.cuda"] = torch.cuda.get_rng_state()
-    run.save_tensors(CHECKPOINT, {**tensors, "window": window}, {"step": str(step)})
+    tensors |= {**random, "window": progress.window, "evaluations": progress.evaluations}
+    run.save_tensors(CHECKPOINT, tensors, {"step": str(progress.step)})
 
 
 def load_checkpoint(
-    run: Run, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[int, Tensor]:
-    """Put everything back as it was; the step it was written after, and the window."""
-    tensors, note = run.load_tensors(CHECKPOINT), run.note(CHECKPOINT)
-    if not note.get("step", "").isdigit() or "random.cpu" not in tensors:
+    run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, *, process: int, processes: int
+) -> Progress:
+    """Put everything back as it was, and say how far it was.
+
+    Args:
+        run: where from.
+        model: gets its parameters and buffers.
+        optimizer: gets its state.
+        process: which row of the random numbers is this process's.
+        processes: how many there are; as many must have written the checkpoint.
+    """
+    tensors, note = _read(run), run.note(CHECKPOINT)
+    if len(tensors["random.cpu"]) != processes:
         raise ValueError(
-            f"{run.path(CHECKPOINT)} was not written by `fit`; delete it to start anew."
+            f"{run.path(CHECKPOINT)} was written by {len(tensors['random.cpu'])} processes, but "
+            f"{processes} go on from it; start as many as before."
         )
     _load_model(run, model, _under("model.", tensors))
     _load_optimizer(model, optimizer, _under("optimizer.", tensors))
-    torch.set_rng_state(tensors["random.cpu"])
+    # clones, because torch reads from the start of a view's storage instead of its own
+    torch.set_rng_state(tensors["random.cpu"][process].clone())
     if "random.cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["random.cuda"])
-    return int(note["step"]), tensors["window"]
+        torch.cuda.set_rng_state(tensors["random.cuda"][process].clone())
+    return Progress(int(note["step"]), tensors["window"], tensors["evaluations"])
+
+
+def checkpoint_weights(run: Run) -> dict[str, Tensor]:
+    """The weights in a run's checkpoint, named as in the model."""
+    return _under("model.", _read(run))
+
+
+def _read(run: Run) -> dict[str, Tensor]:
+    tensors, note = run.load_tensors(CHECKPOINT), run.note(CHECKPOINT)
+    parts = {"random.cpu", "window", "evaluations"}
+    if not note.get("step", "").isdigit() or not parts <= tensors.keys():
+        raise ValueError(
+            f"{run.path(CHECKPOINT)} was not written by `fit`; delete it to start anew."
+        )
+    return tensors
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

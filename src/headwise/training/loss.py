@@ -1,8 +1,21 @@
 """Losses: from a model's scores and what was wanted to one number."""
 
+from typing import NamedTuple
+
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+
+
+class Summed(NamedTuple):
+    """A loss as a sum and what to divide it by.
+
+    The mean over a step of several batches, or of several processes, is then that over all their
+    words, long batches counting more than short ones: sum of totals / sum of numbers.
+    """
+
+    total: Tensor  # without axes
+    number: Tensor | int  # how many the total is a sum over
 
 
 def label_smoothed_loss(
@@ -23,3 +36,35 @@ def label_smoothed_loss(
     return cross_entropy(
         logits.flatten(0, 1), target.flatten(), ignore_index=pad, label_smoothing=smoothing
     )
+
+
+def label_smoothed_sum(
+    logits: Float[Tensor, "B T V"],
+    target: Int[Tensor, "B T"],
+    *,
+    pad: int,
+    smoothing: float = 0.1,
+) -> Summed:
+    """`label_smoothed_loss` before its division: the sum over target words, and how many they are.
+
+    For `fit` with batches of unequal numbers of words, where a mean of means would be wrong.
+
+    Args:
+        logits: scores of the word at each position, before the softmax.
+        target: the right words.
+        pad: id of padding; those positions do not count.
+        smoothing: probability spread evenly over the vocabulary.
+
+    >>> import torch
+    >>> total, number = label_smoothed_sum(torch.zeros(1, 3, 4), torch.tensor([[2, 1, 0]]), pad=0)
+    >>> round(total.item(), 4), number.item()  # 2 words, log 4 each
+    (2.7726, 2)
+    """
+    total = cross_entropy(
+        logits.flatten(0, 1),
+        target.flatten(),
+        ignore_index=pad,
+        label_smoothing=smoothing,
+        reduction="sum",
+    )
+    return Summed(total, (target != pad).sum())

@@ -5,10 +5,12 @@ from contextlib import contextmanager
 
 Report = Callable[[int, Mapping[str, float]], None]  # (steps done, what was just logged)
 
+_HIDDEN = ("gradient_norm", "learning_rate", "tokens_per_second")
+
 
 @contextmanager
 def progress_bar(steps: int, *, label: str = "training") -> Generator[Report]:
-    """A bar with loss, speed and the time left; hand what it yields to `fit(progress=...)`.
+    """A bar with loss, evaluation, speed and the time left; for `fit(progress=...)`.
 
     Args:
         steps: how many make the whole bar.
@@ -25,13 +27,17 @@ def progress_bar(steps: int, *, label: str = "training") -> Generator[Report]:
     )
     with Progress(*columns) as bar:
         task = bar.add_task(label, total=steps, shown="")
+        latest: dict[str, float] = {}  # an evaluation stays in sight until the next one
 
         def report(step: int, metrics: Mapping[str, float]) -> None:
-            bar.update(task, completed=step, shown=_shown(metrics))
+            latest.update(metrics)
+            bar.update(task, completed=step, shown=_shown(latest))
 
         yield report
 
 
 def _shown(metrics: Mapping[str, float]) -> str:
-    speed = metrics.get("tokens_per_second")
-    return f"loss {metrics['loss']:.3f}" + (f"  {speed:,.0f} tokens/s" if speed else "")
+    parts = [f"{name} {value:.3f}" for name, value in metrics.items() if name not in _HIDDEN]
+    if metrics.get("tokens_per_second"):
+        parts.append(f"{metrics['tokens_per_second']:,.0f} tokens/s")
+    return "  ".join(parts)

@@ -1,0 +1,64 @@
+"""Pictures of BLEU: methods beside each other, and curves over k."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+
+from headwise.experiments.base import Estimate
+from headwise.experiments.sparse._drawing import panels, save
+from headwise.recording.run import Run
+
+__all__ = ["draw_curve", "draw_methods", "draw_table"]
+
+COLOUR, SEED = "tab:blue", "tab:grey"
+
+
+def draw_table(
+    values: Mapping[str, Mapping[str, Sequence[float]]],
+    kinds: Mapping[str, str],
+    run: Run,
+    name: str,
+) -> None:
+    """A column a corpus: BLEU of each method, and below it how far it is from the first one.
+
+    Args:
+        values: corpus -> method -> a value a seed.
+        kinds: the kind of BLEU of each corpus.
+        run: where the picture goes.
+        name: of the picture.
+    """
+    figure, axes = panels(len(values), 2, height=2.6)
+    for column, (corpus, found) in enumerate(values.items()):
+        base, *others = found
+        draw_methods(axes[0][column], found, kinds[corpus])
+        axes[0][column].set_title(corpus, fontsize=10)
+        apart = {
+            method: [a - b for a, b in zip(found[method], found[base], strict=True)]
+            for method in others
+        }
+        draw_methods(axes[1][column], apart, f"less {base}, same seed")
+        axes[1][column].axvline(0, color="black", linewidth=0.8)
+    save(figure, run, name)
+
+
+def draw_methods(axes: Axes, values: Mapping[str, Sequence[float]], label: str) -> None:
+    """Means with 95 % intervals over seeds, and each seed as a small dot."""
+    for place, found in enumerate(values.values()):
+        estimate = Estimate.of(found)
+        axes.plot([estimate.low, estimate.high], [place, place], color=COLOUR, linewidth=1.5)
+        axes.plot(found, [place] * len(found), ".", color=SEED, markersize=5)
+        axes.plot(estimate.mean, place, "o", color=COLOUR, markersize=5)
+    axes.set_yticks(range(len(values)), list(values), fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"{label}; mean, 95 % interval, seeds", fontsize=8)
+
+
+def draw_curve(
+    axes: Axes, values: Mapping[str, Sequence[float]], *, label: str, colour: str = COLOUR
+) -> None:
+    """Means over seeds with 95 % intervals, a place a name in their order."""
+    estimates = [Estimate.of(found) for found in values.values()]
+    places, means = range(len(estimates)), [estimate.mean for estimate in estimates]
+    bars = [[e.mean - e.low for e in estimates], [e.high - e.mean for e in estimates]]
+    axes.errorbar(places, means, bars, color=colour, marker="o", markersize=4, label=label)
+    axes.set_xticks(places, list(values))

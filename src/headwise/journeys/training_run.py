@@ -1,0 +1,178 @@
+"""What the training journeys share: settings, a run in one process or many, and the result."""
+
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from headwise.recording import Run
+from headwise.training import BEST, FitConfig, average_checkpoints, progress_bar
+from headwise.training.averaging import kept_checkpoints
+from headwise.training.checkpoint import CHECKPOINT
+from headwise.training.progress import Report
+
+MINUTES = "minutes"  # a metric
+Precision = Literal["auto", "float32", "bfloat16"]
+Evaluate = Callable[[nn.Module], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a journey trains; the settings of each journey begin with these."""
+
+    steps: int = 3000  # updates, at most
+    learning_rate: float = 1e-3  # at the peak of the schedule
+    warmup: int = 300  # steps over which the learning rate rises
+    schedule: Literal["constant", "inverse_square_root", "cosine", "linear"] = "cosine"
+    clip: float = 1.0  # largest norm of the gradient; 0 does not clip
+    accumulate: int = 1  # batches in a step, of each process
+    weight_decay: float = 0.0
+    precision: Precision = "auto"  # bfloat16 on a GPU, float32 elsewhere
+    compile: bool = False  # train through torch.compile
+    average: int = 5  # last checkpoints whose mean is tried beside the best one
+    evaluate_every: int = 250  # steps
+    checkpoint_every: int = 250  # steps
+    patience: int = 0  # evaluations without a better one after which to stop; 0 never stops
+    tensorboard: bool = False  # write what is logged as TensorBoard's scalars too
+    seed: int = 0  # of the first weights, dropout and the order of batches
+
+    def fit_config(self, *, cuda: bool) -> FitConfig:
+        """The settings that `headwise.training.fit` wants.
+
+        Args:
+            cuda: whether training runs on a GPU, which is what "auto" asks.
+        """
+        automatic = "bfloat16" if cuda else "float32"
+        return FitConfig(
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+            warmup=self.warmup,
+            schedule=self.schedule,
+            clip=self.clip,
+            accumulate=self.accumulate,
+            weight_decay=self.weight_decay,
+            precision=automatic if self.precision == "auto" else self.precision,
+            compile=self.compile,
+            keep=self.average,
+            evaluate_every=self.evaluate_every,
+            checkpoint_every=self.checkpoint_every,
+            patience=self.patience,
+            tensorboard=self.tensorboard,
+            seed=self.seed,
+        )
+
+
+def check_settings(config: TrainingSettings, *counts: str) -> None:
+    """Refuse what the parts would refuse, before there is a folder.
+
+    Args:
+        config: the settings of a journey.
+        counts: names of settings that are at least 1.
+    """
+    for name in counts:
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} must be at least 1, got {getattr(config, name)}.")
+    config.fit_config(cuda=False).factor()
+
+
+@contextmanager
+def shared_run(folder: Path, config: TrainingSettings) -> Generator[Run]:
+    """The run in a folder, made by the first process and opened by the others."""
+    from accelerate import PartialState  # lazy: takes seconds, and only training needs it
+
+    state = PartialState()
+    run = Run.create(folder, config) if state.is_main_process else None
+    state.wait_for_everyone()
+    with run or Run.open(folder) as opened:
+        yield opened
+
+
+def in_first_process_first(make: Callable[[], Any]) -> Any:
+    """Call a function in the first process, and then, when its files are there, in the others."""
+    from accelerate import PartialState
+
+    with cast(Any, PartialState()).main_process_first():
+        return make()
+
+
+def is_first_process() -> bool:
+    """Whether this process is the one that writes."""
+    from accelerate import PartialState
+
+    return bool(PartialState().is_main_process)
+
+
+@dataclass
+class Clock:
+    """Minutes of training, those before an interruption included.
+
+    They are logged with every evaluation, so that a run that goes on finds them again.
+    """
+
+    run: Run
+    _before: float = 0.0
+    _since: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        if self.run.has(CHECKPOINT):
+            reached = int(self.run.note(CHECKPOINT)["step"])
+            logged = [row for row in self.run.metrics() if row["step"] <= reached]
+            self._before = max((row.get(MINUTES, 0.0) for row in logged), default=0.0)
+
+    def minutes(self) -> float:
+        """Until now."""
+        return self._before + (time.perf_counter() - self._since) / 60
+
+    def timed(self, evaluate: Evaluate) -> Evaluate:
+        """An evaluation that tells the minutes after its own figures."""
+        return lambda model: {**evaluate(model), MINUTES: self.minutes()}
+
+
+@contextmanager
+def training_bar(config: TrainingSettings) -> Generator[Report]:
+    """A progress bar for `fit`; the minutes, which it counts itself, are left out."""
+    with progress_bar(config.steps) as show:
+        yield lambda step, metrics: show(
+            step, {name: value for name, value in metrics.items() if name != MINUTES}
+        )
+
+
+def choose_weights(run: Run, model: nn.Module, evaluate: Evaluate) -> str:
+    """Give a model the better of the best weights and the mean of the last; says which.
+
+    Args:
+        run: one that `fit` trained into, with evaluations.
+        model: gets the weights, and is left in evaluation mode.
+        evaluate: its first figure decides, lower being better.
+    """
+    model.eval()
+    candidates = {f"step {run.note(BEST)['step']}": run.load_tensors(BEST)}
+    if (kept := len(kept_checkpoints(run))) > 1:
+        candidates[f"mean of the last {kept} checkpoints"] = average_checkpoints(run)
+    losses = {name: _loss_with(model, weights, evaluate) for name, weights in candidates.items()}
+    best = min(losses, key=lambda name: losses[name])
+    model.load_state_dict(candidates[best])
+    return best
+
+
+@torch.no_grad()
+def _loss_with(model: nn.Module, weights: Mapping[str, Tensor], evaluate: Evaluate) -> float:
+    model.load_state_dict(dict(weights))
+    return next(iter(evaluate(model).values()))
+
+
+def training_figures(run: Run, model: nn.Module) -> dict[str, float | int]:
+    """Updates, minutes, median tokens a second and parameters of a training."""
+    rows = run.metrics()
+    speeds = sorted(row["tokens_per_second"] for row in rows if "tokens_per_second" in row)
+    return {
+        "updates": max(int(row["step"]) for row in rows),
+        "minutes": max(row.get(MINUTES, 0.0) for row in rows),
+        "tokens_per_second": speeds[len(speeds) // 2] if speeds else 0.0,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }

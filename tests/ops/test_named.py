@@ -1,0 +1,76 @@
+import doctest
+from functools import partial
+
+import pytest
+import torch
+
+from headwise.ops import entmax_attention, named, softmax_attention, topk_attention
+from headwise.ops.named import LEARNED, attention_name, attention_op, check_attention
+from tests.ops.attention_cases import inputs
+
+SPECS = ["softmax", "topk:1", "topk:8", "sparsemax", "entmax:1.5", "entmax:1.25", "entmax:2"]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_name_gives_an_op_and_the_op_its_name(spec):
+    assert attention_name(attention_op(spec)) == spec
+    check_attention(spec)
+
+
+def test_the_number_is_what_the_op_is_called_with():
+    q, k, v = inputs(5, 7)
+    for spec, wanted in (
+        ("topk:3", topk_attention(q, k, v, keep=3)),
+        ("entmax:1.3", entmax_attention(q, k, v, alpha=1.3)),
+    ):
+        assert torch.equal(attention_op(spec)(q, k, v).out, wanted.out)
+
+
+def test_an_op_without_settings_has_the_name_of_its_defaults():
+    q, k, v = inputs(9, 12)
+    for op in (topk_attention, entmax_attention):
+        named_op = attention_op(attention_name(op))
+        assert torch.equal(named_op(q, k, v).out, op(q, k, v).out)
+
+
+def test_the_implementation_is_no_part_of_a_name():
+    assert attention_name(partial(topk_attention, keep=3, impl="reference")) == "topk:3"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    (
+        *("", "Softmax", "softmax:1", "topk", "topk:0", "topk:-1", "topk:2.5", "sparsemax:2"),
+        *("entmax", "entmax:1", "entmax:0.5", "entmax:inf", "entmax:nan", "entmax:x", "uniform"),
+    ),
+)
+def test_an_unknown_name_is_answered_with_the_choices(spec):
+    for use in (attention_op, check_attention):
+        with pytest.raises(ValueError, match=r"must be softmax, topk:8 .*entmax:learned; got"):
+            use(spec)
+
+
+def test_learned_alphas_belong_to_a_model():
+    check_attention(LEARNED)
+    with pytest.raises(ValueError, match="give it to a model instead"):
+        attention_op(LEARNED)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        partial(topk_attention, ties="first"),
+        partial(entmax_attention, alpha=torch.tensor(1.5)),
+        partial(softmax_attention, causal=True),
+        lambda *qkv: softmax_attention(*qkv),
+    ],
+)
+def test_an_op_without_a_name_is_refused(op):
+    with pytest.raises(ValueError, match="No name gives"):
+        attention_name(op)
+
+
+def test_examples_in_docstrings_hold():
+    result = doctest.testmod(named, optionflags=doctest.ELLIPSIS)
+    assert result.attempted > 0
+    assert result.failed == 0
