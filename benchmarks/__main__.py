@@ -25,6 +25,7 @@ BENCHMARKS = {
     "sen": {"cpu": "sen", "cuda": "sen"},
     "relevance": {"cpu": "relevance", "cuda": "relevance"},
     "guided-step": {"cuda": "guided_step"},
+    "translation": {"cpu": "translation", "cuda": "translation"},
 }
 REPEAT = {"gpu_ops": 20, "guided_step": 10}  # turns of each contestant; 5 elsewhere
 # What --only takes: parts of a benchmark, by its module.
@@ -34,6 +35,7 @@ PARTS = {
         *("softmax", "topk", "entmax", "sparsemax", "statistics", "guidance"),
         "adasplash",  # causal entmax with that peer tuned, which takes minutes
     ),
+    "translation": ("training", "decoding"),
 }
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -121,7 +123,8 @@ def _parse(arguments: list[str], prog: str, out: str | None) -> argparse.Namespa
         type=lambda text: text.split(","),
         default=[],
         metavar="PART,…",
-        help=f"of ops, some of {', '.join(PARTS['gpu_ops'])}",
+        help=f"of ops, some of {', '.join(PARTS['gpu_ops'])}; of translation, "
+        f"{' or '.join(PARTS['translation'])}",
     )
     parser.add_argument("--save", action="store_true", help="write results/NAME-cpu or -gpu.json")
     parser.add_argument(

@@ -162,7 +162,7 @@ def translate(
             batch=batch,
         )
     if cut:
-        print(f"headwise: {cut} lines were cut to {translator.room} pieces.", file=sys.stderr)
+        print(f"headwise: lines cut to {translator.room} pieces: {cut}", file=sys.stderr)
 
 
 def _given(options: "dict[str, str | Path | None]") -> list[str]:
@@ -177,6 +177,10 @@ def _everywhere(attention: str | None) -> list[str]:
 
 
 def _show_figures(figures: "dict[str, object]", folder: Path) -> None:
+    from headwise.journeys.training_run import is_first_process
+
+    if not is_first_process():
+        return
     table = Table("figure", "value", box=None, header_style="bold", pad_edge=False)
     for name, value in figures.items():
         shown = f"{value:,.4g}" if isinstance(value, float) else str(value)

@@ -1,6 +1,8 @@
 """Training a translator: what it writes, that it learns, and that it survives being stopped."""
 
 import dataclasses
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -128,7 +130,8 @@ def test_inspect_shows_the_pieces_of_a_translator(small_translation, tmp_path):
 
 def test_a_few_hundred_pairs_of_multi30k_are_learnt_from(data_folder, tmp_path):
     pairs = {"train_pairs": 300, "valid_pairs": 60, "test_pairs": 3}
-    config = TranslationConfig(**{**SMALL, **pairs, "corpus": "multi30k", "pieces": 500})
+    changes = {"corpus": "multi30k", "pieces": 500, "beams": 1}
+    config = TranslationConfig(**{**SMALL, **pairs, **changes})
     run = quietly(config, tmp_path / "run")
     losses = validation(run)
     assert losses[-1] < losses[0] - 0.5
@@ -214,3 +217,23 @@ def test_words_and_pieces_are_not_mixed_in_a_run(tmp_path, small_run, small_tran
     run = Run.create(tmp_path / "run", TranslationConfig())
     with pytest.raises(ValueError, match="got InWords and InPieces"):
         save_codecs(run, words.source, pieces.target)
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_does_with_two_batches_an_update(tmp_path):
+    files = write_texts(tmp_path)
+    own = [word for part, paths in files.items() for path in paths for word in (f"--{part}", path)]
+    settings = {k: v for k, v in SMALL.items() if k != "corpus"} | {"tokens": 512, "steps": 40}
+    options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    train = ["-m", "headwise", "train", "translation", *own, *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for start, out in ((launch, ["two"]), ([sys.executable], ["one", "--set", "accumulate=2"])):
+        command = [*start, *train, "--out", *out]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+        )
+        assert done.returncode == 0, done.stderr
+    two, one = (Run.open(tmp_path / name) for name in ("two", "one"))
+    assert len(two.load_tensors("checkpoint.safetensors")["random.cpu"]) == 2
+    assert validation(two) == pytest.approx(validation(one), rel=1e-5)

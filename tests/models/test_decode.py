@@ -152,6 +152,17 @@ def test_it_does_not_matter_when_finished_sentences_leave(model, source, search,
         assert got.log_probability == pytest.approx(other.log_probability, abs=1e-4)
 
 
+def test_poor_endings_do_not_end_the_search_while_a_better_sentence_is_under_way():
+    # words: 1 begin, 2 end, 3 to 6 follow each other; every one may also end, which is unlikely
+    table = [[0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.0] for _ in range(7)]
+    for word, following in ((1, 3), (3, 4), (4, 5), (5, 6)):
+        table[word][following] = 0.9
+    table[6] = [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+    arguments = (Fixed(table), torch.zeros(1, 1, dtype=torch.long), torch.ones(1, dtype=torch.long))
+    found = beam(*arguments, max_length=9, beams=2, length_penalty=0.0, **MARKS)[0]
+    assert found.ids == [3, 4, 5, 6]
+
+
 def test_the_best_of_several_is_the_best_and_the_others_follow(model, source):
     source = [tensor[:6] for tensor in source]
     settings = {"max_length": 12, "beams": 4, **MARKS}

@@ -203,9 +203,9 @@ def test_sites_are_named_by_layer_and_heads_can_be_switched_off():
     model, ids, seen = make(), text(), []
     with observe(model, lambda site, attended: seen.append(site.name)):
         wanted = model(ids)[0]
-    assert seen == ["layer.0.self", "layer.1.self", "layer.2.self"]
+    assert seen == ["decoder.0.self", "decoder.1.self", "decoder.2.self"]
     assert [site.name for site in find_sites(model)] == seen
-    with masked(model, {"layer.1.self": [0]}):
+    with masked(model, {"decoder.1.self": [0]}):
         assert not torch.allclose(model(ids)[0], wanted)
 
 

@@ -24,6 +24,7 @@ from headwise.journeys.training_run import (
     TrainingSettings,
     check_settings,
     choose_weights,
+    process_count,
     shared_run,
     training_bar,
     training_figures,
@@ -121,11 +122,11 @@ def train_language(config: LanguageConfig, folder: Path) -> Run:
         config: the settings.
         folder: of the run; one that is there is continued.
     """
+    _check_alone()
     data = _data(config)
     _stream(config, data)  # a text too short is refused before there is a folder
     with shared_run(folder, config) as run:
         if not run.has("figures.json"):
-            _check_alone()
             torch.manual_seed(config.seed)
             reading = Reading(TransformerXL(config.shape()), rows=config.batch_size)
             note = _train(config, run, reading, data)
@@ -143,9 +144,7 @@ def load_language_model(run: Run) -> TransformerXL:
 
 
 def _check_alone() -> None:
-    from accelerate import PartialState  # lazy: takes seconds, and only training needs it
-
-    if PartialState().num_processes > 1:
+    if process_count() > 1:
         raise ValueError(
             "A text is read in order, by one process; start this one without accelerate launch."
         )

@@ -1,11 +1,12 @@
 """What the training journeys share: settings, a run in one process or many, and the result."""
 
+import os
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -82,29 +83,41 @@ def check_settings(config: TrainingSettings, *counts: str) -> None:
 
 @contextmanager
 def shared_run(folder: Path, config: TrainingSettings) -> Generator[Run]:
-    """The run in a folder, made by the first process and opened by the others."""
-    from accelerate import PartialState  # lazy: takes seconds, and only training needs it
+    """The run in a folder, made by the first process and opened by the others.
 
-    state = PartialState()
+    At the end they wait for the first one, so that all find the run finished.
+    """
+    state = _processes()
     run = Run.create(folder, config) if state.is_main_process else None
     state.wait_for_everyone()
     with run or Run.open(folder) as opened:
         yield opened
+    state.wait_for_everyone()
 
 
 def in_first_process_first(make: Callable[[], Any]) -> Any:
     """Call a function in the first process, and then, when its files are there, in the others."""
-    from accelerate import PartialState
-
-    with cast(Any, PartialState()).main_process_first():
+    with _processes().main_process_first():
         return make()
 
 
 def is_first_process() -> bool:
     """Whether this process is the one that writes."""
-    from accelerate import PartialState
+    return bool(_processes().is_main_process)
 
-    return bool(PartialState().is_main_process)
+
+def process_count() -> int:
+    """How many processes train together."""
+    return int(_processes().num_processes)
+
+
+def _processes() -> Any:
+    """Accelerate's view of the processes that were started together."""
+    from accelerate import PartialState  # lazy: takes seconds, and only training needs it
+
+    # the first look decides, and without a GPU it finds one process unless told of the CPU
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return PartialState(cpu=several and not torch.cuda.is_available())
 
 
 @dataclass
@@ -135,7 +148,10 @@ class Clock:
 
 @contextmanager
 def training_bar(config: TrainingSettings) -> Generator[Report]:
-    """A progress bar for `fit`; the minutes, which it counts itself, are left out."""
+    """A progress bar for `fit` in the first process; minutes, which it counts itself, left out."""
+    if not is_first_process():
+        yield lambda step, metrics: None
+        return
     with progress_bar(config.steps) as show:
         yield lambda step, metrics: show(
             step, {name: value for name, value in metrics.items() if name != MINUTES}

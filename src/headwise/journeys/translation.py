@@ -139,12 +139,11 @@ def train_translation(config: TranslationConfig, folder: Path) -> Run:
     """
     texts = _texts(config)
     with shared_run(folder, config) as run:
-        if run.has("figures.json"):
-            return run
-        translator = in_first_process_first(lambda: _untrained(config, run, texts.train))
-        note = _train(config, run, translator, texts)
-        if is_first_process():
-            _finish(config, run, translator, texts.test, note)
+        if not run.has("figures.json"):
+            translator = in_first_process_first(lambda: _untrained(config, run, texts.train))
+            note = _train(config, run, translator, texts)
+            if is_first_process():
+                _finish(config, run, translator, texts.test, note)
     return run
 
 

@@ -76,9 +76,9 @@ def beam(
     """Beam search; the best hypothesis of each sentence.
 
     Best is the one with the highest log-probability / ((5 + length) / 6) ^ length_penalty (Wu et
-    al., 2016, Eq. 14), the end mark counted. The search for a sentence is over when `beams`
-    hypotheses have ended, or when no unfinished one can still win. Hypotheses cut at `max_length`
-    count only where none has ended.
+    al., 2016, Eq. 14), the end mark counted. The search for a sentence is over when no unfinished
+    hypothesis can still win; or when `beams` have ended and no unfinished one is better so far.
+    Hypotheses cut at `max_length` count only where none has ended.
 
     Args:
         model: in eval mode.
@@ -176,7 +176,9 @@ class _Search:
         self.words_NWT = torch.cat([_rows(self.words_NWT, beam_NW), self.last_NW[..., None]], -1)
         # Log-probabilities only fall; a longer output's are divided by at most this.
         hope_N = self.total_NW[:, 0] / self._penalty(self.max_length)
-        self.over_N = self.over_N | (self.ended_N >= beams) | (hope_N <= self.score_NR[:, -1])
+        so_far_N = self.total_NW[:, 0] / self._penalty(self.words_NWT.shape[2])
+        enough_N = (self.ended_N >= beams) & (so_far_N <= self.score_NR[:, -1])
+        self.over_N = self.over_N | enough_N | (hope_N <= self.score_NR[:, -1])
         if beams > 1:
             first_N1 = torch.arange(0, beam_NW.numel(), beams, device=beam_NW.device)[:, None]
             self.state.cache.swap_beams((first_N1 + beam_NW).flatten())

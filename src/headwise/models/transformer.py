@@ -20,8 +20,7 @@ from headwise.models.attention import Cache, MultiHeadAttention, Phases
 from headwise.ops.named import check_attention
 
 Norm = Literal["pre", "post"]
-# Which words have one vector: source, target and output; target and output; none.
-Shared = Literal["all", "target", "none"]
+Shared = Literal["all", "target", "none"]  # source, target and output; the last two; nothing
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,7 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         if isinstance(self.share_embeddings, bool):  # written so by earlier versions
-            shared = "target" if self.share_embeddings else "none"
-            object.__setattr__(self, "share_embeddings", shared)
+            object.__setattr__(self, "share_embeddings", ("none", "target")[self.share_embeddings])
         for name in ("source_vocab", "target_vocab", "width", "heads", "feed_forward"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -238,9 +236,8 @@ class DecoderLayer(nn.Module):
         cache: Cache | None = None,
     ) -> Float[Tensor, "B T M"]:
         def attend(x_BTM: Tensor) -> Tensor:
-            seen = self.attention.keys_values(x_BTM)
-            if cache is not None:
-                seen = cache.extend(self.attention.site.name, seen)
+            new, name = self.attention.keys_values(x_BTM), self.attention.site.name
+            seen = new if cache is None else cache.extend(name, new)
             # the newest word alone may look at everything
             return self.attention(x_BTM, seen, causal=x_BTM.shape[1] > 1)
 

@@ -86,7 +86,7 @@ class XLConfig:
 
 @final
 class TransformerXL(nn.Module):
-    """Predict the next symbol of a text, a segment at a time. Sites are named `layer.0.self`.
+    """Predict the next symbol of a text, a segment at a time. Sites are named `decoder.0.self`.
 
     >>> model = TransformerXL(XLConfig(vocab=9, width=8, heads=2, layers=3, memory=4))
     >>> memory = model.initial_memory(batch=2)
@@ -167,7 +167,7 @@ class XLLayer(nn.Module):
         self.attention = RelativeAttention(
             config.width,
             heads=config.heads,
-            name=f"layer.{index}.self",
+            name=f"decoder.{index}.self",
             dropout=config.attention_dropout,
             attention=config.attention,
             sparse_in=config.sparse_in,

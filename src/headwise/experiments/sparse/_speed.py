@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -37,12 +37,7 @@ __all__ = [
 
 MULTIPLE = 8  # widths of batches, which matrices of a GPU like
 PAIRS = 4000  # sentence pairs drawn, of which batches are made
-
-
-class Attempt(Protocol):
-    """A piece of work that can be repeated; says how many tokens it was."""
-
-    def __call__(self) -> int: ...
+Attempt = Callable[[], int]  # a piece of work that can be repeated; says how many tokens it was
 
 
 def drawn_batches(
@@ -132,7 +127,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=self.rate, betas=(0.9, 0.98), eps=1e-9, fused=self.cuda
         )
-        self.called = torch.compile(self.model, dynamic=True) if self.compiled else self.model
+        self.called = torch.compile(self.model) if self.compiled else self.model
         self.number = 0
         # counted once, as asking the device for them would make it wait
         self.tokens = [int(batch.target_lengths.sum()) for batch in self.batches]
@@ -150,15 +145,22 @@ class Training:
             )
         return total / number
 
-    def step(self) -> Tensor:
-        """One update; the loss before it."""
-        loss = self.loss(self.batches[self.number % len(self.batches)])
-        loss.backward()
+    @torch.no_grad()
+    def evaluated(self, batch: ParallelBatch) -> float:
+        """The same without dropout, and not compiled."""
+        called, self.called = self.called, self.model.eval()
+        loss = self.loss(batch).item()
+        self.called = called
+        self.model.train()
+        return loss
+
+    def step(self) -> None:
+        """One update."""
+        self.loss(self.batches[self.number % len(self.batches)]).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.number += 1
-        return loss.detach()
 
     def __call__(self) -> int:
         """The steps of a turn; how many target words they had."""
@@ -195,18 +197,16 @@ class EndingAtSourceLength:
 def translated(
     model: Transformer, source: Tensor, lengths: Tensor, *, beams: int
 ) -> list[Hypothesis]:
-    """Beam search for sentences that end as long as their sources, in bfloat16 on a GPU."""
-    cuda = source.device.type == "cuda"
-    with torch.autocast(source.device.type, torch.bfloat16, enabled=cuda):
-        return beam(
-            EndingAtSourceLength(model),
-            source,
-            lengths,
-            bos=BOS,
-            eos=EOS,
-            max_length=int(lengths.max()),
-            beams=beams,
-        )
+    """Beam search for sentences that end as long as their sources."""
+    return beam(
+        EndingAtSourceLength(model),
+        source,
+        lengths,
+        bos=BOS,
+        eos=EOS,
+        max_length=int(lengths.max()),
+        beams=beams,
+    )
 
 
 def take_turns(
