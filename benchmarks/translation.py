@@ -55,6 +55,7 @@ class Sizes:
     """What is measured; the defaults are for a GPU."""
 
     size: str = "base"
+    changes: tuple[tuple[str, int], ...] = ()  # to that size
     vocab: int = 10_000
     tokens: int = 4096  # of a batch, the longer side, padding included
     batches: int = 20  # all of them are trained on in a turn
@@ -94,6 +95,7 @@ def _model(sizes: Sizes, attention: str, device: torch.device) -> Transformer:
         encoder_attention=attention,
         decoder_attention=attention,
         cross_attention=attention,
+        **dict(sizes.changes),
     )
     return make_model(shape, device)
 

@@ -66,8 +66,8 @@ def as_in_paper(gains: Sequence[float], paper: float) -> float:
     interval within 0.2 or a quarter of it, and a mean within 0.5 or half of it. The paper's smaller
     gains count as none: the interval must lie between -0.5 and 0.5. One gain alone is never sure.
 
-    >>> as_in_paper([0.2, 0.3, 0.4], 0.3), as_in_paper([0.0, 0.3, 0.4], 0.3), as_in_paper([-1], 0.3)
-    (1.0, 0.5, 0.0)
+    >>> [as_in_paper(gains, 0.3) for gains in ([0.2, 0.3, 0.4], [0.0, 0.3, 0.4], [-0.1])]
+    [1.0, 0.5, 0.0]
     >>> as_in_paper([0.1, 0.0, -0.1], 0.0), as_in_paper([2.0, -1.0, 0.0], 0.0)
     (1.0, 0.5)
     """

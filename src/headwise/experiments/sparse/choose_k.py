@@ -106,7 +106,7 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
 def shape_of(values: Mapping[str, Sequence[float]]) -> Values:
     """For each seed, whether its best k is inside, and whether 8 is the best of four.
 
-    >>> shape_of({"topk:2": [1, 5], "topk:8": [3, 3], "softmax": [2, 2]})
+    >>> shape_of({"topk:2": [1.0, 5.0], "topk:8": [3.0, 3.0], "softmax": [2.0, 2.0]})
     {'best k is inside': [1.0, 0.0]}
 
     Args:

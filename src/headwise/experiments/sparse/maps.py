@@ -208,7 +208,8 @@ def _real(config: Config, run: Run) -> dict[str, list[float]]:
     translators = {name: _opened(config, name) for name in config.real}
     (settings, first), *_ = translators.values()
     texts = read_parallel_texts(settings["corpus"], settings["source"], settings["target"])
-    sources, targets = (side[: config.sentences] for side in texts.test)
+    fits = [pair for pair in zip(*texts.test, strict=True) if _fits(first, *pair)]
+    sources, targets = ([pair[side] for pair in fits[: config.sentences]] for side in (0, 1))
     figures: dict[str, list[float]] = {}
     counted: dict[str, dict[str, Keys]] = {}
     for name, (_, translator) in translators.items():
@@ -237,15 +238,16 @@ def _real(config: Config, run: Run) -> dict[str, list[float]]:
     return figures
 
 
+def _fits(translator: Translator, source: str, target: str) -> bool:
+    lengths = len(translator.source.encode(source)), len(translator.target.encode(target))
+    return max(lengths) <= translator.room
+
+
 def _opened(config: Config, attention: str) -> tuple[dict[str, Any], Translator]:
     """A translator of the run that `trained` names, and the settings it was trained with."""
     folder = Path(config.trained) / config.corpus / folder_name(attention, config.seed)
     sub = Run.open(folder)
-    return _settings(sub), Translator.load(sub)
-
-
-def _settings(run: Run) -> dict[str, Any]:
-    return run.config()
+    return sub.config(), Translator.load(sub)
 
 
 experiment = Experiment(
