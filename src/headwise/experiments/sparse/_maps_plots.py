@@ -56,15 +56,17 @@ def draw_bars(sentence: Sentence, run: Run, name: str) -> None:
 def draw_keys(counted: Mapping[str, Mapping[str, Keys]], run: Run, name: str) -> None:
     """Keys with 1 % of the weight or more: a row an attention, a column a kind of site."""
     kinds = list(next(iter(counted.values())))
+    everything = [keys for by_kind in counted.values() for keys in by_kind.values()]
+    most = max(float(keys.carrying.max()) for keys in everything)
     figure, axes = panels(len(kinds), len(counted), width=3.2, height=2.4)
     for row, (attention, by_kind) in zip(axes, counted.items(), strict=True):
         for panel, kind in zip(row, kinds, strict=True):
             values_LH = by_kind[kind].carrying
-            panel.imshow(values_LH.numpy(), cmap="viridis", vmin=1, aspect="auto")
+            panel.imshow(values_LH.numpy(), cmap="Blues", vmin=0, vmax=most, aspect="auto")
             for layer, values in enumerate(values_LH.tolist()):
                 for head, value in enumerate(values):
-                    panel.text(head, layer, f"{value:.1f}", ha="center", va="center", fontsize=7,
-                               color="white")  # fmt: skip
+                    colour = "white" if value > 0.6 * most else "black"
+                    panel.text(head, layer, f"{value:.1f}", ha="center", va="center", color=colour)
             panel.set_xticks(range(values_LH.shape[1]))
             panel.set_yticks(range(values_LH.shape[0]))
             panel.set_title(f"{attention}, {kind}", fontsize=8)

@@ -64,7 +64,7 @@ from dataclasses import dataclass
 from headwise.experiments.base import Expected, Experiment
 from headwise.experiments.sparse._bleu_plots import draw_table
 from headwise.experiments.sparse._long_rows import long_rows
-from headwise.experiments.sparse._scoring import Scores, scores
+from headwise.experiments.sparse._scoring import Part, Scores, scores
 from headwise.experiments.sparse._table import (
     better,
     differences,
@@ -81,6 +81,8 @@ from headwise.experiments.sparse._training import (
     translator_run,
 )
 from headwise.recording.run import Run
+
+Jobs = Mapping[str, Sequence[Job]]  # by method, one a seed
 
 # BLEU in Table 1 (softmax and top-k) and Table 4
 PAPER = {
@@ -164,12 +166,11 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
             method: [Job(corpus, method, seed) for seed in range(config.seeds)]
             for method in config.methods or task.methods
         }
-        found = {
-            method: [scores(config, run, job, "test") for job in several]
-            for method, several in jobs.items()
-        }
+        found = _tried(config, run, jobs, "test")
         drawn[corpus] = by_method(found, task.judged)
         figures |= _scores(corpus, found)
+        if task.validated:
+            figures |= _scores(f"{corpus} validation", _tried(config, run, jobs, "valid"))
         paper = {pair: gain for pair, (gain, _) in _gains(task).items()}
         figures |= differences(corpus, drawn[corpus], COMPARED, paper=paper)
         figures |= _out_of_domain(config, run, corpus, jobs)
@@ -178,6 +179,14 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
         figures[f"{corpus}: rows with more than 8 keys"] = [long_rows(config, first, corpus, 8)]
     draw_table(drawn, {name: KINDS[TASKS[name].judged] for name in drawn}, run, "table-1")
     return figures
+
+
+def _tried(config: Config, run: Run, jobs: Jobs, part: Part) -> dict[str, list[Scores]]:
+    """Scores on a part, of translators that are trained if they were not."""
+    return {
+        method: [scores(config, run, job, part) for job in several]
+        for method, several in jobs.items()
+    }
 
 
 def by_method(found: Mapping[str, Sequence[Scores]], kind: str) -> dict[str, list[float]]:
@@ -196,24 +205,19 @@ def _scores(part: str, found: Mapping[str, Sequence[Scores]]) -> dict[str, list[
     }
 
 
-def _out_of_domain(
-    config: Config, run: Run, corpus: str, jobs: Mapping[str, Sequence[Job]]
-) -> dict[str, list[float]]:
+def _out_of_domain(config: Config, run: Run, corpus: str, jobs: Jobs) -> dict[str, list[float]]:
     """The same on tests that are of another kind of text, where a task has any."""
     figures: dict[str, list[float]] = {}
     task = TASKS[corpus]
     for part in task.further:
-        found = {
-            method: [scores(config, run, job, part) for job in several]
-            for method, several in jobs.items()
-        }
+        found = _tried(config, run, jobs, part)
         name = f"{corpus} out of domain, {part}"
         figures |= _scores(name, found)
         figures |= differences(name, by_method(found, task.judged), COMPARED[:1])
     return figures
 
 
-def _costs(config: Config, run: Run, jobs: Mapping[str, Sequence[Job]]) -> dict[str, list[float]]:
+def _costs(config: Config, run: Run, jobs: Jobs) -> dict[str, list[float]]:
     """Updates, minutes and target pieces a second of the trainings."""
     names = {
         "updates": "updates",
