@@ -114,7 +114,7 @@ def _draw_sizes(rng: Random, op: str, variant: Variant, *, small: bool) -> Sizes
 def _one_of(rng: Random, odd: list[int], low: int, high: int) -> int:
     if odd and rng.random() < 0.4:
         return rng.choice(odd)
-    return rng.randint(low, max(low, min(high, 300)) if rng.random() < 0.7 else high)
+    return rng.randint(low, low + min(high - low, 300) if rng.random() < 0.7 else high)
 
 
 def _randn(generator: torch.Generator, *shape: int) -> Tensor:

@@ -27,7 +27,10 @@ def poisoned_memory() -> Iterator[None]:
 def _poison(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def made(*args: object, **options: object) -> Tensor:
         fresh = make(*args, **options)
-        return fresh.fill_(torch.nan if fresh.is_floating_point() else 1)
+        if fresh.is_floating_point():
+            return fresh.fill_(torch.nan)
+        # A number that is no key of any row, where it fits.
+        return fresh.fill_(2**30 if fresh.element_size() > 2 else 1)
 
     return made
 

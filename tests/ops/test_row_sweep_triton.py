@@ -172,7 +172,18 @@ def test_attended_can_be_asked_for_the_fused_sweep():
     torch.testing.assert_close(gradient, wanted[0])
 
 
-def test_auto_does_not_choose_the_kernel_yet():
+@interpreted
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, about NaN
+def test_a_score_that_is_not_a_number_shows():
+    q, k = (x.detach() for x in draw(6, 9))
+    q[0, 0, 2, 0] = torch.nan
+    rows = row_sweep(Scores(q, k), impl="triton")
+    for statistic in (rows.lse, rows.peak, rows.entropy, rows.sum_squares):
+        assert statistic[0, 0, 2].isnan()
+        assert statistic.isnan().sum() == 1
+
+
+def test_auto_takes_blocks_on_a_cpu():
     q, k = draw(3, 3)
     attended = softmax_attention(q, k, k)
     attended.statistics_impl = "auto"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 
@@ -182,6 +183,44 @@ def test_the_choice_is_exact_with_and_without_a_certificate(kind, ties, levels):
     scores = hard_scores(kind)
     wanted = _kept(scores.rows(), 6, ties)
     assert torch.equal(bounds_keep(scores, 6, ties, levels=levels), wanted)
+
+
+@interpreted
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, about NaN
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_query_that_is_not_a_number_shows_and_disturbs_no_other(
+    small_tiles, poisoned_memory, follow, plan
+):
+    follow(plan)
+    q, k, v = inputs(20, 40, batch=1, heads=1)
+    wanted = by_definition(q, k, v, keep=3).out
+    q[0, 0, 5, 2] = math.nan
+    out = by_kernel(q, k, v, keep=3, mask=torch.ones(20, 40, dtype=torch.bool)).out
+    assert out[0, 0, 5].isnan().all()
+    others = [row for row in range(20) if row != 5]
+    torch.testing.assert_close(out[0, 0, others], wanted[0, 0, others])
+
+
+@interpreted
+@pytest.mark.parametrize("seed", range(4))
+def test_a_keep_th_score_near_zero_is_found_however_it_was_rounded(small_tiles, follow, seed):
+    follow("gather")
+    rng = torch.Generator().manual_seed(seed)
+    q = torch.randn(1, 4, 1, 32, generator=rng)
+    half = torch.randn(1, 4, 12, 32, generator=rng)
+    k = torch.cat([half, half], dim=2)  # all scores tie, so that the rescue must find them
+    order = (q @ k.mT).sort(dim=-1, descending=True).indices[..., 0, :]
+    seventh = k.gather(2, order[..., 6:8, None].expand(-1, -1, -1, 32)).mean(2, keepdim=True)
+    k = k - seventh + 1e-4 * q  # now the seventh is near zero
+    assert_same(q, k, torch.randn(1, 4, 24, 32, generator=rng), keep=7)
+
+
+@interpreted
+def test_lengths_beyond_the_keys_are_all_of_them():
+    q, k, _ = inputs(3, 5)
+    scores = replace(Scores(q, k), lengths=torch.tensor([5, 5]))
+    object.__setattr__(scores, "lengths", torch.tensor([9, 4]))  # as a GPU's are not looked at
+    assert Call.of(scores).lengths.tolist() == [5, 4]
 
 
 @interpreted
@@ -374,7 +413,7 @@ def test_obstacles_say_why(unchecked):
         by_kernel(q.double(), k.double(), v.double())
 
 
-def test_the_kernels_are_not_chosen_by_themselves(monkeypatch):
+def test_the_kernels_are_not_chosen_on_a_cpu(monkeypatch):
     monkeypatch.setattr(kernels, "topk_values", None)
     assert topk_attention(*inputs(5)).out.isfinite().all()
 

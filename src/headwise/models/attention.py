@@ -1,5 +1,6 @@
 """Multi-head attention with a site, and the cache that makes decoding one word at a time cheap."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,9 +10,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from headwise.ops._impl import Impl
 from headwise.ops.attended import Attended
 from headwise.ops.entmax import entmax_attention
 from headwise.ops.named import LEARNED, attention_op
+from headwise.ops.scores import WIDEST_HEAD
 from headwise.ops.softmax import softmax_attention
 from headwise.sites import Attend, Site
 
@@ -100,9 +103,9 @@ def _select(held: KeysValues, index_N: Tensor) -> KeysValues:
 class ChosenAttention(nn.Module):
     """An op that depends on the model: on what it has learned, or on whether it is training.
 
-    With "entmax:learned" each head has an alpha of its own, alpha_h = 1.01 + 0.98 sigmoid(a_h),
-    which starts at 1.5 and stays between 1 and 2. Correia et al. (2019) have 1 + sigmoid(a), cut
-    off below 1.01; this has a gradient everywhere.
+    With "entmax:learned" each head has an alpha of its own, alpha_h = 1.1 + 0.89 sigmoid(a_h). It
+    starts at 1.5 and stays where the Triton kernels are accurate. Correia et al. (2019) have
+    1 + sigmoid(a), cut off below 1.01; this has a gradient everywhere.
 
     Args:
         spec: as in `headwise.ops.named`.
@@ -115,18 +118,20 @@ class ChosenAttention(nn.Module):
         self.fixed = None if spec == LEARNED else attention_op(spec)
         self.only_in_training = phases == "training"
         if spec == LEARNED:
-            self.sharpness = nn.Parameter(torch.zeros(heads))
+            self.sharpness = nn.Parameter(torch.full((heads,), math.log(0.4 / 0.49)))
 
     @property
     def alpha(self) -> Float[Tensor, " H"]:
         """The learned alpha of each head."""
-        return 1.01 + 0.98 * self.sharpness.float().sigmoid()
+        return 1.1 + 0.89 * self.sharpness.float().sigmoid()
 
-    def op(self) -> Attend:
-        """What is computed now."""
+    def op(self, impl: Impl = "auto") -> Attend:
+        """What is computed now; `impl` is for a learned alpha."""
         if self.only_in_training and not self.training:
             return softmax_attention
-        return self.fixed or partial(entmax_attention, alpha=self.alpha)
+        if self.fixed is not None:
+            return self.fixed
+        return partial(entmax_attention, alpha=self.alpha, impl=impl)
 
     def forward(
         self,
@@ -142,7 +147,10 @@ class ChosenAttention(nn.Module):
         dropout: float = 0.0,
     ) -> Attended:
         """Attend, with the options all ops share."""
-        return self.op()(
+        narrow = max(q.shape[3], v.shape[3]) <= WIDEST_HEAD
+        # By name, as "auto" would have to look whether alpha is in the range of the kernels; it is.
+        fused = q.is_cuda and narrow and bias is None and q.dtype != torch.float64
+        return self.op("triton" if fused else "auto")(
             q,
             k,
             v,

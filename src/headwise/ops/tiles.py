@@ -44,7 +44,7 @@ class Call(NamedTuple):
         return Call(
             q=with_rows(scores.q),
             k=with_rows(scores.k),
-            lengths=lengths.to(torch.int32).contiguous(),
+            lengths=lengths.clamp(max=n_keys).to(torch.int32).contiguous(),
             mask=mask if scores.mask is None else mask.view(torch.uint8),
             scale=float(scores.multiplier),
             first=scores.first_position,

@@ -65,7 +65,8 @@ def entmax_attention(
     """Attend with alpha-entmax weights; `alpha` a number, or a tensor with one value a head.
 
     "triton" takes alpha up to 2 and does not look at the numbers in a tensor, as that would make
-    the host wait for the device: a head with an alpha out of range gives NaN.
+    the host wait for the device: a head with an alpha out of range gives NaN. So "auto" leaves
+    tensors to PyTorch.
     """
     _check_kind(alpha)
     scores = Scores(q, k, mask, bias, causal, lengths, scale)

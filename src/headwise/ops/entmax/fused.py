@@ -10,7 +10,10 @@ LEAST_ALPHA = 1.1  # nearer to 1, weights are high powers of numbers rounded to 
 
 def obstacle(scores: Scores, v: Tensor, alpha: Number | Tensor, impl: Impl) -> str | None:
     """Why the kernels cannot run this call, or None."""
-    if not isinstance(alpha, Tensor) and not LEAST_ALPHA <= alpha <= 2:
+    if isinstance(alpha, Tensor):
+        if impl == "auto":
+            return "alpha is a tensor, and may hold numbers that its kernels do not take"
+    elif not LEAST_ALPHA <= alpha <= 2:
         return f"its kernels take alpha from {LEAST_ALPHA} to 2, and it is {alpha}"
     return attention_obstacle(scores, impl, v.shape[3])
 

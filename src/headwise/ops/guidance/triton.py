@@ -182,7 +182,9 @@ def _forward_kernel(
         count = tl.maximum(last, 0).to(tl.float32)
     normalised = tl.load(plan + number * 6 + 4)
     uniform = tl.load(plan + number * 6 + 5)
-    inverse = tl.where(total > 0.0, 1.0 / tl.where(total > 0.0, total, 1.0), 0.0)
+    empty = total == 0.0  # of a row that sees anything it is at least 1, or not a number
+    some = tl.where(empty, 1.0, total)
+    inverse = tl.where(empty, 0.0, 1.0 / some)
     evenly = tl.where(normalised != 0, 1.0 / tl.maximum(found, 1.0), 1.0)
     evenly = tl.where(found > 0.0, evenly, 0.0)
     edge = tl.where((found == 0.0) & (count > 0.0) & (uniform != 0), 1.0, 0.0)
@@ -192,8 +194,7 @@ def _forward_kernel(
 
     inside = rows < n_queries
     at = (batch * n_heads + number) * n_queries + rows
-    some = tl.where(total > 0.0, total, 1.0)
-    log_total = tl.where(total > 0.0, top + tl.log2(some), float("-inf"))
+    log_total = tl.where(empty, float("-inf"), top + tl.log2(some))
     tl.store(loss + at, squares - 2.0 * reached + known, mask=inside)
     tl.store(seen + at, count, mask=inside)
     tl.store(lse + at, log_total, mask=inside)

@@ -209,11 +209,12 @@ def _forward_kernel(
             on_set = on_set * shrink + tl.sum(e_QK * member_K[None, :], axis=1)
         top = grown
 
-    some = tl.where(total > 0.0, total, 1.0)  # of a row that sees anything it is at least 1
-    share = tl.where(total > 0.0, 1.0 / some, 0.0)
+    empty = total == 0.0  # of a row that sees anything it is at least 1, or not a number
+    some = tl.where(empty, 1.0, total)
+    share = tl.where(empty, 0.0, 1.0 / some)
     inside = rows < n_queries
     at = (batch * n_heads + number) * n_queries + rows
-    log_total = tl.where(total > 0.0, top + tl.log2(some), float("-inf"))
+    log_total = tl.where(empty, float("-inf"), top + tl.log2(some))
     tl.store(lse + at, log_total * LN_2, mask=inside)
     tl.store(sum_squares + at, squares * share * share, mask=inside)
     tl.store(mass_at + at, at_target * share, mask=inside)

@@ -235,7 +235,8 @@ def _score_kernel(
                 spot = mask + rows.to(tl.int64) * mask_row + key.to(tl.int64) * mask_key
                 seen = seen & (tl.load(spot, mask=seen, other=0) != 0)
             score = tl.sum(q_QD * gather_rows(k, key, k_row, seen, WIDTH, PADDED), axis=1) * scale
-            tl.store(scores + at * slots + slot, tl.where(seen, score, float("-inf")), mask=inside)
+            real = seen & (score == score)  # what is not a number has no rank; its row is in doubt
+            tl.store(scores + at * slots + slot, tl.where(real, score, float("-inf")), mask=inside)
     reach_q = tl.max(_size(q_QD), axis=1).to(tl.float32, bitcast=True)
     reach_k = tl.load(reach + batch * groups + group).to(tl.float32, bitcast=True)
     known = reach_q * reach_k * WIDTH < 1e37

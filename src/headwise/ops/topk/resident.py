@@ -91,7 +91,8 @@ def _resident_kernel(
         larger = tl.sum((score_QK > tau[:, None]).to(tl.int32), axis=1)
         ties_QK = (score_QK == tau[:, None]).to(tl.int32)
         fits_QK = (tl.cumsum(ties_QK, axis=1) <= (keep - larger)[:, None]) & (ties_QK > 0)
-        last_key = tl.max(tl.where(fits_QK, keys[None, :], -1), axis=1)
+        last_tied = tl.max(tl.where(fits_QK, keys[None, :], -1), axis=1)
+        last_key = tl.where(tau > float("-inf"), last_tied, last_key)
     store_bounds(low, high, last, tau, below, above, last_key, at, inside, FIRST)
 
     largest = tl.max(score_QK, axis=1)

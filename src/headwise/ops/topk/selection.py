@@ -398,33 +398,41 @@ def _rescue_kernel(
     last_row = tl.minimum(block * ROWS + ROWS, n_queries) - 1
     seen = keys_seen(length, n_keys, last_row, first, CAUSAL)
 
-    # The keep largest scores of each row; lesser ones than were found before need not be put in.
+    # The keep largest scores of each row. Lesser ones than were found before need not be put in,
+    # but those were rounded otherwise: if a place stays free, everything is put in.
     # Slots beyond keep hold inf, and are never the least.
     found = tl.load(low + at, mask=inside, other=0.0)
     found -= 1e-4 * tl.abs(found)
     slot_QS = tl.arange(0, SLOTS)[None, :] + tl.full((ROWS, 1), 0, tl.int32)
     best_QS = tl.where(slot_QS < keep, float("-inf"), float("inf"))
     rest = tl.full((ROWS,), float("-inf"), tl.float32)
-    for start in range(0, seen, KEYS):
-        keys = start + tl.arange(0, KEYS)
-        k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
-        score_QK = score_tile(
-            q_QD, k_KD, rows, keys, length, n_queries, scale, first, mask, mask_row, mask_key,
-            CAUSAL, MASKED,
-        )  # fmt: skip
-        top, where_top = tl.max(
-            score_QK, axis=1, return_indices=True, return_indices_tie_break_left=True
-        )
-        least = tl.min(best_QS, axis=1)
-        while tl.max(((top > least) & (top >= found)).to(tl.int32), axis=0) > 0:
-            best_QS, rest = _insert(best_QS, least, top, rest)
-            gone_QK = (keys - start)[None, :] == where_top[:, None]
-            score_QK = tl.where(gone_QK & (top > least)[:, None], float("-inf"), score_QK)
+    turn = 0
+    while turn < 2:
+        best_QS = tl.where(slot_QS < keep, float("-inf"), float("inf"))
+        rest = tl.full((ROWS,), float("-inf"), tl.float32)
+        for start in range(0, seen, KEYS):
+            keys = start + tl.arange(0, KEYS)
+            k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
+            score_QK = score_tile(
+                q_QD, k_KD, rows, keys, length, n_queries, scale, first, mask, mask_row, mask_key,
+                CAUSAL, MASKED,
+            )  # fmt: skip
             top, where_top = tl.max(
                 score_QK, axis=1, return_indices=True, return_indices_tie_break_left=True
             )
             least = tl.min(best_QS, axis=1)
-        rest = tl.maximum(rest, top)
+            while tl.max(((top > least) & (top >= found)).to(tl.int32), axis=0) > 0:
+                best_QS, rest = _insert(best_QS, least, top, rest)
+                gone_QK = (keys - start)[None, :] == where_top[:, None]
+                score_QK = tl.where(gone_QK & (top > least)[:, None], float("-inf"), score_QK)
+                top, where_top = tl.max(
+                    score_QK, axis=1, return_indices=True, return_indices_tie_break_left=True
+                )
+                least = tl.min(best_QS, axis=1)
+            rest = tl.maximum(rest, top)
+        free = (tl.min(best_QS, axis=1) == float("-inf")) & (found > float("-inf")) & inside
+        turn += 2 - tl.max(free.to(tl.int32), axis=0)
+        found = tl.where(free, float("-inf"), found)
 
     tau = tl.min(best_QS, axis=1)
     larger_QS = (best_QS > tau[:, None]) & (slot_QS < keep)

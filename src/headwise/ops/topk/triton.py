@@ -7,7 +7,6 @@ torch.use_deterministic_algorithms asks for sweeps in the backward pass. Memory 
 The choice of keys is a constant in the backward pass.
 """
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -87,20 +86,48 @@ def topk_selected(scores: Scores, *, keep: int) -> tuple[Tensor, Tensor]:
 
     By weight, of equal ones the first key. No gradient.
     """
+    given = (scores.q, scores.k, scores.mask, scores.lengths, float(scores.multiplier))
     keep = min(keep, scores.shape[3])
-    q, k = scores.q.detach(), scores.k.detach()
-    lengths = None if scores.lengths is None else scores.lengths.contiguous()
-    call = Call.of(replace(scores, q=q, k=k, lengths=lengths))
-    sweep = _sweeps(q, k).gather
+    return _selected(*given, scores.first_position, scores.causal, keep)
+
+
+@torch.library.custom_op("headwise::topk_selected", mutates_args=())
+def _selected(
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+    scale: float,
+    first: int,
+    causal: bool,
+    keep: int,
+) -> tuple[Tensor, Tensor]:
+    call = _call(q, k, mask, lengths, scale, first, causal)
     with torch.cuda.device_of(q):
-        _, listed = _gather(call, k, keep, True, 0.0, None, sweep)
+        _, listed = _gather(call, k, keep, True, 0.0, None, _sweeps(q, k).gather)
         list_flagged(call, listed)
+    weights = listed.weights.masked_fill(listed.lse.isnan()[..., None], torch.nan)
     # By weight, of equal ones the first key; vacant places last.
     vacant = listed.keys < 0
     order = listed.keys.masked_fill(vacant, 2**31 - 1).argsort(dim=-1)
-    keys, weights = (x.gather(-1, order) for x in (listed.keys, listed.weights))
+    keys, weights = (x.gather(-1, order) for x in (listed.keys, weights))
     order = weights.masked_fill(keys < 0, -1).sort(dim=-1, descending=True, stable=True).indices
     return keys.gather(-1, order), weights.gather(-1, order)
+
+
+@_selected.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+    scale: float,
+    first: int,
+    causal: bool,
+    keep: int,
+) -> tuple[Tensor, Tensor]:
+    shape = (*q.shape[:3], keep)
+    return q.new_empty(shape, dtype=torch.int32), q.new_empty(shape, dtype=torch.float32)
 
 
 def _sweeps(q: Tensor, v: Tensor) -> Sweeps:
