@@ -22,6 +22,7 @@ from headwise.models.transformer import (
     EncoderLayer,
     Norm,
     TransformerConfig,
+    initialize,
 )
 
 __all__ = ["CaptionConfig", "CaptionModel"]
@@ -139,7 +140,7 @@ class CaptionModel(nn.Module):
         self.decoder = nn.ModuleList(DecoderLayer(i, shape) for i in range(config.decoder_layers))
         self.decoder_norm = _final_norm(config)
         self.read_out = nn.Linear(config.width, config.vocab, bias=False)
-        self.apply(_initialize)
+        self.apply(initialize)
         if config.share_embeddings:
             self.read_out.weight = self.embed_target.words.weight
 
@@ -259,13 +260,3 @@ def _convolutions(config: CaptionConfig) -> nn.Sequential:
 
 def _final_norm(config: CaptionConfig) -> nn.Module:
     return nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
-
-
-def _initialize(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        nn.init.xavier_uniform_(module.weight)
-        if module.bias is not None:  # pyright: ignore[reportUnnecessaryComparison]
-            nn.init.zeros_(module.bias)
-    elif isinstance(module, nn.Embedding):
-        # times sqrt(width) this is of unit variance, and tied it gives logits of unit variance
-        nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)

@@ -106,7 +106,7 @@ class Transformer(nn.Module):
         self.decoder = nn.ModuleList(DecoderLayer(i, config) for i in range(config.decoder_layers))
         self.decoder_norm = _final_norm(config)
         self.read_out = nn.Linear(config.width, config.target_vocab, bias=False)
-        self.apply(_initialize)
+        self.apply(initialize)
         if config.share_embeddings != "none":
             self.read_out.weight = self.embed_target.words.weight
         if config.share_embeddings == "all":
@@ -290,7 +290,8 @@ def _final_norm(config: TransformerConfig) -> nn.Module:
     return nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
 
 
-def _initialize(module: nn.Module) -> None:
+def initialize(module: nn.Module) -> None:
+    """Start the weights of one layer; hand it to `model.apply`."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:  # pyright: ignore[reportUnnecessaryComparison]

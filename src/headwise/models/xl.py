@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from headwise.models.attention import Phases
 from headwise.models.relative import Distances, RelativeAttention, sinusoids_of_distances
-from headwise.models.transformer import Norm, Residual, TransformerConfig
+from headwise.models.transformer import Norm, Residual, TransformerConfig, initialize
 from headwise.ops.named import check_attention
 
 __all__ = ["TextLoss", "TransformerXL", "XLConfig", "segment_loss"]
@@ -103,7 +103,7 @@ class TransformerXL(nn.Module):
         self.layers = nn.ModuleList(XLLayer(index, config) for index in range(config.layers))
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
         self.read_out = nn.Linear(config.width, config.vocab, bias=False)
-        self.apply(_initialize)
+        self.apply(initialize)
         if config.share_embeddings:
             self.read_out.weight = self.embed.weight
 
@@ -255,13 +255,3 @@ def segment_loss(
 
 def _nats(logits_BTV: Tensor, ids_BT: Tensor) -> Tensor:
     return cross_entropy(logits_BTV.flatten(0, 1).float(), ids_BT.flatten(), reduction="sum")
-
-
-def _initialize(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        nn.init.xavier_uniform_(module.weight)
-        if module.bias is not None:  # pyright: ignore[reportUnnecessaryComparison]
-            nn.init.zeros_(module.bias)
-    elif isinstance(module, nn.Embedding):
-        # times sqrt(width) this is of unit variance, and tied it gives logits of unit variance
-        nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
