@@ -1,10 +1,10 @@
 """Top-k attention by Triton kernels, as operations that torch.compile can see.
 
-Rows that fit a tile: one kernel (`resident`). Short rows: scores are swept twice, to select
-(`selection`) and to weigh (`weighing`). Both are swept twice backward. Long rows: they are swept
-once, kept keys listed (`gathering`), and only kept pairs visited from then on (`pairs`), unless
-torch.use_deterministic_algorithms asks for sweeps in the backward pass. Memory is O(B H Q keep).
-The choice of keys is a constant in the backward pass.
+Rows that fit a tile: one kernel (`resident`, switched off as yet). Short rows: scores are swept
+twice, to select (`selection`) and to weigh (`weighing`). Both are swept twice backward. Long rows:
+they are swept once, kept keys listed (`gathering`), and only kept pairs visited from then on
+(`pairs`), unless torch.use_deterministic_algorithms asks for sweeps in the backward pass. Memory is
+O(B H Q keep). The choice of keys is a constant in the backward pass.
 """
 
 from typing import Any, NamedTuple
