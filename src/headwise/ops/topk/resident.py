@@ -26,8 +26,8 @@ from headwise.ops.topk.weighing import drop_tile, strides, weights_of, widths
 
 __all__ = ["MOST_KEYS", "attend_resident"]
 
-# By the bytes of a number. 128 and 32 would fit the registers; 0, so that it is not taken, until the
-# compiled kernel has been tried on a GPU and not in the interpreter alone.
+# By the bytes of a number. 128 and 32 would fit the registers. Not taken (0) until the compiled
+# kernel has been tried on a GPU, and not in the interpreter alone.
 MOST_KEYS = {2: 0, 4: 0}
 # Triton 3.6 multiplies narrower values wrongly on Hopper where no loop reads them.
 LEAST_WIDTH = 64
