@@ -30,6 +30,8 @@ from headwise.ops.scores import Scores
 
 DROPOUT = 0.1
 PARTS = ("softmax", "topk", "entmax", "sparsemax", "statistics", "guidance")
+# A weight grows with its score like this power of itself: 2 - alpha, softmax's alpha being 1.
+GROWTH = {"topk": 1.0, "entmax": 0.5, "sparsemax": 0.0}
 
 Aims = dict[int, tuple[float | None, float | None]]  # n -> ratio to SDPA, forward and with backward
 TOPK = {512: (1.7, 1.4), 2048: (1.2, 1.0), 4096: (1.05, 0.7), 16384: (0.9, 0.4)}
@@ -120,11 +122,18 @@ def _softmax() -> Case:
     return Case(
         "softmax",
         "softmax",
-        Question(lambda head, q, k, v: (softmax_attention(q, k, v, impl="reference").out,)),
+        Question(
+            lambda head, q, k, v: (softmax_attention(q, k, v, impl="reference").out,),
+            pull=_softmax_pull,
+        ),
         lambda q, k, v: (sdpa(q, k, v),),
         None,
-        on_trained=False,
     )
+
+
+def _softmax_pull(q: Tensor, k: Tensor, values: Tensor) -> Tensor:
+    """A weight of softmax grows as fast as it is large."""
+    return softmax_attention(q, k, values, impl="reference").out
 
 
 def _attention(
@@ -141,11 +150,16 @@ def _attention(
     width: int | None = None,
 ) -> Case:
     call = partial(op, causal=causal, lengths=lengths)
+    growth = GROWTH[part]
     if keep is not None:
         call = partial(call, keep=keep)
 
     def define(head: int, q: Tensor, k: Tensor, v: Tensor) -> Outputs:
         return (call(q, k, v, impl="reference").out,)
+
+    def pull(q: Tensor, k: Tensor, values: Tensor) -> Tensor:
+        weights = call(q, k, values, impl="reference").weights
+        return torch.where(weights > 0, weights**growth, 0) @ values
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Outputs:
         return (call(q, k, v, dropout=dropout, impl="triton").out,)
@@ -153,7 +167,14 @@ def _attention(
     return Case(
         part,
         name,
-        Question(define, keep=keep, jumps=part == "sparsemax", causal=causal, lengths=lengths),
+        Question(
+            define,
+            keep=keep,
+            jumps=part == "sparsemax",
+            causal=causal,
+            lengths=lengths,
+            pull=pull,
+        ),
         _yardstick(causal, lengths, dropout),
         attend,
         aims,
@@ -214,7 +235,7 @@ def _guidance(shape: Shape, device: torch.device, aims: tuple[float | None, floa
     return Case(
         "guidance",
         "guidance on half the heads",
-        Question(define, through=2),
+        Question(define, through=2, pull=_softmax_pull),
         lambda q, k, v: (sdpa(q, k, v),),
         attend,
         aims,

@@ -179,8 +179,10 @@ def _measure(
     case: Case, inputs: Sequence[Tensor], contestants: list[Contestant], course: Course
 ) -> list[Row]:
     """A row for everybody, with times for those that are right."""
-    verdicts = _judge(case, inputs, contestants, course)
     yardstick = Contestant("SDPA", case.yardstick)
+    # Where SDPA computes what is asked, judging it is a test of the judge; it is timed anyway.
+    judged = [yardstick, *contestants] if case.part == "softmax" else contestants
+    verdicts = _judge(case, inputs, judged, course)
     fit = [yardstick, *(who for who in contestants if not verdicts[who.name].keys() & OUT)]
     try:
         forward, both = (
@@ -267,7 +269,7 @@ def _heads(case: Case, q: Tensor) -> list[int]:
     """Which heads are compared with the definition; long rows take much memory."""
     heads, length = q.shape[1:3]
     last = max(1, heads // 2) - 1 if case.part == "guidance" else heads - 1
-    return [0] if length > 2048 or last == 0 else [0, last]
+    return sorted({last * third // 3 for third in range(4)}) if length <= 2048 else [0]
 
 
 def _times(

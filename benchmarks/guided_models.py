@@ -31,6 +31,25 @@ class Settings:
     compiled: bool = True  # also compiled steps
 
 
+class Total:
+    """The guidance loss so far, of the sites that were called.
+
+    One tensor and no list: a function that lengthens a list is compiled anew for every length.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin a step; the last one is not looked at, as it has a gradient and the first none."""
+        self.loss = torch.zeros((), device=self.device)
+
+    def add(self, loss: Tensor) -> None:
+        """Of one site."""
+        self.loss = self.loss + loss
+
+
 @dataclass(frozen=True)
 class Trainee:
     """A model in training."""
@@ -49,7 +68,8 @@ def _model(settings: Settings, device: torch.device, backend: str) -> RobertaFor
     torch.manual_seed(SEED)
     config = RobertaConfig(**settings.config.to_dict())  # adopting marks the configuration
     config._attn_implementation = backend
-    return RobertaForMaskedLM(config).to(device).train()
+    with device:  # drawn where it stays: the weights of all contestants are the same ones
+        return RobertaForMaskedLM(config).train()
 
 
 def _batch(settings: Settings, device: torch.device) -> dict[str, Tensor]:
@@ -88,25 +108,21 @@ def guided(settings: Settings, device: torch.device) -> Trainee:
     """A watcher at every site reads q and k, and leaves a loss."""
     model, batch = adopt(_model(settings, device, "sdpa")), _batch(settings, device)
     chosen = guided_half(settings.config.num_attention_heads, device)
-    found: list[Tensor] = []
+    total = Total(device)
 
     def watch(site: Site, attended: Attended) -> None:
-        found.append(_loss(attended.scores, chosen, settings.impl))
+        total.add(_loss(attended.scores, chosen, settings.impl))
 
     observe(model, watch)
-
-    def loss() -> Tensor:
-        found.clear()
-        return model(**batch).loss + STRENGTH * torch.stack(found).sum()
-
-    return Trainee(_stepper(model, loss, device), _quiet(model, loss, found, device))
+    loss = _with_guidance(model, batch, total)
+    return Trainee(_stepper(model, loss, device), _quiet(model, loss, total, device))
 
 
 def guided_inside(settings: Settings, device: torch.device) -> Trainee:
     """A watcher is never compiled; an op that also computes the loss is, with the whole model."""
     model, batch = adopt(_model(settings, device, "sdpa")), _batch(settings, device)
     chosen = guided_half(settings.config.num_attention_heads, device)
-    found: list[Tensor] = []
+    total = Total(device)
 
     def attend(
         q: Tensor,
@@ -123,17 +139,26 @@ def guided_inside(settings: Settings, device: torch.device) -> Trainee:
         attended = softmax_attention(
             q, k, v, mask=mask, causal=causal, scale=scale, dropout=dropout, impl="torch"
         )
-        found.append(_loss(attended.scores, chosen, settings.impl))
+        total.add(_loss(attended.scores, chosen, settings.impl))
         return attended
 
     replace(model, attend)
+    loss = _with_guidance(model, batch, total)
+    step = _stepper(model, torch.compile(loss), device)
+    return Trainee(step, _quiet(model, loss, total, device))
+
+
+def _with_guidance(
+    model: RobertaForMaskedLM, batch: dict[str, Tensor], total: Total
+) -> Callable[[], Tensor]:
+    """A model's loss and what its sites add to a total meanwhile."""
 
     def loss() -> Tensor:
-        found.clear()
-        return model(**batch).loss + STRENGTH * torch.stack(found).sum()
+        total.clear()
+        guessing = model(**batch).loss
+        return guessing + STRENGTH * total.loss
 
-    step = _stepper(model, torch.compile(loss), device)
-    return Trainee(step, _quiet(model, loss, found, device))
+    return loss
 
 
 def from_matrices(settings: Settings, device: torch.device) -> Trainee:
@@ -144,17 +169,16 @@ def from_matrices(settings: Settings, device: torch.device) -> Trainee:
     blank = torch.zeros(1, count, length, 1, device=device)
     everything = torch.ones(1, count, length, length, dtype=torch.bool, device=device)
     target_NQK = targets(Scores(blank, blank), everything, chosen.patterns, None)[0].float()
-    found: list[Tensor] = []
+    total = Total(device)
 
     def loss() -> Tensor:
         given = model(**batch, output_attentions=True)
-        found[:] = [
-            (weights_BHQK[:, :count] - target_NQK).square().mean(dim=(0, 2, 3)).sum()
-            for weights_BHQK in given.attentions
-        ]
-        return given.loss + STRENGTH * torch.stack(found).sum()
+        total.clear()
+        for weights_BHQK in given.attentions:
+            total.add((weights_BHQK[:, :count] - target_NQK).square().mean(dim=(0, 2, 3)).sum())
+        return given.loss + STRENGTH * total.loss
 
-    return Trainee(_stepper(model, loss, device), _quiet(model, loss, found, device))
+    return Trainee(_stepper(model, loss, device), _quiet(model, loss, total, device))
 
 
 def _loss(scores: Scores, chosen: GuidedHeads, impl: Impl) -> Tensor:
@@ -174,7 +198,7 @@ def _loss(scores: Scores, chosen: GuidedHeads, impl: Impl) -> Tensor:
 def _quiet(
     model: RobertaForMaskedLM,
     loss: Callable[[], object],
-    found: list[Tensor],
+    total: Total,
     device: torch.device,
 ) -> float:
     """The guidance loss with dropout off."""
@@ -182,4 +206,4 @@ def _quiet(
     with torch.autocast(device.type, torch.bfloat16):
         loss()
     model.train()
-    return torch.stack(found).sum().item()
+    return total.loss.item()

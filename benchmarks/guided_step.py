@@ -27,9 +27,11 @@ from benchmarks.peers import FAILURES, one_line
 from benchmarks.turns import take_turns
 
 AIM = 1.05
+MATRICES = "eager, loss from the matrices"
 AGREEMENT = 0.02  # how far, relatively, the guidance losses of two ways may be apart
 
 Row = dict[str, Any]
+Build = Callable[[], Trainee]
 
 
 def measure(
@@ -42,47 +44,45 @@ def measure(
     """Build everybody, refuse who computes another loss, and let the others take turns."""
     settings = settings or base_settings()
     rows: list[Row] = []
-    trainees: dict[str, Trainee] = {}
-    wrong = 0
-    for name, build in _contestants(settings, device):
-        if name == "plain, compiled":  # who comes now takes a minute to start
-            _add_times(rows, trainees, settings, device, repeat)
+    matrices: float | None = None
+    for round_ in _rounds(settings, device):
+        trainees: dict[str, Trainee] = {}
+        for name, build in round_.items():
+            row, trainee = _try(name, build, device, matrices)
+            rows.append(row)
             keep(rows)
-        row, trainee = _try(name, build, settings, device, trainees)
-        wrong += "wrong" in row or (name == "guided" and "reason" in row)
-        rows.append(row)
-        if trainee is not None:
-            trainees[name] = trainee
+            if trainee is not None:
+                trainees[name] = trainee
+                matrices = trainee.guidance if name == MATRICES else matrices
+        _add_times(rows, trainees, settings, device, repeat)
         keep(rows)
-    _add_times(rows, trainees, settings, device, repeat)
+    wrong = sum("wrong" in row or (row["who"] == "guided" and "reason" in row) for row in rows)
     return Measured(rows, _table(rows, device), wrong=wrong)
 
 
-def _contestants(
-    settings: Settings, device: torch.device
-) -> Iterator[tuple[str, Callable[[], Trainee]]]:
-    """The matrices first: they are what the guided step is held to."""
-    yield "eager, loss from the matrices", partial(from_matrices, settings, device)
-    yield "plain", partial(plain, settings, device)
-    yield "guided", partial(guided, settings, device)
-    if settings.compiled:
-        yield "plain, compiled", partial(plain, settings, device, compiled=True)
-        yield "guided, compiled", partial(guided_inside, settings, device)
+def _rounds(settings: Settings, device: torch.device) -> Iterator[dict[str, Build]]:
+    """Who takes turns with whom; the matrices first: they are what guided steps are held to."""
+    yield {
+        MATRICES: partial(from_matrices, settings, device),
+        "plain": partial(plain, settings, device),
+        "guided": partial(guided, settings, device),
+    }
+    if settings.compiled:  # these take a while to start
+        yield {
+            "plain, compiled": partial(plain, settings, device, compiled=True),
+            "guided, compiled": partial(guided_inside, settings, device),
+        }
 
 
 def _try(
-    name: str,
-    build: Callable[[], Trainee],
-    settings: Settings,
-    device: torch.device,
-    others: dict[str, Trainee],
+    name: str, build: Build, device: torch.device, matrices: float | None
 ) -> tuple[Row, Trainee | None]:
     """Build one, take two steps and note the memory, or say why not."""
     before = _memory(device)
     start = time.perf_counter()
     try:
         trainee = build()
-        said = _disagreement(trainee, others)
+        said = _disagreement(trainee.guidance, matrices)
         for _ in range(2):
             trainee.step()
         wait_for(device)
@@ -103,15 +103,11 @@ def _memory(device: torch.device) -> int:
     return torch.cuda.memory_allocated(device)
 
 
-def _disagreement(trainee: Trainee, others: dict[str, Trainee]) -> str | None:
+def _disagreement(mine: float | None, matrices: float | None) -> str | None:
     """Why a guidance loss is not the one that the matrices give; all start with equal weights."""
-    peer = others.get("eager, loss from the matrices")
-    if trainee.guidance is None or peer is None or peer.guidance is None:
+    if mine is None or matrices is None or abs(mine - matrices) <= AGREEMENT * abs(matrices):
         return None
-    mine, theirs = trainee.guidance, peer.guidance
-    if abs(mine - theirs) <= AGREEMENT * abs(theirs):
-        return None
-    return f"the guidance loss is {mine:.5g}, from the matrices {theirs:.5g}"
+    return f"the guidance loss is {mine:.5g}, from the matrices {matrices:.5g}"
 
 
 def _add_times(

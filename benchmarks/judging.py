@@ -5,16 +5,20 @@ about as far off as the definition is when it gets the same numbers in the same 
 rounds its scores (`coarse`) may be further off. Queries whose keep-th and next score are within
 rounding of each other may choose either, so they get no gradient and are not compared. Likewise
 sparsemax where a score is within rounding of the threshold: it has two gradients there.
+
+dq and dk may also be off by what rounding leaves of numbers that cancel in them: `uncancelled`.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from benchmarks import SEED
+from benchmarks.cancelling import Pull, uncancelled
 from headwise.ops import sparsemax
 from headwise.ops.scores import Scores
 
@@ -26,6 +30,8 @@ FINE, COARSE = 1e-4, 2**-6.5  # how near two scores are, relative to them, to be
 # Outputs in float32 are sums of many weights, each from an exponential that is good to 1e-6 or so.
 ROUNDING = {torch.bfloat16: 2**-7, torch.float16: 2**-10, torch.float32: 1e-4}
 COARSE_ROUNDING = 2**-4
+# By how much a gradient of scores may be off, relative to itself, before it is multiplied.
+UNIT = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 1e-6}
 
 
 @dataclass(frozen=True)
@@ -44,13 +50,14 @@ class Contestant:
 class Question:
     """What is asked of every contestant."""
 
-    definition: Definition
+    definition: Definition  # which divides scores by the root of the width of q
     leaves: int = 3  # how many of q, k and v get a gradient
     through: int = 1  # how many of the outputs it comes from
     keep: int | None = None  # keys a query keeps, where that is to be found out
     jumps: bool = False  # its gradient jumps where a key gets its first weight, as sparsemax's does
     causal: bool = False
     lengths: Tensor | None = None
+    pull: Pull | None = None  # None: no output is a mean of values
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,7 @@ class Answer:
     chosen_BHQ: Tensor | None  # False where outputs are not compared either
     exact: list[Tensor]  # in float64
     reference: list[Tensor]  # by the definition, in the dtype of the inputs
+    rounded: dict[str, Tensor]  # what is rounded and may cancel in dq and dk
 
     @property
     def excused(self) -> float:
@@ -80,21 +88,33 @@ def answer(
         doubt = [_doubtful(question, _head(inputs, head), near) for head in heads]
         compared_BHQ = ~torch.cat(doubt, dim=1)
     own_of: list[list[Tensor]] = []
+    cancel: list[list[Tensor]] = []
     parts: dict[torch.dtype, list[list[Tensor]]] = {torch.float64: [], inputs[0].dtype: []}
     rng = torch.Generator(inputs[0].device).manual_seed(SEED)
-    for place, head in enumerate(heads):
+    for at, head in enumerate(heads):
         own = _own_upstream(question, _head(inputs, head), head, rng)
         if compared_BHQ is not None:
-            own[0] = own[0] * compared_BHQ[:, place : place + 1, :, None]
+            own[0] = own[0] * compared_BHQ[:, at : at + 1, :, None]
         own_of.append(own)
         for dtype, found in parts.items():
             found.append(_one_head(question, _head(inputs, head), head, own, dtype))
-    upstream, exact, reference = (
+        cancel.append(
+            uncancelled(
+                partial(_grads_of_q_and_k, question, head, own),
+                question.pull,
+                [x.double() for x in _head(inputs, head)],
+                own[0].double(),
+                parts[torch.float64][-1][-question.leaves],
+                rng,
+            )
+        )
+    upstream, rounded, exact, reference = (
         [torch.cat(pieces, dim=1) for pieces in zip(*found, strict=True)]
-        for found in (own_of, *parts.values())
+        for found in (own_of, cancel, *parts.values())
     )
     chosen_BHQ = None if question.keep is None else compared_BHQ
-    return Answer(heads, upstream, compared_BHQ, chosen_BHQ, exact, reference)
+    of = {"dq": rounded[0], "dk": rounded[1]}
+    return Answer(heads, upstream, compared_BHQ, chosen_BHQ, exact, reference, of)
 
 
 def complaint(
@@ -200,6 +220,13 @@ def _one_head(
     return [x.detach() for x in (*outputs, *grads)]
 
 
+def _grads_of_q_and_k(
+    question: Question, head: int, upstream: list[Tensor], inputs: list[Tensor]
+) -> list[Tensor]:
+    found = _one_head(question, inputs, head, upstream, torch.float64)
+    return found[-question.leaves :][:2]
+
+
 def _whole(out: Tensor, own: Tensor, heads: list[int]) -> Tensor:
     """Gradients for all heads: those that are compared get what the definition got."""
     upstream = torch.randn_like(out.detach())
@@ -218,6 +245,10 @@ def _compare(name: str, got: Tensor, right: Answer, at: int, *, coarse: bool) ->
     worst, typical = error.abs().amax().item(), _typical(error)
     allowed = 2 * base.abs().amax().item() + 2 * rounding * exact.abs().amax().item()
     usual = 3 * _typical(base) + rounding * _typical(exact)
+    if name in right.rounded:
+        unit = COARSE_ROUNDING if coarse else UNIT[got.dtype]
+        allowed += unit * right.rounded[name].abs().amax().item()
+        usual += unit * _typical(right.rounded[name])
     if worst <= allowed and typical <= usual:  # False for NaN
         return None
     return (

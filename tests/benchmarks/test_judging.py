@@ -1,0 +1,165 @@
+"""The judge knows what rounding leaves of what cancels in a gradient, and still finds mistakes."""
+
+import math
+from dataclasses import replace
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks import gpu_ops
+from benchmarks.gpu_cases import Case, Shape, cases
+from benchmarks.judging import Contestant, Question, answer, complaint
+
+CPU = torch.device("cpu")
+SHAPE = Shape(1, 2, 256, 64)
+interpreted = pytest.mark.skipif(
+    find_spec("triton") is None or torch.cuda.is_available(),
+    reason="Triton is not installed, or compiles kernels where there is a GPU",
+)
+
+
+class Rounded(torch.autograd.Function):
+    """Softmax attention as fused kernels compute it: the gradient of scores is rounded.
+
+    `mistake` changes dq.
+    """
+
+    @staticmethod
+    def forward(ctx, q, k, v, mistake):
+        scores = q.float() @ k.float().mT / math.sqrt(q.shape[-1])
+        weights = scores.softmax(-1)
+        out = (weights.to(v.dtype) @ v).to(q.dtype)
+        ctx.save_for_backward(q, k, v, weights, out)
+        ctx.mistake = mistake
+        return out
+
+    @staticmethod
+    def backward(ctx, dout):
+        q, k, v, weights, out = ctx.saved_tensors
+        mean = (dout.float() * out.float()).sum(-1, keepdim=True)
+        dscores = (weights * (dout.float() @ v.float().mT - mean)).to(k.dtype)
+        scale = 1 / math.sqrt(q.shape[-1])
+        dq, dk = scale * (dscores.float() @ k.float()), scale * (dscores.mT.float() @ q.float())
+        dv = weights.to(dout.dtype).mT @ dout
+        return ctx.mistake(dq).to(q.dtype), dk.to(k.dtype), dv, None
+
+
+def case_named(name: str, shape: Shape = SHAPE) -> Case:
+    return next(case for case in cases(shape, CPU) if case.name == name)
+
+
+def with_common_parts(
+    shape: Shape, *, keys: float, values: float, dtype: torch.dtype = torch.bfloat16
+) -> list[Tensor]:
+    rng = torch.Generator().manual_seed(0)
+
+    def draw(size: float, common: float) -> Tensor:
+        own = size * torch.randn(shape, generator=rng)
+        shared = torch.randn(shape.batch, shape.heads, 1, shape.width, generator=rng)
+        return (own + common * shared).to(dtype)
+
+    return [draw(1.0, 0.0), draw(0.5, keys), draw(1.0, values)]
+
+
+def said_of(attend, question: Question, given: list[Tensor], *, cancels: bool = True) -> str | None:
+    right = answer(question, given, [0, 1], coarse=False)
+    if not cancels:
+        right = replace(right, rounded={})
+    return complaint(Contestant("somebody", attend), question, given, right)
+
+
+def rounded(mistake=lambda dq: dq):
+    return lambda q, k, v: (Rounded.apply(q, k, v, mistake),)
+
+
+@pytest.mark.parametrize(("keys", "values"), [(3.0, 0.0), (1.0, 1.0), (0.0, 0.0)])
+def test_rounded_gradients_of_scores_are_right_whatever_keys_and_values_have_in_common(
+    keys, values
+):
+    given = with_common_parts(SHAPE, keys=keys, values=values)
+    assert said_of(rounded(), case_named("softmax").question, given) is None
+
+
+def test_without_what_cancels_rounded_gradients_would_be_called_wrong():
+    given = with_common_parts(SHAPE, keys=3.0, values=0.0)
+    said = said_of(rounded(), case_named("softmax").question, given, cancels=False)
+    assert said.startswith("dq off by")
+
+
+@pytest.mark.parametrize("values", [0.0, 1.0])
+def test_fused_attention_of_pytorch_passes(values):
+    case = case_named("softmax")
+    given = with_common_parts(SHAPE, keys=1.0, values=values)
+    assert said_of(case.yardstick, case.question, given) is None
+
+
+def five_percent_more(dq: Tensor) -> Tensor:
+    return 1.05 * dq
+
+
+def one_row_from_its_neighbour(dq: Tensor) -> Tensor:
+    wrong = dq.clone()
+    wrong[:, :, 10] = dq[:, :, 11]
+    return wrong
+
+
+def a_constant_more(dq: Tensor) -> Tensor:
+    return dq + 0.1 * dq.square().mean().sqrt()
+
+
+@pytest.mark.parametrize(
+    "mistake", [five_percent_more, one_row_from_its_neighbour, a_constant_more]
+)
+def test_a_wrong_gradient_is_noticed_where_keys_have_a_common_part(mistake):
+    given = with_common_parts(SHAPE, keys=1.0, values=0.0)
+    said = said_of(rounded(mistake), case_named("softmax").question, given)
+    assert said.startswith("dq off by")
+
+
+@interpreted
+@pytest.mark.parametrize(
+    "name",
+    [
+        "top-k keep 8",
+        "entmax-1.5 causal",
+        "sparsemax",
+        "statistics, entropy's gradient",
+        "guidance on half the heads",
+    ],
+)
+def test_our_kernels_are_right_where_keys_and_values_have_a_common_part(name):
+    shape = Shape(1, 4, 48, 32)
+    case = case_named(name, shape)
+    given = with_common_parts(shape, keys=3.0, values=2.0, dtype=torch.float16)
+    assert said_of(case.ours, case.question, given) is None
+
+
+def test_a_definition_that_scales_otherwise_is_refused():
+    def unscaled(head: int, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor]:
+        return ((q @ k.mT).softmax(-1) @ v,)
+
+    given = with_common_parts(Shape(1, 2, 8, 4), keys=0.0, values=0.0)
+    with pytest.raises(AssertionError, match="not scaled by the width"):
+        answer(Question(unscaled), given, [0], coarse=False)
+
+
+def test_fused_attention_of_pytorch_is_judged_where_it_is_asked_for():
+    case = case_named("softmax")
+    given = with_common_parts(SHAPE, keys=1.0, values=1.0)
+    course = gpu_ops.Course(1, CPU, gpu_ops.Settings())
+    wrong = replace(case, yardstick=lambda q, k, v: (1.1 * case.yardstick(q, k, v)[0],))
+    for asked, said in ((case, False), (wrong, True)):
+        (row,) = gpu_ops._measure(asked, given, [], course)
+        assert ("wrong" in row) == said and row["forward_ms"] > 0
+
+
+def test_more_heads_are_compared_where_rows_are_short():
+    heads = {
+        (name, length): gpu_ops._heads(case_named(name), torch.empty(1, 16, length, 1))
+        for name in ("softmax", "guidance on half the heads")
+        for length in (2048, 4096)
+    }
+    assert list(heads.values()) == [[0, 5, 10, 15], [0], [0, 2, 4, 7], [0]]
+    assert gpu_ops._heads(case_named("softmax"), torch.empty(1, 1, 8, 1)) == [0]
