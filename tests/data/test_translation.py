@@ -186,6 +186,17 @@ def test_shares_beyond_the_whole_are_refused():
         split_pairs(PHRASES, valid=0.5, test=0.6)
 
 
+def test_only_the_first_training_pairs_are_taken_on_request(small):
+    texts = read_parallel_texts("multi30k", folder=small, verify=False, train_pairs=2)
+    assert texts.train.source == [source for source, _ in PAIRS[:2]]
+    assert len(texts.valid.source) == len(PAIRS)
+    data = read_translation("multi30k", folder=small, verify=False, train_pairs=3)
+    assert len(data.train) == 3 and len(data.test) == len(PAIRS)
+    for pairs in (0, 5):
+        with pytest.raises(ValueError, match=f"from 1 to the 4 training pairs .* got {pairs}"):
+            read_parallel_texts("multi30k", folder=small, verify=False, train_pairs=pairs)
+
+
 def test_an_export_of_tatoeba_is_split(tmp_path):
     rows = [f"{english}\t{german}\tCC-BY" for english, german in PHRASES]
     write(tmp_path, "tatoeba-en-de/deu.txt", rows, packed=False)
@@ -243,6 +254,8 @@ def test_wrong_names_are_said(small, given, said):
         ("iwslt14", ("de", "en"), [17_652, 7283, 6750]),
         ("tatoeba", ("en", "de"), [164_812, 2000, 3001]),
         ("tatoeba", ("fr", "en"), [161_979, 2000, 3000]),
+        ("tatoeba", ("en", "ru"), [46_085, 1000, 2001]),
+        ("opensubtitles", ("en", "ru"), [10_678, 500, 1000]),
         ("libreoffice-help", ("en", "vi"), [15_356, 977, 1198]),
         ("libreoffice-help", ("de", "en"), [31_717, 2033, 2944]),
     ],
@@ -250,6 +263,22 @@ def test_wrong_names_are_said(small, given, said):
 def test_real_corpora_have_the_published_sizes(data_folder, name, pair, sizes):
     texts = read_parallel_texts(name, *pair, folder=data_folder)
     assert [len(part.source) for part in (texts.train, texts.valid, texts.test)] == sizes
+
+
+def test_real_corpora_of_equal_size_are_the_first_pairs_to_train_on(data_folder):
+    for target in ("de", "fr", "ru"):
+        texts = read_parallel_texts("tatoeba", "en", target, folder=data_folder, train_pairs=46_085)
+        assert len(texts.train.source) == len(texts.train.target) == 46_085
+        assert len(texts.valid.source) >= 1000
+
+
+def test_real_subtitles_can_be_read_as_people_write_them(data_folder):
+    lines = read_parallel_texts("opensubtitles", "en", "ru", folder=data_folder, plain=True).test
+    for side in lines:
+        apart = [
+            line for line in side if any(f" {mark}" in line for mark in (",", "?", "'s", "'t"))
+        ]
+        assert len(apart) < 0.03 * len(side)  # clitics before a mark stay apart
 
 
 def test_real_tests_out_of_the_domain_have_the_published_sizes(data_folder):

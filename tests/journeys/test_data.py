@@ -1,14 +1,17 @@
 import pytest
 
 from headwise.data.characters import CHARACTER_FILES
+from headwise.data.coreference_files import COREFERENCE
 from headwise.data.corpora import CORPORA
 from headwise.data.labelled import READERS
+from headwise.data.treebank import TREEBANKS
 from headwise.journeys.data import data_sets, fetch_set
 
 
 def test_every_labelled_set_is_listed():
     listed = {state.name for state in data_sets(None)}
     assert listed >= {*READERS, *CORPORA, *CHARACTER_FILES, "flickr8k"}
+    assert listed >= {*TREEBANKS, *COREFERENCE, "tatoeba-en-ru"}
 
 
 def test_a_set_is_there_when_all_files_of_a_version_are(tmp_path):
@@ -63,4 +66,8 @@ def test_the_sets_at_hand_are_found(data_folder):
         "ptb",
         "wikitext-2",
         "flickr8k",
+        "tatoeba-en-ru",
+        "opensubtitles",
+        *TREEBANKS,
+        *COREFERENCE,
     }

@@ -10,6 +10,9 @@
 - `headwise.data.characters`: enwik8 and other texts as bytes.
 - `headwise.data.captions`: Flickr8k.
 - `headwise.data.glove`: word vectors.
+- `headwise.data.treebank`, `headwise.data.parsing`: dependency trees, annotated or predicted.
+- `headwise.data.coreference`, `headwise.data.mentions`: GAP, WinoBias, Winogender and LitBank.
+- `headwise.data.words`, `headwise.data.frequencies`: words of plain text, and how common they are.
 - `headwise.data.source`, `headwise.data.fetching`: files of public sets, checked, or downloaded.
 
 Each part is imported from its own module, so that torch is loaded only where it is needed.

@@ -6,12 +6,19 @@
 | iwslt14 | de, en | `iwslt14-de-en/{train,valid,test}.{language}` | lower-cased, Moses |
 | iwslt15 | en, vi | `iwslt15-en-vi/train.{language}`, `iwslt15-en-vi-devtest/tst201*` | tokenised |
 | wmt14 | en, de | `wmt14-en-de/{train,newstest2013,newstest2014}.{language}` | tokenised |
-| tatoeba | en with de or fr | `tatoeba-en-de/{train,valid,test}.{language}` | raw |
+| tatoeba | en with de, fr or ru | `tatoeba-en-de/{train,valid,test}.{language}` | raw |
+| opensubtitles | en, ru | `opensubtitles-en-ru-voita/{train,valid,test}.{language}` | tokenised |
 | libreoffice-help | en with de, fr, om, ru or vi | `libreoffice-help/en-vi/train.en.txt` … | raw |
 
 Files are plain or `.xz`, a sentence a line. IWSLT'14 is the folder tmp of fairseq's
 prepare-iwslt14.sh, IWSLT'15 and WMT'14 are the files of nlp.stanford.edu/projects/nmt: all three
 have Moses' escapes (`&apos;`).
+
+Tatoeba en-ru has 46,085 pairs to train on. Its training files of en-de and en-fr are shuffled, so
+that their first 46,085 pairs (`train_pairs` of `headwise.data.translation`) make an equal sample.
+OpenSubtitles are 10,678 sentences of the consistency tests of Voita et al. (2019, "When a Good
+Translation is Wrong in Context"), taken out of their context: chosen for deixis, ellipsis and
+names, so no random sample of subtitles, and some Russian sides are rewritten by the authors.
 """
 
 from collections.abc import Sequence
@@ -89,12 +96,23 @@ CORPORA = {
         ),
         Corpus(
             "tatoeba",
-            ("en", "de", "fr"),
+            ("en", "de", "fr", "ru"),
             ("train", "valid", "test"),
             "tatoeba-{pair}/{part}.{language}",
-            "an export of www.manythings.org/anki: its deu.txt or fra.txt in the same folder will "
-            "do, and is split by the hash of its sentences",
+            "an export of www.manythings.org/anki: its deu.txt, fra.txt or rus.txt in the same "
+            "folder will do, and is split by the hash of its sentences; the known en-ru is of "
+            "eng-rus in data/test, data/devtest and data/release/test of "
+            "github.com/Helsinki-NLP/Tatoeba-Challenge at d34a89ac102f",
             centre="en",
+        ),
+        Corpus(
+            "opensubtitles",
+            ("en", "ru"),
+            ("train", "valid", "test"),
+            "opensubtitles-en-ru-voita/{part}.{language}",
+            "the right variants in consistency_testsets/*.json of "
+            "github.com/lena-voita/good-translation-wrong-in-context at bb59382f6bc6, cut at _eos, "
+            "each English sentence once",
         ),
         Corpus(
             "libreoffice-help",
@@ -244,6 +262,14 @@ CHECKSUMS = {  # of the unpacked files, by folder
         "val.en": "1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227",
         "val.fr": "5304e444d842e962b2dda4d816b70b22a1765b15401642b7ca37a67477e708dc",
     },
+    "opensubtitles-en-ru-voita": {
+        "test.en": "594c85c0b34c85df66576c3f8e9f0a7ad49c48a64b1b9c528dbbddb738bce607",
+        "test.ru": "a7f2361d066e811b261c4d71ba75b2fca996ed7713e9fdfa498110b4aca1368d",
+        "train.en": "d2476cd32d14ded06b45886cf3eea0215ad0b0792c4b82f26192217cc42b5075",
+        "train.ru": "21c812760276b51ded7ac3699c46de9835b14ebc9b4f0c16418193a1035f62ff",
+        "valid.en": "07f07000af996152801b50cc2ec396c714b2f5ab3cb84432fa159c3509562643",
+        "valid.ru": "48242fbcf406d15e1ffe3d0cf66bef3689e115ce697c1c658f4cb06c498c1aab",
+    },
     "tatoeba-en-de": {
         "test.de": "278d2c26b6274d31026e6581923ff643e6382032f95e805a011f746bb4f760ab",
         "test.en": "23822853b159d2fecca5b918cbc9b184c35aed73d3c18f6f23b1d2e334a4ef47",
@@ -259,5 +285,13 @@ CHECKSUMS = {  # of the unpacked files, by folder
         "train.fr": "9704d179812500052188b7f8e2d51df92b0cb400614dd5726d3db3192bf84155",
         "valid.en": "0d379e0759328b600e61e9d5f3c4981b7d7e9b07738e53fc713dd161cc7bdd11",
         "valid.fr": "89533af5f68a7f80602fe090a94abd2e255c0afcef4a86074854a7d851bd98c5",
+    },
+    "tatoeba-en-ru": {
+        "test.en": "afa5d81e6dd7c5cca20f1c936ccf530b42f66f34fb171c5ec7710b1a6a264ed7",
+        "test.ru": "4208f512aaf8d895fc404a6a7d1b28b32510adc23f575aabbca5766812e1b1a6",
+        "train.en": "6c755c311b40eea938e689547d63883e657237feb9a5cc59c8bc77264ea5d59a",
+        "train.ru": "dc89a14dba574600a12811fc029d2f7f41eae4c8671d3068ceec0bfe9e472c43",
+        "valid.en": "47d6cde799cf0659d32438a73f7f692bfe846e2147370f8db9b16908751c9bbf",
+        "valid.ru": "249f95f12f48a05d6586be3e098e8a2adbd866c8cc2c18a1daa66d2fe1b47105",
     },
 }

@@ -1,7 +1,7 @@
 """Parallel texts: the corpora of `headwise.data.corpora`, as lines and as pieces of words."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 Pair = tuple[list[int], list[int]]  # source and target ids, without marks
-EXPORTS = {"de": "deu.txt", "fr": "fra.txt"}  # of Tatoeba, English first
+EXPORTS = {"de": "deu.txt", "fr": "fra.txt", "ru": "rus.txt"}  # of Tatoeba, English first
 
 
 class Lines(NamedTuple):
@@ -70,7 +70,9 @@ def read_parallel_texts(
     target: str = "en",
     *,
     folder: Path | None = None,
+    train_pairs: int | None = None,
     verify: bool = True,
+    plain: bool = False,
 ) -> ParallelTexts:
     """Read a parallel corpus; pairs with an empty side are left out.
 
@@ -79,29 +81,34 @@ def read_parallel_texts(
 
     Tatoeba's parts share no sentence, case and marks aside: pairs are grouped by what they share,
     and groups are never cut. Where its files are not there but the export they are made from
-    (`deu.txt`, `fra.txt`), that is split by `headwise.data.splitting.split_pairs`, into other
-    parts; figures of the two compare only roughly.
+    (`deu.txt`, `fra.txt`, `rus.txt`), that is split by `headwise.data.splitting.split_pairs`, into
+    other parts; figures of the two compare only roughly.
 
     Args:
         name: "multi30k" (en, de, fr, cs; test is test_2016_flickr), "iwslt14" (de, en),
-            "iwslt15" (en, vi), "wmt14" (en, de), "tatoeba" (en with de or fr) or
-            "libreoffice-help" (en with de, fr, om, ru or vi).
+            "iwslt15" (en, vi), "wmt14" (en, de), "tatoeba" (en with de, fr or ru),
+            "opensubtitles" (en, ru) or "libreoffice-help" (en with de, fr, om, ru or vi).
         source: language to translate from.
         target: language to translate into.
         folder: the data folder; None takes the one HEADWISE_DATA names.
+        train_pairs: only so many pairs to train on, the first ones, for corpora of equal size;
+            None takes all, and more than there are is refused.
         verify: refuse files that are not the known ones.
+        plain: undo tokenisation and escapes, for models that know raw text only.
     """
     corpus = corpus_named(name)
     pair = corpus.pair(source, target)
     found = data_folder(folder, wanted=name, origin=corpus.origin)
     export = _export(corpus, pair, found)
     if export:
-        return _split_export(export, found, swapped=source != pair[0])
-    train, valid, test = (
-        read_part(name, part, source, target, folder=found, verify=verify)
-        for part in _parts(corpus, pair, found)
-    )
-    return ParallelTexts(name, train, valid, test)
+        texts = _split_export(export, found, swapped=source != pair[0])
+    else:
+        train, valid, test = (
+            read_part(name, part, source, target, folder=found, verify=verify, plain=plain)
+            for part in _parts(corpus, pair, found)
+        )
+        texts = ParallelTexts(name, train, valid, test)
+    return texts if train_pairs is None else _with_first(texts, train_pairs)
 
 
 def read_part(
@@ -151,12 +158,14 @@ def read_translation(
     kind: Kind = "unigram",
     joint: bool = True,
     pieces: Pieces | PiecePair | None = None,
+    train_pairs: int | None = None,
     verify: bool = True,
+    plain: bool = False,
 ) -> TranslationData:
     """Read a parallel corpus and number its pieces.
 
     Args:
-        name: see `read_parallel_texts`, as for source, target, folder and verify.
+        name: see `read_parallel_texts`, as for source, target, folder, train_pairs, verify, plain.
         source: language to translate from.
         target: language to translate into.
         folder: the data folder.
@@ -165,9 +174,19 @@ def read_translation(
         kind: how they are learnt, "unigram" or "bpe".
         joint: one set of pieces for both languages.
         pieces: taken instead of learning them, for example those of an earlier run.
+        train_pairs: only so many pairs to train on, the first ones.
         verify: refuse files that are not the known ones.
+        plain: undo tokenisation and escapes.
     """
-    texts = read_parallel_texts(name, source, target, folder=folder, verify=verify)
+    texts = read_parallel_texts(
+        name,
+        source,
+        target,
+        folder=folder,
+        train_pairs=train_pairs,
+        verify=verify,
+        plain=plain,
+    )
     if isinstance(pieces, Pieces):
         both = PiecePair(pieces, pieces)
     else:
@@ -182,6 +201,17 @@ def median_lengths(pairs: Sequence[Pair]) -> tuple[float, float]:
     """Median number of pieces of sources and of targets, as in Table 2 of the paper."""
     sources = median(len(source) for source, _ in pairs)
     return float(sources), float(median(len(target) for _, target in pairs))
+
+
+def _with_first(texts: ParallelTexts, pairs: int) -> ParallelTexts:
+    held = len(texts.train.source)
+    if not 0 < pairs <= held:
+        raise ValueError(
+            f"train_pairs is to be from 1 to the {held} training pairs of {texts.name}, got "
+            f"{pairs}; None takes all."
+        )
+    train = Lines(texts.train.source[:pairs], texts.train.target[:pairs])
+    return replace(texts, train=train)
 
 
 def _learnt(lines: Lines, *, size: int, kind: Kind, joint: bool) -> PiecePair:

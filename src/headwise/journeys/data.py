@@ -14,6 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from headwise.config import suggestion
 from headwise.data.captions import FLICKR8K
 from headwise.data.characters import CHARACTER_FILES
+from headwise.data.coreference_files import coreference_file, coreference_parts
 from headwise.data.corpora import CORPORA, corpus_file
 from headwise.data.fetching import fetch
 from headwise.data.glove import COMMONEST, published
@@ -21,6 +22,7 @@ from headwise.data.news import AG_SUBSET, AG_TEST, AG_TRAIN, NEWSGROUPS
 from headwise.data.reviews import AMAZON, IMDB, YELP, YELP_REVIEWS
 from headwise.data.source import DataFile
 from headwise.data.sst import SPLITS, sst_file
+from headwise.data.treebank import TREEBANKS, treebank_file
 
 __all__ = ["SetState", "data_sets", "fetch_set"]
 
@@ -43,7 +45,7 @@ class SetState(NamedTuple):
 
 
 def _sets() -> dict[str, PublicSet]:
-    return _classified() | _parallel() | _plain()
+    return _classified() | _parallel() | _plain() | _annotated()
 
 
 def _classified() -> dict[str, PublicSet]:
@@ -97,7 +99,14 @@ def _parallel() -> dict[str, PublicSet]:
             (_pair("wmt14", "en-de"),), "research use; 4.5 million pairs, put there by hand"
         ),
         "tatoeba": PublicSet(
-            (_pair("tatoeba", "en-de"),), "CC BY 2.0 FR; en-de, read with fr too; our splits"
+            (_pair("tatoeba", "en-de"),), "CC BY 2.0 FR; en-de, read with fr and ru too; our splits"
+        ),
+        "tatoeba-en-ru": PublicSet(
+            (_pair("tatoeba", "en-ru"),), "CC BY 2.0 FR; 46,085 pairs to train on; our splits"
+        ),
+        "opensubtitles": PublicSet(
+            (_pair("opensubtitles", "en-ru"),),
+            "no licence stated; en-ru, 12,178 chosen sentences, no random sample; our splits",
         ),
         "libreoffice-help": PublicSet(
             (_pair("libreoffice-help", "en-vi"),),
@@ -133,6 +142,29 @@ def _plain() -> dict[str, PublicSet]:
             (tuple(FLICKR8K.values()),),
             "non-commercial research; images belong to their authors, and are 128 x 128 here",
         ),
+    }
+
+
+def _annotated() -> dict[str, PublicSet]:
+    treebanks = {
+        name: PublicSet(
+            (tuple(treebank_file(name, part) for part in parts),),
+            f"{'CC BY-NC-SA' if name == 'tl_ugnayan' else 'CC BY-SA'} 4.0; a treebank of Universal "
+            f"Dependencies: {', '.join(parts)}",
+        )
+        for name, parts in TREEBANKS.items()
+    }
+    notes = {
+        "gap": "Apache-2.0; pronouns and two names each",
+        "winobias": "MIT; sentences for and against the stereotype",
+        "winogender": "MIT; 720 sentences",
+        "litbank": "CC BY 4.0; coreference in 100 novels",
+    }
+    return treebanks | {
+        name: PublicSet(
+            (tuple(coreference_file(name, part) for part in coreference_parts(name)),), note
+        )
+        for name, note in notes.items()
     }
 
 

@@ -1,0 +1,57 @@
+"""What a word is in plain text, and where words stand in it."""
+
+import re
+from collections.abc import Sequence
+
+__all__ = ["is_mark", "word_spans", "words_in"]
+
+# abbreviations, numbers, a word without its n't, n't, other clitics, words, runs of one mark
+_WORD = re.compile(
+    r"(?:[^\W\d_]\.){2,}|\d+(?:[.,:]\d+)+|\w+?(?=n['\u2019]t\b)|n['\u2019]t\b"
+    r"|['\u2019](?:s|m|t|re|ve|ll|d)\b|\w+|\.{2,}|-{2,}|`{2}|'{2}|[^\w\s]",
+    re.IGNORECASE,
+)
+
+
+def words_in(text: str) -> list[str]:
+    """Words and marks of a text as written, close to what treebanks of English call words.
+
+    Clitics are cut off, numbers and abbreviations stay whole, any other mark stands alone.
+
+    >>> words_in("Don't tell Tom's U.S. bank (1,900 of 2)...")[:8]
+    ['Do', "n't", 'tell', 'Tom', "'s", 'U.S.', 'bank', '(']
+    """
+    return _WORD.findall(text)
+
+
+def word_spans(words: Sequence[str], text: str) -> list[tuple[int, int]]:
+    """Where each word begins and ends in its text: to find the word of a tokenizer's piece.
+
+    >>> word_spans(["Do", "n't", "go"], "Don't go")
+    [(0, 2), (2, 5), (6, 8)]
+
+    Args:
+        words: in the order of the text.
+        text: holds them all, with or without white space between them.
+    """
+    spans: list[tuple[int, int]] = []
+    end = 0
+    for word in words:
+        start = text.find(word, end)
+        if start < 0:
+            raise ValueError(
+                f"The word {word!r} was wanted after character {end} of {text[:40]!r}, but is not "
+                "there; give the words in the order of their text."
+            )
+        end = start + len(word)
+        spans.append((start, end))
+    return spans
+
+
+def is_mark(word: str) -> bool:
+    """Whether a word is punctuation or a symbol: it has neither letter nor digit.
+
+    >>> [is_mark(word) for word in (",", "--", "$", "n't", "7")]
+    [True, True, True, False, False]
+    """
+    return not any(map(str.isalnum, word))
