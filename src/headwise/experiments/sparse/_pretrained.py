@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy, normalize
 
 from headwise.data.characters import as_text, read_characters
 from headwise.experiments.sparse._scoring import Switch, attending
+from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
 from headwise.journeys.opening import open_subject
-from headwise.journeys.subject import HuggingFaceSubject
 
 __all__ = ["Kind", "kind_of", "long_paragraphs", "open_pretrained"]
 
