@@ -5,8 +5,11 @@ import torch
 from torch import nn
 
 from headwise.analysis import ablate
+from headwise.analysis.ablation import ablate_items
+from headwise.hf import adopt
 from headwise.models.attention import MultiHeadAttention
-from headwise.sites import find_sites
+from headwise.sites import find_sites, masked
+from tests.hf.families import batch_of, build
 
 
 class TwoLayers(nn.Module):
@@ -72,3 +75,60 @@ def test_progress_runs_from_none_to_all():
     steps = []
     ablate(TwoLayers(), dict, progress=lambda done, total: steps.append((done, total)))
     assert steps == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+@pytest.mark.parametrize("together", [1, 3, 100])
+@torch.no_grad()
+def test_heads_off_together_cost_what_they_cost_one_by_one(together):
+    model, x = TwoLayers().double(), torch.randn(3, 5, 8).double()
+
+    def measure(numbers_N):
+        return model(x[numbers_N]).square().sum((1, 2))
+
+    found = ablate_items(model, measure, items=3, together=together)
+    whole = measure(torch.arange(3))
+    for site in find_sites(model):
+        for index in range(site.num_heads):
+            with masked(model, {site.name: [index]}):
+                alone = measure(torch.arange(3)) - whole
+            torch.testing.assert_close(found[site.name][:, index], alone, rtol=1e-12, atol=1e-12)
+    assert not any(site.gates for site in find_sites(model))
+
+
+@torch.no_grad()
+def test_heads_of_chosen_sites_alone_are_switched_off():
+    model, x = TwoLayers(), torch.randn(2, 5, 8)
+    steps = []
+    found = ablate_items(
+        model,
+        lambda numbers_N: model(x[numbers_N]).sum((1, 2)),
+        items=2,
+        together=1,
+        where="encoder.1.*",
+        progress=lambda done, total: steps.append((done, total)),
+    )
+    assert {name: values.shape for name, values in found.items()} == {"encoder.1.self": (2, 2)}
+    assert steps == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_an_adopted_model_is_ablated_in_one_pass():
+    model, batch = adopt(build("BART")), batch_of("BART")
+
+    def measure(numbers_N):
+        chosen = {name: values[numbers_N] for name, values in batch.items()}
+        return model(**chosen).logits.log_softmax(-1)[..., 3].sum(1)
+
+    together = ablate_items(model, measure, items=3, together=24)
+    alone = ablate_items(model, measure, items=3, together=1)
+    assert len(together) == 6
+    for name, values in together.items():
+        assert values.abs().max() > 1e-3
+        torch.testing.assert_close(values, alone[name], rtol=1e-3, atol=1e-4)
+
+
+def test_a_measure_must_give_one_number_an_item():
+    model = TwoLayers()
+    with pytest.raises(ValueError, match=r"one number an item, shape \(3,\), got \(\)"):
+        ablate_items(model, lambda numbers: numbers.float().mean(), items=3)
+    with pytest.raises(ValueError, match="together must be at least 1, got 0"):
+        ablate_items(model, lambda numbers: numbers.float(), items=3, together=0)

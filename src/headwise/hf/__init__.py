@@ -6,5 +6,6 @@ are equal to the unmodified model's, bit by bit. `check_parity` proves it on you
 
 from headwise.hf.adoption import adopt, release
 from headwise.hf.parity import Parity, check_parity
+from headwise.hf.projections import Projection, output_projection
 
-__all__ = ["Parity", "adopt", "check_parity", "release"]
+__all__ = ["Parity", "Projection", "adopt", "check_parity", "output_projection", "release"]

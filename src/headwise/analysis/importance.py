@@ -1,0 +1,136 @@
+"""How much heads matter, item by item: by gradient, and by what they write.
+
+Each function gives {site name: (B, H)}, so that items can be averaged with an interval. Relevance
+is in `headwise.analysis.propagation`, switching heads off in `headwise.analysis.ablation`.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from headwise.analysis._gates import check_dependence, constant_parameters, item_gates, slopes
+from headwise.analysis._probing import undisturbed
+from headwise.ops.attended import Attended
+from headwise.sites import Site, Where, find_sites, observe
+
+__all__ = ["OutputNorms", "gradient_importance", "output_norms"]
+
+
+def gradient_importance(
+    model: nn.Module, losses: Callable[[], Tensor], *, where: Where = "*"
+) -> dict[str, Float[Tensor, "B H"]]:
+    """|sum out_h * dLoss/dout_h| of each item (Michel et al., 2019, equation 2).
+
+    To first order, how much the loss of an item changes as a head is switched off. The measure of
+    the paper is the mean over items. One forward and one backward pass, without dropout.
+
+    Args:
+        model: anything with sites; it is left as it was.
+        losses: calls the model and gives the loss of each item, (B,), which depends on no other.
+        where: the sites wanted.
+    """
+    with undisturbed(model), constant_parameters(model):
+        with item_gates(model, where=where) as gates:
+            loss_B = losses()
+        check_dependence(loss_B, losses, "losses")
+        items = next(iter(gates.values())).shape[0]
+        if loss_B.shape != (items,):
+            raise ValueError(
+                f"losses must give one number an item, shape ({items},), got {tuple(loss_B.shape)}."
+            )
+        return {name: slope.abs() for name, slope in slopes(loss_B.sum(), gates).items()}
+
+
+class OutputNorms:
+    """A watcher: how long what each head writes is, relative to what its layer writes in all.
+
+        sum_q ||W_h out_hq|| / sum_q ||sum_h W_h out_hq + b||
+
+    W_h is the part of the output projection that reads head h. Hand it to `observe`, together with
+    others, and read `values` after a forward pass.
+
+    Args:
+        model: anything with sites that have an output projection.
+        where: the sites wanted.
+    """
+
+    def __init__(self, model: nn.Module, *, where: Where = "*"):
+        # lazily, as headwise.hf loads transformers
+        from headwise.hf.projections import output_projection
+
+        self.where = where
+        self.counted: Mapping[str, Tensor] = {}  # stack -> (B, T), True at queries that count
+        self._projections = {
+            site.name: output_projection(model, site) for site in find_sites(model, where=where)
+        }
+        self._written: dict[str, Tensor] = {}
+        self._updates: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def __call__(self, site: Site, attended: Attended) -> None:
+        """Add the queries of one call."""
+        if site.name not in self._projections:
+            return
+        projection = self._projections[site.name]
+        dtype = torch.promote_types(attended.out.dtype, torch.float32)
+        out_BHQE = site.gated(attended.out).to(dtype)
+        weight_HME = projection.by_head.to(dtype)
+        # ||W x||^2 = x' (W'W) x needs no tensor of heads times the model's width
+        gram_HEE = weight_HME.mT @ weight_HME
+        written_BHQ = ((out_BHQE @ gram_HEE) * out_BHQE).sum(-1).clamp(min=0).sqrt()
+        update_BQM = torch.einsum("bhqe,hme->bqm", out_BHQE, weight_HME)
+        if projection.bias is not None:
+            update_BQM = update_BQM + projection.bias.to(dtype)
+        self._add(site, written_BHQ, update_BQM.norm(dim=-1))
+
+    @property
+    def values(self) -> dict[str, Float[Tensor, "B H"]]:
+        """By item, of all calls since the last `clear`; 0 where nothing was written at all."""
+        return {
+            name: torch.where(total > 0, self._written[name] / total, 0)
+            for name, total in ((name, total[:, None]) for name, total in self._updates.items())
+        }
+
+    def clear(self) -> None:
+        """Forget what was seen, before the next batch."""
+        self._written, self._updates = {}, {}
+
+    def _add(self, site: Site, written_BHQ: Tensor, update_BQ: Tensor) -> None:
+        counted_BQ = self.counted.get(site.queries)
+        if counted_BQ is not None:
+            if counted_BQ.shape != update_BQ.shape:
+                raise ValueError(
+                    f"{site.name} was asked by queries of shape {tuple(update_BQ.shape)}, but "
+                    f"counted has {tuple(counted_BQ.shape)} for the {site.queries}."
+                )
+            counted_BQ = counted_BQ.to(update_BQ)
+            written_BHQ = written_BHQ * counted_BQ[:, None]
+            update_BQ = update_BQ * counted_BQ
+        for sums, new in ((self._written, written_BHQ), (self._updates, update_BQ)):
+            total = new.sum(-1)
+            sums[site.name] = sums[site.name] + total if site.name in sums else total
+
+
+def output_norms(
+    model: nn.Module,
+    forward: Callable[[], object],
+    *,
+    counted: Mapping[str, Bool[Tensor, "B T"]] | None = None,
+    where: Where = "*",
+) -> dict[str, Float[Tensor, "B H"]]:
+    """How much each head writes into the residual stream, see `OutputNorms`.
+
+    Args:
+        model: anything with sites that have an output projection.
+        forward: calls the model on a batch.
+        counted: {"encoder" or "decoder": True at the queries that count}; all do where it is not
+            said, padding too.
+        where: the sites wanted.
+    """
+    norms = OutputNorms(model, where=where)
+    norms.counted = counted or {}
+    with undisturbed(model), torch.no_grad(), observe(model, norms, where=where):
+        forward()
+    return norms.values

@@ -1,0 +1,197 @@
+"""A forward pass whose gradient is relevance: rules put in the place of PyTorch's own gradients."""
+
+import re
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace as with_changes
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
+
+from headwise.analysis._gates import constant_parameters
+from headwise.analysis.propagation import rules
+from headwise.analysis.propagation.redistribution import passed_on
+from headwise.analysis.propagation.rules import RuleOf, Shares, Torch
+from headwise.analysis.propagation.settings import Propagation
+from headwise.ops.attended import Attended
+from headwise.sites import Attend, Site, find_sites, replace
+
+# Non-linearities, ignored. RMS norm and normalize multiply by what is held constant: the same rule.
+IGNORED = (
+    *(functional.relu, functional.gelu, functional.silu, functional.leaky_relu, functional.elu),
+    *(functional.selu, functional.softplus, functional.mish, functional.hardtanh),
+    *(functional.relu6, functional.hardswish, functional.hardsigmoid, functional.logsigmoid),
+    *(functional.tanh, functional.sigmoid, functional.rms_norm, functional.normalize),
+    *(torch.relu, torch.tanh, torch.sigmoid, torch.exp, torch.log, torch.erf, torch.abs),
+    *(torch.square, torch.pow, torch.sqrt, torch.clamp, torch.sin, torch.cos, torch.rms_norm),
+    *(Tensor.relu, Tensor.tanh, Tensor.sigmoid, Tensor.exp, Tensor.log, Tensor.erf, Tensor.abs),
+    *(Tensor.square, Tensor.pow, Tensor.sqrt, Tensor.clamp, Tensor.sin, Tensor.cos),
+)
+CONSTANT = (
+    *(functional.softmax, torch.softmax, Tensor.softmax, torch.rsqrt, Tensor.rsqrt),
+    *(torch.var, Tensor.var, torch.std, Tensor.std, torch.reciprocal, Tensor.reciprocal),
+    *(torch.norm, Tensor.norm, torch.linalg.vector_norm, Tensor.__rdiv__),
+)
+QUOTIENTS = (torch.div, torch.true_divide, Tensor.div, Tensor.true_divide, Tensor.div_)
+PRODUCTS = (torch.mul, torch.multiply, Tensor.mul, Tensor.multiply)
+MATRIX_PRODUCTS = (torch.matmul, torch.bmm, torch.mm, Tensor.matmul, Tensor.bmm, Tensor.mm)
+SUMS = (torch.add, Tensor.add)
+REFUSED = (
+    *(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, functional.group_norm),
+    *(functional.log_softmax, torch.log_softmax, Tensor.log_softmax, functional.glu),
+    *(functional.instance_norm, functional.bilinear, functional.multi_head_attention_forward),
+)
+FIRST = ("input", "other", "query", "key", "value")  # arguments by name that rules want in order
+ACTIVATION = re.compile(r"elu|silu|swish|mish|activation", re.IGNORECASE)
+
+
+class Linearised(TorchFunctionMode):
+    """Answers PyTorch's calls by the rules. Set `items` before a backward pass with alpha-beta."""
+
+    def __init__(self, settings: Propagation):
+        super().__init__()
+        self.items: int | None = None  # of the batch; None: the first axis of every activation
+        self.shares = Shares(settings, lambda: self.items)
+        self.signed = settings.rule == "alpha_beta"
+        self._rules = _rules(settings, self.shares)
+        self._paused = False
+
+    def __torch_function__(
+        self, func: Torch, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        rule = self._rules.get(func)
+        options = dict(kwargs or {})
+        if rule is None or self._paused or not torch.is_grad_enabled():
+            return func(*args, **options)
+        call = *args, *(options.pop(name) for name in FIRST if name in options)
+        if not any(isinstance(value, Tensor) and value.requires_grad for value in call):
+            return func(*call, **options)
+        return rule(func, call, options)
+
+    @contextmanager
+    def paused(self) -> Generator[None, None, None]:
+        """PyTorch as it is."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+
+def _rules(settings: Propagation, shares: Shares) -> dict[Torch, RuleOf]:
+    product = (
+        partial(rules.product_as_printed, eps=settings.eps)
+        if settings.product == "paper"
+        else rules.product
+    )
+    plain: dict[Torch, RuleOf] = {
+        **dict.fromkeys(IGNORED, rules.ignored),
+        **dict.fromkeys(CONSTANT, rules.constant),
+        **dict.fromkeys(QUOTIENTS, rules.quotient),
+        **dict.fromkeys(PRODUCTS, product),
+        Tensor.mul_: rules.product_in_place,
+        **dict.fromkeys(MATRIX_PRODUCTS, shares.matmul),
+        **dict.fromkeys((functional.layer_norm, torch.layer_norm), rules.layer_norm),
+        **dict.fromkeys(REFUSED, rules.refused),
+        functional.scaled_dot_product_attention: rules.attention,
+    }
+    if settings.rule == "ratio" and settings.bias == "neuron":
+        return plain
+    divided: dict[Torch, RuleOf] = {
+        functional.linear: shares.linear,
+        torch.addmm: shares.addmm,
+        **dict.fromkeys((functional.layer_norm, torch.layer_norm), shares.norm),
+    }
+    if settings.rule == "ratio":
+        return plain | divided
+    signed: dict[Torch, RuleOf] = dict.fromkeys(SUMS, shares.addition)
+    return plain | divided | signed | {functional.scaled_dot_product_attention: shares.attention}
+
+
+@contextmanager
+def linearised(
+    model: nn.Module, settings: Propagation | None = None
+) -> Generator[Linearised, None, None]:
+    """Make a model's gradient carry relevance, for forward passes inside the `with` block.
+
+    For any tensor x of such a pass, x * (gradient of the chosen logit by x) is its relevance, in
+    units of the logit. Parameters have no gradients meanwhile; everything is undone afterwards.
+    Compute gradients after the block.
+
+        with linearised(model):
+            logits = model(tokens)
+        (coefficient,) = torch.autograd.grad(logits[0, -1, 7], state)
+        relevance = state * coefficient
+
+    Args:
+        model: anything with sites, in eval mode.
+        settings: the rules, see `Propagation`.
+    """
+    mode = Linearised(settings or Propagation())
+    with ExitStack() as stack:
+        stack.enter_context(constant_parameters(model))
+        for site in find_sites(model):
+            if not _computed_by_host(site) or site.replacements:
+                attend = partial(_attend, site.replacements[-1:] or [site.attend], mode)
+                stack.enter_context(replace(model, attend, where=_only(site)))
+        for handle in _ignore_activations(model):
+            stack.callback(handle.remove)
+        stack.enter_context(mode)
+        yield mode
+
+
+def _computed_by_host(site: Site) -> bool:
+    """Whether a Hugging Face model computes this site, where the mode sees it."""
+    return site.attend.__module__ == "headwise.hf.interface"
+
+
+def _only(site: Site) -> Callable[[Site], bool]:
+    return lambda other: other is site
+
+
+def _attend(
+    op: list[Attend],
+    mode: Linearised,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    **options: Any,
+) -> Attended:
+    """An op of ours with its weights held constant."""
+    constant = partial(op[0], rules.held(q), rules.held(k), **rules.held_options(options))
+    with mode.paused():
+        if not (mode.signed and v.requires_grad):
+            return constant(v)
+        attended: Attended = constant(v.detach())
+        return with_changes(
+            attended, out=mode.shares.of_values(lambda value: constant(value).out, v)
+        )
+
+
+def _ignore_activations(model: nn.Module) -> list[RemovableHandle]:
+    """Activation modules as one non-linearity each, however they are composed."""
+    handles: list[RemovableHandle] = []
+    for module in model.modules():
+        if ACTIVATION.search(type(module).__name__) and not any(True for _ in module.parameters()):
+            handles += _ignore(module)
+    return handles
+
+
+def _ignore(module: nn.Module) -> list[RemovableHandle]:
+    waiting: list[Tensor] = []
+
+    def enter(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        waiting.append(inputs[0])
+        given = inputs[0].detach()
+        return given.clone() if getattr(module, "inplace", False) else given, *inputs[1:]
+
+    def leave(_module: nn.Module, _inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        x = waiting.pop()
+        return passed_on(x, output) if x.requires_grad else output
+
+    return [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
