@@ -1,15 +1,17 @@
 """Roles: thresholds, and that the roles found are the roles planted."""
 
+import doctest
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from headwise.analysis import toy_gold, with_roles
+from headwise.analysis import roles, toy_gold, with_roles
 from headwise.data.batching import pad
 from headwise.data.toy import ToyLanguage
 from headwise.ops import softmax_attention
-from headwise.recording import HeadTable, Pointing, Profile
+from headwise.recording import HeadTable, Pointing, Profile, Reading, Words
 from headwise.sites import Head, Site, observe
 
 SELF = "encoder.0.self"
@@ -21,6 +23,12 @@ def role_of(baselines=None, **row):
     return with_roles(table, baselines or {}).row(Head(SELF, 0))["role"]
 
 
+def roles_of(baselines=None, **row):
+    """All roles of one head, strongest first, as they are written."""
+    table = HeadTable.of({name: {SELF: [value]} for name, value in row.items()})
+    return with_roles(table, baselines or {}).row(Head(SELF, 0))["roles"]
+
+
 @pytest.mark.parametrize(
     ("offset", "share", "role"),
     [
@@ -28,12 +36,19 @@ def role_of(baselines=None, **row):
         (1, 1.0, "next"),
         (-1, 0.89, None),
         (0, 1.0, None),  # looking at oneself is no neighbour
-        (2, 1.0, None),
+        (2, 1.0, "offset +2"),
+        (-3, 0.95, "offset -3"),
         (None, None, None),
     ],
 )
-def test_a_positional_head_looks_at_one_neighbour_nine_times_in_ten(offset, share, role):
+def test_a_positional_head_looks_at_one_distance_nine_times_in_ten(offset, share, role):
     assert role_of(offset=offset, offset_share=share) == role
+
+
+def test_words_of_another_sentence_are_not_neighbours():
+    cross = "decoder.0.cross"
+    table = HeadTable.of({"offset": {cross: [-1, 0]}, "offset_share": {cross: [1.0, 1.0]}})
+    assert with_roles(table, {})["role"] == ("offset -1", "offset +0")
 
 
 @pytest.mark.parametrize(("value", "role"), [(0.75, "obj"), (0.625, "obj"), (0.55, None)])
@@ -41,24 +56,71 @@ def test_an_annotated_role_is_ten_points_above_the_baseline(value, role):
     assert role_of({"obj": 0.5}, offset=0, offset_share=0.2, obj=value) == role
 
 
-def test_the_role_with_the_largest_margin_wins_not_the_largest_share():
+@pytest.mark.parametrize(
+    ("column", "role"),
+    [
+        ("rarest", "rare words"),
+        ("punctuation", "punctuation"),
+        ("first_share", "first word"),
+        ("special_mass", "sink"),
+        ("duplicate", "duplicate"),
+        ("induction", "induction"),
+    ],
+)
+def test_other_roles_are_what_most_words_do(column, role):
+    assert role_of({column: 0.1}, **{column: 0.5}) == role
+    assert role_of({column: 0.1}, **{column: 0.49}) is None
+
+
+@pytest.mark.parametrize("column", ["previous", "next", "first_word", "two_rarest"])
+def test_columns_that_only_repeat_others_make_no_role(column):
+    assert role_of({column: 0.1}, **{column: 1.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "baselines"),
+    [
+        ({"offset": -1, "offset_share": 0.95, "offset_share_low": 0.89}, {}),
+        ({"obj": 0.7, "obj_low": 0.59}, {"obj": 0.5}),
+        ({"rarest": 0.6, "rarest_low": 0.45}, {}),
+        ({"obj": 1.0, "obj_low": None}, {"obj": 0.5}),
+    ],
+)
+def test_a_share_that_may_lie_below_its_threshold_makes_no_role(row, baselines):
+    assert role_of(baselines, **row) is None
+    surer = {name: 1.0 if name.endswith("_low") else value for name, value in row.items()}
+    assert role_of(baselines, **surer) is not None
+
+
+def test_the_strongest_role_is_the_furthest_beyond_its_own_threshold():
     row = {"offset": 0, "offset_share": 0.1, "nsubj": 0.9, "coreference": 0.75}
     assert role_of({"nsubj": 0.75, "coreference": 0.25}, **row) == "coreference"
+    # 0.98 is eight tenths of the way from 0.9 to 1, and 0.7 is four tenths from 0.5
+    row = {"offset": -1, "offset_share": 0.98, "special_mass": 0.7}
+    assert role_of(**row) == "previous" and roles_of(**row) == "previous, sink"
+    assert roles_of(**row | {"special_mass": 0.95}) == "sink, previous"
 
 
-def test_position_explains_a_head_before_grammar_does():
-    assert role_of({"amod": 0.5}, offset=1, offset_share=0.95, amod=0.9) == "next"
+def test_position_explains_a_head_before_grammar_does_when_both_are_certain():
+    row = {"offset": 1, "offset_share": 1.0, "amod": 1.0}
+    assert roles_of({"amod": 0.5}, **row) == "next, amod"
 
 
 def test_a_label_not_measured_at_a_site_is_passed_over():
     assert role_of({"alignment": 0.2}, offset=0, offset_share=0.1, alignment=None) is None
+    assert roles_of({"alignment": 0.2}, offset=0, offset_share=0.1) is None
 
 
 def test_roles_come_first_and_other_columns_stay():
     table = HeadTable.of({"offset": {SELF: [1]}, "offset_share": {SELF: [1.0]}})
     found = with_roles(table, {})
-    assert list(found.columns) == ["role", "offset", "offset_share"]
+    assert list(found.columns) == ["role", "roles", "offset", "offset_share"]
     assert list(table.columns) == ["offset", "offset_share"]
+    assert with_roles(found, {}) == found
+
+
+def test_examples_in_docstrings_hold():
+    assert doctest.testmod(roles).attempted and not doctest.testmod(roles).failed
 
 
 class Planted(nn.Module):
@@ -92,10 +154,12 @@ def test_roles_found_are_the_roles_planted(batch_size):
             batch = pairs[start : start + batch_size]
             padded = pad([range(len(pair.source)) for pair in batch])
             length = padded.ids.shape[1]
-            profile.words = {"encoder": torch.arange(length) < padded.lengths[:, None]}
-            pointing.gold = toy_gold(batch)
-            pointing.count_offsets()
-            model(length, {gold.label: gold.right for gold in pointing.gold}, padded.lengths)
+            words = Words.each(torch.arange(length) < padded.lengths[:, None])
+            reading = Reading(
+                range(start, start + len(batch)), words={"encoder": words}, gold=toy_gold(batch)
+            )
+            profile.reading = pointing.reading = reading
+            model(length, {gold.label: gold.right for gold in reading.gold}, padded.lengths)
     table = HeadTable.of(profile.drain() | pointing.drain())
     found = with_roles(table, pointing.baselines())
     assert found["role"] == Planted.roles

@@ -7,7 +7,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 
 from headwise.hf import adopt, check_parity, release
 from headwise.ops import gaussian_attention, topk_attention, uniform_attention
-from headwise.recording import Profile
+from headwise.recording import Profile, Reading
 from headwise.sites import find_sites, masked, observe, replace
 from tests.hf.families import BACKENDS, batch_of, build
 
@@ -37,9 +37,10 @@ def test_the_query_of_a_cached_step_stands_at_its_own_key(name, backend, cache):
 
 
 def test_no_head_of_a_generating_decoder_looks_ahead():
-    model, profile = adopt(build("GPT-2")).eval(), Profile()
+    model, ids = adopt(build("GPT-2")).eval(), batch_of("GPT-2")["input_ids"]
+    profile = Profile(reading=Reading(range(len(ids))))
     with observe(model, profile), torch.no_grad():
-        model.generate(batch_of("GPT-2")["input_ids"], max_new_tokens=4, do_sample=False)
+        model.generate(ids, max_new_tokens=4, do_sample=False)
     offsets = [offset for site in profile.drain()["offset"].values() for offset in site]
     assert max(offsets) <= 0
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from headwise.recording import HeadTable, heads
+from headwise.recording import HeadTable, head_cells, heads, tally
+from headwise.recording.head_cells import printed
 from headwise.sites import Head
 
 
@@ -247,6 +248,55 @@ def test_it_prints_three_digits_to_the_right_and_text_as_it_is(table):
     assert "[next]" in lines[4]
 
 
+@pytest.fixture
+def shares() -> HeadTable:
+    return HeadTable.of(
+        {
+            "share": {"x": [0.45, 1.0, None]},
+            "share_low": {"x": [0.41, 0.964, None]},
+            "share_high": {"x": [0.48, 1.0, None]},
+            "relevance_low": {"x": [1, 2, 3]},
+        }
+    )
+
+
+def test_a_share_and_its_interval_are_printed_as_one(shares):
+    lines = str(shares).splitlines()
+    assert lines[0].split() == ["head", "share", "relevance", "low"]
+    assert "0.45 [0.41, 0.48]" in lines[1] and "1.00 [0.96, 1.00]" in lines[2]
+    assert "[" not in lines[3]
+    assert repr(shares) == "HeadTable(3 heads: share, relevance_low)"
+
+
+def test_small_and_large_intervals_keep_their_digits():
+    columns = {"drop": [0.0012], "drop_low": [-0.0003], "drop_high": [0.0021]}
+    assert printed(columns) == {"drop": ["0.0012 [-0.0003, 0.0021]"]}
+    columns = {"loss": [123.4], "loss_low": [99.6], "loss_high": [200]}
+    assert printed(columns) == {"loss": ["123 [100, 200]"]}
+
+
+def test_files_keep_the_ends_of_intervals(shares, tmp_path):
+    shares.to_csv(tmp_path / "heads.csv")
+    assert (tmp_path / "heads.csv").read_text().startswith("head,share,share_low,share_high")
+    assert HeadTable.from_json(shares.to_json()) == shares
+
+
+def test_parquet_holds_every_column(shares, tmp_path):
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    pandas = pytest.importorskip("pandas", reason="pandas is an extra")
+    shares.to_parquet(tmp_path / "heads.parquet")
+    frame = pandas.read_parquet(tmp_path / "heads.parquet")
+    assert list(frame.columns) == ["head", *shares.columns]
+    assert frame["share_low"].tolist()[:2] == [0.41, 0.964]
+
+
+def test_without_pyarrow_the_error_says_what_to_install(shares, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ValueError, match="pip install pandas pyarrow, or use to_csv"):
+        shares.to_parquet(tmp_path / "heads.parquet")
+    assert not list(tmp_path.iterdir())
+
+
 def test_rich_shows_the_table(table):
     console = Console(width=80, record=True, file=StringIO())
     console.print(table)
@@ -257,7 +307,8 @@ def test_repr_is_short(table):
     assert repr(table) == "HeadTable(5 heads: confidence, role)"
 
 
-def test_examples_in_docstrings_hold():
-    result = doctest.testmod(heads)
+@pytest.mark.parametrize("module", [heads, head_cells, tally], ids=lambda module: module.__name__)
+def test_examples_in_docstrings_hold(module):
+    result = doctest.testmod(module)
     assert result.attempted > 0
     assert result.failed == 0

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from headwise.data.toy import ToyPair
-from headwise.recording.pointing import Gold
+from headwise.recording.reading import Gold
 
 
 def toy_gold(pairs: Sequence[ToyPair]) -> list[Gold]:

@@ -23,7 +23,7 @@ from headwise.journeys.codec import InWords
 from headwise.journeys.progress import counting
 from headwise.journeys.translator import Translator, token_accuracy
 from headwise.models import Transformer, TransformerConfig
-from headwise.recording import HeadTable, Pointing, Profile, Run, Samples
+from headwise.recording import HeadTable, Pointing, Profile, Reading, Run, Samples, Words
 from headwise.reporting import write_report
 from headwise.sites import observe
 from headwise.training import FitConfig, fit, label_smoothed_loss, progress_bar
@@ -204,12 +204,14 @@ def _look(translator: Translator, test: Sequence[ToyPair], drops: Columns) -> He
         for start in range(0, len(test), 100):
             pairs = test[start : start + 100]
             batch = _batch(translator, pairs)
-            profile.words = {
-                "encoder": (batch.source != PAD) & (batch.source != EOS),
-                "decoder": batch.target_in != PAD,
-            }
-            pointing.gold = toy_gold(pairs)
-            pointing.count_offsets()
+            profile.reading = pointing.reading = Reading(
+                range(start, start + len(pairs)),
+                words={
+                    "encoder": Words.each((batch.source != PAD) & (batch.source != EOS)),
+                    "decoder": Words.each(batch.target_in != PAD),
+                },
+                gold=toy_gold(pairs),
+            )
             translator.model(batch.source, batch.source_lengths, batch.target_in)
     table = HeadTable.of(profile.drain() | drops | pointing.drain())
     return with_roles(table, pointing.baselines())

@@ -1,9 +1,22 @@
 """What is kept of a run: the folder, the table of heads, and the recorders that fill them."""
 
 from headwise.recording.heads import HeadTable
-from headwise.recording.pointing import Gold, Pointing
+from headwise.recording.pointing import Pointing
 from headwise.recording.profile import Profile
+from headwise.recording.reading import Gold, Reading, Words
 from headwise.recording.run import Run
 from headwise.recording.samples import Samples
+from headwise.recording.tally import Tally, bootstrap_weights
 
-__all__ = ["Gold", "HeadTable", "Pointing", "Profile", "Run", "Samples"]
+__all__ = [
+    "Gold",
+    "HeadTable",
+    "Pointing",
+    "Profile",
+    "Reading",
+    "Run",
+    "Samples",
+    "Tally",
+    "Words",
+    "bootstrap_weights",
+]

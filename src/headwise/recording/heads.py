@@ -5,6 +5,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, SupportsFloat, TypeGuard, cast
@@ -16,13 +17,13 @@ from torch import Tensor
 
 from headwise.config import suggestion
 from headwise.recording import files
+from headwise.recording.head_cells import Value, printed, printed_names
 from headwise.sites import Head
 
 if TYPE_CHECKING:
     import matplotlib.figure
     import pandas
 
-Value = float | int | str | None
 Row = dict[str, Value]
 Measured = Value | SupportsFloat  # what becomes a value: numpy's numbers and tensors too
 
@@ -30,6 +31,8 @@ Measured = Value | SupportsFloat  # what becomes a value: numpy's numbers and te
 @dataclass(frozen=True, repr=False)
 class HeadTable:
     """A row a head, a column a measure. None stands for "not measured"; nan is refused.
+
+    Columns X_low and X_high beside X are the ends of X's interval; they are printed as one with it.
 
     Every method returns a new table and leaves this one as it was.
 
@@ -214,17 +217,29 @@ class HeadTable:
         writer.writerows([str(head), *row.values()] for head, row in self)
         files.write_text(Path(path), text.getvalue())
 
+    def to_parquet(self, path: Path | str) -> None:
+        """Write the table as a Parquet file, a column `head` first. Needs pandas and pyarrow."""
+        if find_spec("pyarrow") is None:
+            raise ValueError(
+                "to_parquet() needs pyarrow, which is not installed; pip install pandas pyarrow, "
+                "or use to_csv()."
+            )
+        frame = self.to_pandas().reset_index()
+        with files.replacing(Path(path)) as temporary:
+            frame.to_parquet(temporary, index=False, engine="pyarrow")
+
     def __rich__(self) -> Table:
         table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("head", no_wrap=True)
-        for name, values in self.columns.items():
-            is_text = any(isinstance(value, str) for value in values)
+        cells = printed(self.columns)
+        for name in cells:
+            is_text = any(isinstance(value, str) for value in self.columns[name])
             # spaces, so that a long name can be broken and the column stay narrow
             header = name.replace("_", " ")
             table.add_column(header, justify="left" if is_text else "right")
-        for head, row in self:
+        for head, *row in zip(self.heads, *cells.values(), strict=True):
             # Text, because Rich would read brackets in a plain string as markup
-            table.add_row(str(head), *(Text(_show(value)) for value in row.values()))
+            table.add_row(str(head), *(Text(cell) for cell in row))
         return table
 
     def __str__(self) -> str:
@@ -234,7 +249,8 @@ class HeadTable:
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
     def __repr__(self) -> str:
-        return f"HeadTable({len(self)} heads: {', '.join(self.columns) or 'no columns'})"
+        names = printed_names(self.columns)
+        return f"HeadTable({len(self)} heads: {', '.join(names) or 'no columns'})"
 
     def _take(self, places: Sequence[int]) -> "HeadTable":
         columns = {
@@ -282,11 +298,3 @@ def _kind_and_layer(site: str) -> tuple[str, int]:
     if place is None:
         return site, 0
     return ".".join(parts[:place] + parts[place + 1 :]), int(parts[place])
-
-
-def _show(value: Value) -> str:
-    """About three digits, in as many places for all values of a size, so that columns line up."""
-    if not isinstance(value, float):
-        return "" if value is None else str(value)
-    size = abs(value)
-    return f"{value:.{3 if size < 1 else 2 if size < 100 else 0}f}"

@@ -4,150 +4,154 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Bool
 from torch import Tensor
-from torch.nn.functional import one_hot, pad
+from torch.nn.functional import pad
 
 from headwise.ops.attended import Attended
+from headwise.recording.reading import Reading, reading_of
+from headwise.recording.tally import REPLICATES, Tally
+from headwise.recording.word_rows import WordRows
 from headwise.sites import Site
+
+Columns = dict[str, dict[str, list[float | int | None]]]
 
 
 @dataclass
-class _Sums:
-    """Running sums of one site over all queries seen, one row a head."""
+class _Seen:
+    """What was counted at one site."""
 
-    queries: Tensor  # (H,)
-    peak: Tensor
-    entropy: Tensor
-    first: Tensor
-    special: Tensor
-    hits: Tensor  # (H, offsets): queries whose strongest key lies that far away
-    chances: Tensor  # (offsets,): queries that have a word that far away
-
-    def add(self, other: "_Sums") -> None:
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
+    means: Tally = field(default_factory=Tally)  # (4, H): peak, entropy, special, first
+    distances: Tally = field(default_factory=Tally)  # (H, offsets)
 
 
 @dataclass
 class Profile:
     """A recorder of where heads look, streaming: memory does not grow with the corpus.
 
-    Before each forward pass set `words`: for each stack ("encoder", "decoder") a boolean (B, T),
-    True at real words. Padding and special tokens (end of sentence, separators) are then left out
-    as queries and as keys; weight that falls on them is `special_mass`. A stack that is not named
-    counts whole. `drain()` gives, for each measure, one value a head.
+    All is in words: weight is summed over the pieces of a key word and averaged over those of a
+    query word. Before each forward pass set `reading`; positions it does not name as words are left
+    out as queries and as keys, and weight that falls on them is `special_mass`. `drain()` gives,
+    for each measure, one value a head. Those marked * are shares with a 95 % interval over
+    sentences, from X_low to X_high.
 
-        confidence    mean over queries of the largest weight on a word (Voita et al., 2019)
-        entropy       mean entropy of a query's weights, in nats
-        offset        the commonest distance from a query to its strongest key
-        offset_share  how often that distance is chosen, among queries that have a word there
-        first_share   how often the strongest key is the first word
-        special_mass  mean weight on what is not a word
+        confidence *    mean over words of the largest weight on a word (Voita et al., 2019)
+        entropy         mean entropy of a word's weights, in nats; a special token is one key
+        offset          the commonest distance from a word to its strongest word
+        offset_share *  how often that distance is chosen, among words that have a word there
+        first_share *   how often the strongest word is the first
+        special_mass *  mean weight on what is not a word
+
+    Counts of any shares of a corpus can be added up: `merge` those of other processes, or `load`
+    a `state` that was saved.
     """
 
     name: str = "profile"
     reach: int = 8  # distances beyond this are not told apart
-    words: Mapping[str, Bool[Tensor, "B T"]] = field(default_factory=dict[str, Tensor])
-    _sums: dict[str, _Sums] = field(default_factory=dict[str, _Sums])
+    replicates: int = REPLICATES  # of the bootstrap
+    seed: int = 0  # of the bootstrap
+    reading: Reading | None = None
+    _seen: dict[str, _Seen] = field(default_factory=dict[str, _Seen])
 
     @torch.no_grad()
     def __call__(self, site: Site, attended: Attended) -> None:
-        found = self._count(site, attended)
-        if site.name in self._sums:
-            self._sums[site.name].add(found)
-        else:
-            self._sums[site.name] = found
+        reading = reading_of("Profile", self.reading)
+        rows = reading.rows(site, attended)
+        weights_BR = reading.weights(self.replicates, seed=self.seed, device=rows.peak.device)
+        seen = self._seen.setdefault(site.name, _Seen())
+        queries_BH = rows.seen.sum(dim=2, dtype=torch.float64)
+        seen.means.add(_totals(rows), queries_BH[:, None], weights=weights_BR)
+        looks_back = is_causal(site, attended)
+        hits_BHO, chances_BO = self._hits(rows), self._chances(rows, looks_back=looks_back)
+        seen.distances.add(hits_BHO, chances_BO[:, None], weights=weights_BR)
 
-    def drain(self) -> dict[str, dict[str, list[float | int | None]]]:
+    def drain(self) -> Columns:
         """{measure: {site: one value a head}} since the last drain; None where nothing was seen."""
-        columns: dict[str, dict[str, list[float | int | None]]] = {}
-        for site, sums in self._sums.items():
-            for measure, values in self._measures(sums).items():
+        columns: Columns = {}
+        for site, seen in self._seen.items():
+            for measure, values in self._measures(seen).items():
                 columns.setdefault(measure, {})[site] = values
-        self._sums.clear()
+        self._seen.clear()
         return columns
 
-    def _count(self, site: Site, attended: Attended) -> _Sums:
-        n_queries, n_keys = attended.scores.shape[2:]
-        batch, device = attended.out.shape[0], attended.out.device
-        query_BQ = self._words_of(site.queries, batch, n_queries, device)
-        key_BK = self._words_of(site.keys, batch, n_keys, device)
-
-        def look(weights_BHQK: Tensor, rows: slice) -> tuple[Tensor, ...]:
-            on_words_BHQK = weights_BHQK.masked_fill(~key_BK[:, None, None], 0)
-            peak_BHQ, key_BHQ = on_words_BHQK.max(dim=-1)
-            entropy_BHQ = torch.special.entr(weights_BHQK).sum(-1)
-            special_BHQ = (weights_BHQK - on_words_BHQK).sum(-1)
-            return peak_BHQ, key_BHQ, entropy_BHQ, special_BHQ
-
-        peak_BHQ, key_BHQ, entropy_BHQ, special_BHQ = attended.sweep(look)
-        counts_BHQ = query_BQ[:, None] & (peak_BHQ + special_BHQ > 0)
-        # a query may give words no weight at all: it counts, but points nowhere
-        points_BHQ = counts_BHQ & (peak_BHQ > 0)
-        position_Q = attended.scores.query_position()[:, 0]
-        first_B = key_BK.to(torch.int8).argmax(dim=1)
-
-        def total_H(value_BHQ: Tensor) -> Tensor:
-            return (value_BHQ * counts_BHQ).sum(dim=(0, 2), dtype=torch.float64).cpu()
-
-        return _Sums(
-            queries=counts_BHQ.sum(dim=(0, 2)).cpu(),
-            peak=total_H(peak_BHQ),
-            entropy=total_H(entropy_BHQ),
-            first=total_H((key_BHQ == first_B[:, None, None]) & points_BHQ),
-            special=total_H(special_BHQ),
-            hits=self._hits(key_BHQ - position_Q, points_BHQ).cpu(),
-            chances=self._chances(query_BQ, key_BK, position_Q, attended).cpu(),
-        )
-
-    def _words_of(self, stack: str, batch: int, length: int, device: torch.device) -> Tensor:
-        words_BT = self.words.get(stack)
-        if words_BT is None:
-            return torch.ones(batch, length, dtype=torch.bool, device=device)
-        if words_BT.shape != (batch, length):
-            raise ValueError(
-                f"Profile.words[{stack!r}] must have shape ({batch}, {length}) for this batch, "
-                f"got {tuple(words_BT.shape)}. Set it before each forward pass."
-            )
-        return words_BT.to(device)
-
-    def _hits(self, offset_BHQ: Tensor, points_BHQ: Tensor) -> Tensor:
-        bin_BHQ = offset_BHQ.clamp(-self.reach - 1, self.reach + 1) + self.reach + 1
-        hit_BHQO = one_hot(bin_BHQ, 2 * self.reach + 3) * points_BHQ[..., None]
-        return hit_BHQO.sum(dim=(0, 2))[:, 1:-1]  # both ends are "further away"
-
-    def _chances(
-        self, query_BQ: Tensor, key_BK: Tensor, position_Q: Tensor, attended: Attended
-    ) -> Tensor:
-        """How many queries have a word at each distance."""
-        wide_BK = pad(key_BK, (self.reach, self.reach + 1))  # the last stands for "beyond"
-        furthest = 0 if attended.scores.causal else self.reach
-        counts = [
-            (
-                wide_BK[:, (position_Q + offset + self.reach).clamp(0, wide_BK.shape[1] - 1)]
-                & query_BQ
-            ).sum()
-            if offset <= furthest
-            else query_BQ.new_zeros((), dtype=torch.long)
-            for offset in range(-self.reach, self.reach + 1)
-        ]
-        return torch.stack(counts)
-
-    def _measures(self, sums: _Sums) -> dict[str, list[float | int | None]]:
-        best_H = sums.hits.argmax(dim=1)
-        best_hits_H = sums.hits.gather(1, best_H[:, None])[:, 0]
-        share_H = best_hits_H.double() / sums.chances[best_H].clamp(min=1)
-        empty = (sums.queries == 0).tolist()
-        columns = {
-            "confidence": (sums.peak / sums.queries).tolist(),
-            "entropy": (sums.entropy / sums.queries).tolist(),
-            "offset": (best_H - self.reach).tolist(),
-            "offset_share": share_H.tolist(),
-            "first_share": (sums.first / sums.queries).tolist(),
-            "special_mass": (sums.special / sums.queries).tolist(),
-        }
+    def state(self) -> dict[str, Tensor]:
+        """All counts, for `load`."""
         return {
-            name: [None if none else value for value, none in zip(values, empty, strict=True)]
+            f"{site}/{name}/{part}": tensor
+            for site, seen in self._seen.items()
+            for name, tally in vars(seen).items()
+            for part, tensor in tally.state().items()
+        }
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state()` gave; what was counted since is forgotten."""
+        self._seen.clear()
+        for site in dict.fromkeys(key.partition("/")[0] for key in state):
+            seen = self._seen.setdefault(site, _Seen())
+            for name, tally in vars(seen).items():
+                tally.load({part: state[f"{site}/{name}/{part}"] for part in ("hits", "chances")})
+
+    def merge(self, other: "Profile") -> None:
+        """Add the counts of another profile, of other sentences."""
+        for site, theirs in other._seen.items():
+            ours = self._seen.setdefault(site, _Seen())
+            ours.means.merge(theirs.means)
+            ours.distances.merge(theirs.distances)
+
+    def _hits(self, rows: WordRows) -> Tensor:
+        """(B, H, offsets): words whose strongest word lies that far away."""
+        number_W = torch.arange(rows.peak.shape[2], device=rows.peak.device)
+        edge = self.reach + 1  # "further away", on either side
+        bin_BHW = (rows.strongest - number_W).clamp(-edge, edge) + edge
+        points_BHW = (rows.seen & (rows.strongest >= 0)).long()
+        batch, heads = points_BHW.shape[:2]
+        count_BHO = points_BHW.new_zeros(batch, heads, 2 * edge + 1)
+        return count_BHO.scatter_add_(2, bin_BHW, points_BHW)[..., 1:-1].double()
+
+    def _chances(self, rows: WordRows, *, looks_back: bool) -> Tensor:
+        """(B, offsets): how many words have a word at each distance."""
+        asks_BW, there_BW = rows.queries.present, rows.keys.present
+        offset_O = torch.arange(-self.reach, self.reach + 1)
+        wide_BW = pad(there_BW, (self.reach, self.reach + 1))  # the last stands for "beyond"
+        place_WO = torch.arange(asks_BW.shape[1])[:, None] + offset_O + self.reach
+        found_BWO = wide_BW[:, place_WO.clamp(max=wide_BW.shape[1] - 1)] & asks_BW[..., None]
+        if looks_back:
+            found_BWO = found_BWO & (offset_O <= 0)
+        return found_BWO.sum(dim=1).double().to(rows.peak.device)
+
+    def _measures(self, seen: _Seen) -> dict[str, list[float | int | None]]:
+        means = seen.means.shares()
+        return {
+            **means.at(0).columns("confidence"),
+            "entropy": means.at(1).columns("entropy")["entropy"],
+            **self._offset(seen),
+            **means.at(3).columns("first_share"),
+            **means.at(2).columns("special_mass"),
+        }
+
+    def _offset(self, seen: _Seen) -> dict[str, list[float | int | None]]:
+        """The commonest distance and its share; None where no strongest word is within reach."""
+        hits_HO = seen.distances.hits.cpu()
+        best_H = hits_HO.argmax(dim=1)
+        shares = seen.distances.shares().at(torch.arange(len(best_H)), best_H)
+        columns = {"offset": (best_H - self.reach).tolist(), **shares.columns("offset_share")}
+        found = (hits_HO.sum(dim=1) > 0).tolist()
+        return {
+            name: [
+                value if is_found else None for value, is_found in zip(values, found, strict=True)
+            ]
             for name, values in columns.items()
         }
+
+
+def is_causal(site: Site, attended: Attended) -> bool:
+    """Whether no word can look at a later one; decoders say so by their name, whatever the mask."""
+    return attended.scores.causal or (site.name.endswith(".self") and site.queries == "decoder")
+
+
+def _totals(rows: WordRows) -> Tensor:
+    """(B, 4, H): sums over the words of each sentence."""
+    first_B11 = rows.keys.first_word.to(rows.peak.device)[:, None, None]
+    measures = (rows.peak, rows.entropy, rows.special, rows.strongest == first_B11)
+    return torch.stack(
+        [(value * rows.seen).sum(dim=2, dtype=torch.float64) for value in measures], dim=1
+    )

@@ -1,0 +1,192 @@
+"""Shares with intervals over sentences, streaming and mergeable: hits out of chances, head by head.
+
+The interval is a Poisson bootstrap: in each of R replicates a sentence counts as often as a draw
+from Poisson(1) says. The draws are a pure function of the seed, the sentence's number and the
+replicate's, so that nothing of the corpus is kept, and any order of reading, any cut into batches
+and any sharing out among processes gives the same interval.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+__all__ = ["REPLICATES", "Shares", "Tally", "bootstrap_weights"]
+
+REPLICATES = 200
+GRAIN = 2.0**-24  # float32's own, next to 1: sums of its multiples are exact up to 2^29
+TAIL = 0.025  # on each side of an interval
+
+GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio as a signed number: the step of splitmix64
+FIRST_FACTOR, SECOND_FACTOR = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15  # of its mixing
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """Estimates with the ends of their 95 % intervals; nan where there was no chance."""
+
+    value: Tensor
+    low: Tensor
+    high: Tensor
+
+    def at(self, *places: Any) -> "Shares":
+        """The same of some, chosen as one chooses from a tensor."""
+        return Shares(self.value[places], self.low[places], self.high[places])
+
+    def columns(self, name: str) -> dict[str, list[float | None]]:
+        """{name, name_low, name_high: one value a head}, None where there was no chance."""
+        ends = {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+        return {column: _plain(values) for column, values in ends.items()}
+
+
+def _plain(values: Tensor) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values.tolist()]
+
+
+def bootstrap_weights(
+    sentences: Sequence[int], *, replicates: int = REPLICATES, seed: int = 0
+) -> Float[Tensor, "B R"]:
+    """How often each sentence counts in each replicate: draws from Poisson(1), in float64.
+
+    Args:
+        sentences: numbers in the corpus; the same number gives the same row, in any company.
+        replicates: R, how many columns.
+        seed: another seed gives other draws.
+
+    >>> rows = bootstrap_weights([7, 8], replicates=100)
+    >>> torch.equal(rows[1:], bootstrap_weights([8], replicates=100))
+    True
+    """
+    sentence_B1 = torch.tensor(list(sentences), dtype=torch.long)[:, None]
+    stream_B1 = _mixed(_mixed(torch.tensor(seed) + GOLDEN) + (sentence_B1 + 1) * GOLDEN)
+    bits_BR = _mixed(stream_B1 + (torch.arange(replicates) + 1) * GOLDEN)
+    uniform_BR = _shifted(bits_BR, 11).double() * 2.0**-53
+    return torch.searchsorted(_poisson_steps(), uniform_BR, right=True).double()
+
+
+def _mixed(number: Tensor) -> Tensor:
+    """The finaliser of splitmix64 (Steele et al., 2014); products wrap around."""
+    number = (number ^ _shifted(number, 30)) * FIRST_FACTOR
+    number = (number ^ _shifted(number, 27)) * SECOND_FACTOR
+    return number ^ _shifted(number, 31)
+
+
+def _shifted(number: Tensor, places: int) -> Tensor:
+    """To the right, with zeros coming in: torch's own shift brings in the sign."""
+    return (number >> places) & ((1 << (64 - places)) - 1)
+
+
+def _poisson_steps() -> Tensor:
+    """P(X <= x) of Poisson(1) for x = 0, 1, ...: what reaches the last is once in 10^19."""
+    mass = [math.exp(-1) / math.factorial(count) for count in range(20)]
+    return torch.tensor(mass, dtype=torch.float64).cumsum(0)
+
+
+@dataclass
+class Tally:
+    """Hits out of chances, summed over sentences, once plainly and once in each replicate.
+
+    Sums stay on the device where they are made. Hits may be any numbers, such as weights; they are
+    rounded to multiples of `grain`, so that sums, and all that follows from them, do not depend on
+    the order of adding: two halves merged equal one pass bit for bit.
+
+    Args:
+        bounded: hits lie between 0 and chances, as a share's do. Where all or none are hits every
+            replicate is the same, and its interval would have no width, whether from 3 chances or
+            from 3000; the end that is in doubt is then the exact one, 0.025^(1 / chances).
+        grain: 0 leaves hits as they are.
+
+    >>> tally = Tally()
+    >>> weights = bootstrap_weights(range(100))
+    >>> tally.add(torch.ones(100, 1), torch.full((100, 1), 2.0), weights=weights)
+    >>> tally.shares().columns("share")["share"]
+    [0.5]
+    """
+
+    bounded: bool = True
+    grain: float = GRAIN
+    _hits: Tensor | None = None  # (1 + R, ...), the plain sum first
+    _chances: Tensor | None = None
+
+    def add(
+        self,
+        hits: Float[Tensor, "B ..."],
+        chances: Float[Tensor, "B ..."],
+        *,
+        weights: Float[Tensor, "B R"],
+    ) -> None:
+        """Count some sentences.
+
+        Args:
+            hits: summed over each sentence, any further axes (heads, say).
+            chances: the same, broadcastable to hits.
+            weights: from `bootstrap_weights`, on the same device.
+        """
+        whole_BR = torch.cat([torch.ones_like(weights[:, :1]), weights], dim=1)
+        hits = hits.double()
+        if self.grain:
+            hits = (hits / self.grain).round() * self.grain
+        self._add_sums(_weighted(whole_BR, hits), _weighted(whole_BR, chances.double()))
+
+    def merge(self, other: "Tally") -> None:
+        """Add what another has counted of other sentences."""
+        if other._hits is not None and other._chances is not None:
+            self._add_sums(other._hits, other._chances)
+
+    def shares(self) -> Shares:
+        """Hits by chances, with the 2.5 and 97.5 percentiles of the replicates."""
+        if self._hits is None or self._chances is None:
+            return Shares(*(torch.zeros(0, dtype=torch.float64),) * 3)
+        hits, chances = torch.broadcast_tensors(self._hits.cpu(), self._chances.cpu())
+        share = hits / chances  # nan where there was no chance
+        value, replicates = share[0], share[1:].masked_fill(chances[1:] == 0, math.nan)
+        if not len(replicates):
+            return Shares(value, value, value)
+        low, high = torch.nanquantile(replicates, torch.tensor([TAIL, 1 - TAIL]).double(), dim=0)
+        if self.bounded:
+            doubt = TAIL ** (1 / chances[0])
+            low = torch.where(hits[0] == chances[0], doubt, low)
+            high = torch.where(hits[0] == 0, 1 - doubt, high)
+        none = chances[0] == 0
+        return Shares(*(end.masked_fill(none, math.nan) for end in (value, low, high)))
+
+    def state(self) -> dict[str, Tensor]:
+        """All there is, on the CPU; nothing before the first `add`."""
+        if self._hits is None or self._chances is None:
+            return {}
+        return {"hits": self._hits.cpu(), "chances": self._chances.cpu()}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what `state()` gave."""
+        self._hits, self._chances = state.get("hits"), state.get("chances")
+
+    @property
+    def hits(self) -> Tensor:
+        """The plain sums of hits."""
+        return torch.zeros(0).double() if self._hits is None else self._hits[0]
+
+    @property
+    def chances(self) -> Tensor:
+        """The plain sums of chances."""
+        return torch.zeros(0).double() if self._chances is None else self._chances[0]
+
+    def _add_sums(self, hits: Tensor, chances: Tensor) -> None:
+        if self._hits is None or self._chances is None:
+            self._hits, self._chances = hits.clone(), chances.clone()
+            return
+        if len(hits) != len(self._hits):
+            raise ValueError(
+                f"A tally of {len(self._hits) - 1} replicates was given {len(hits) - 1}; use the "
+                "same number everywhere."
+            )
+        self._hits = self._hits.to(hits.device) + hits
+        self._chances = self._chances.to(chances.device) + chances
+
+
+def _weighted(whole_BR: Tensor, sums: Tensor) -> Tensor:
+    """(R, ...): sums of sentences, each as often as each replicate says."""
+    return (whole_BR.T @ sums.flatten(1)).view(-1, *sums.shape[1:])
