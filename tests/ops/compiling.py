@@ -1,4 +1,4 @@
-"""Row statistics and the guidance loss in one compiled graph, on Triton's interpreter.
+"""Row statistics and the guidance loss in one compiled graph: on a GPU, or interpreted.
 
     python tests/ops/compiling.py
 
@@ -10,14 +10,15 @@ import os
 import torch
 from torch import Tensor
 
-os.environ["TRITON_INTERPRET"] = "1"  # before Triton is first imported
-
 from headwise.ops.guidance import NEXT, guidance_loss, guided_heads
 from headwise.ops.row_sweep import row_sweep
 from headwise.ops.scores import Scores
 
-LENGTHS = torch.tensor([7, 4])
-GUIDED = guided_heads({1: NEXT}, num_heads=2)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is first imported, which is on first use
+LENGTHS = torch.tensor([7, 4], device=DEVICE)
+GUIDED = guided_heads({1: NEXT}, num_heads=2, device=DEVICE)
 
 
 def statistics(q: Tensor, k: Tensor) -> Tensor:
@@ -32,8 +33,8 @@ def guidance(q: Tensor, k: Tensor) -> Tensor:
 
 
 def main() -> None:
-    q = torch.randn(2, 2, 5, 8, requires_grad=True)
-    k = torch.randn(2, 1, 7, 8, requires_grad=True)
+    q = torch.randn(2, 2, 5, 8, device=DEVICE, requires_grad=True)
+    k = torch.randn(2, 1, 7, 8, device=DEVICE, requires_grad=True)
     for loss in (statistics, guidance):
         compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
         got = torch.autograd.grad(compiled(q, k), (q, k))

@@ -41,19 +41,20 @@ def small_tiles(variant: Variant) -> Iterator[None]:
 
     Imports Triton, so TRITON_INTERPRET must be set before.
     """
-    topk, selection, entmax, aiming = (
+    launching, topk, selection, entmax, aiming = (
         import_module(f"headwise.ops.{name}")
         for name in (
+            "launching",
             "topk.triton",
             "topk.selection",
             "entmax.triton",
             "row_sweep.aiming",
         )
     )
-    sweeps = topk.Sweeps(*[selection.Sweep(ROWS, KEYS, warps=4, stages=1)] * 5)
-    tile = entmax.Tile(ROWS, KEYS, warps=1, stages=1)
+    sweeps = topk.Sweeps(*[launching.Tile(ROWS, KEYS, warps=4, stages=1)] * 5)
+    tile = launching.Tile(ROWS, KEYS, warps=1, stages=1)
     resident = () if variant.long else tuple(tile._replace(keys=keys) for keys in (16, 64))
-    swept = {(8, 128): aiming.Tiles(ROWS, KEYS, 4, 1)}
+    swept = {(8, 128): launching.Tile(ROWS, KEYS, 4, 1)}
     changes = [(topk, name, sweeps) for name in ("HALF", "WIDE", "SINGLE")]
     changes += [
         (topk, "GATHER_KEYS", 1 if variant.long else 10**9),

@@ -5,6 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from headwise.ops.launching import Tile
+
 OPTIONS = {
     "plain": {},
     "causal": {"causal": True},
@@ -30,7 +32,7 @@ def options(name: str, n_queries: int, n_keys: int) -> dict[str, object]:
 def use_tiles(monkeypatch: pytest.MonkeyPatch, rows: int, keys: int) -> None:
     """Every pass with tiles of this size."""
     aiming = pytest.importorskip("headwise.ops.row_sweep.aiming", reason="Triton is not installed")
-    tiles = {(8, 128): aiming.Tiles(rows, keys, 4, 1)}
+    tiles = {(8, 128): Tile(rows, keys, 4, 1)}
     monkeypatch.setattr(aiming, "TILES", dict.fromkeys(("forward", "queries", "keys"), tiles))
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.ops import entmax_attention, sparsemax_attention
+from headwise.ops.launching import Tile
 from tests.ops.attention_cases import assert_no_worse, inputs, out_and_grads
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -25,7 +26,7 @@ every_alpha = pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.fixture(params=["resident", "streaming"])
 def small_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """16 x 32 tiles; with all keys in one tile, or as if that were impossible."""
-    tile = triton.Tile(rows=16, keys=32, warps=1, stages=1)
+    tile = Tile(rows=16, keys=32, warps=1, stages=1)
     all_keys = tuple(tile._replace(keys=keys) for keys in (16, 64, 256))
     tiles = triton.Tiles(all_keys if request.param == "resident" else (), tile, tile, tile)
     for name in ("NARROW", "WIDE", "FULL"):

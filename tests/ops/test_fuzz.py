@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headwise.ops.row_sweep import row_sweep
-from tests.ops import fuzz, fuzz_sweeps
+from tests.ops import fuzz, fuzz_attention, fuzz_sweeps
 from tests.ops.fuzz import Outcome, Plan, main, run_case
 from tests.ops.fuzz_drawing import EXACT, draw_case
 from tests.ops.fuzz_variants import MOST_VARIANTS, VARIANTS, variant_of
@@ -26,6 +26,20 @@ interpreted = pytest.mark.skipif(
 )
 def test_kernels_pass(op, seed):
     assert run_case(op, seed, "cpu").problem is None
+
+
+def test_what_cancels_is_allowed_for_in_float32_alone():
+    raised = set()
+    for seed in range(24):
+        case = draw_case("entmax", seed, "cpu")
+        batch, heads, _, n_queries, _ = case.sizes
+        upstream = 10 * case.randn(batch, heads, n_queries, case.variant.values).to(case.v.dtype)
+        floors = fuzz_attention._floors(case)
+        higher = fuzz_attention._cancelling(case, floors, upstream)
+        assert higher["dq"] >= floors["dq"] and higher["out"] == floors["out"]
+        if higher["dq"] > floors["dq"]:
+            raised.add(case.q.dtype)
+    assert raised == {torch.float32}
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headwise.ops import topk_attention
+from headwise.ops.launching import Tile
 from headwise.ops.scores import Scores
 from headwise.ops.topk import topk_selected
 from headwise.ops.topk.reference import _kept
@@ -26,7 +27,7 @@ interpreted = pytest.mark.skipif(
     torch.cuda.is_available(), reason="kernels are compiled where there is a GPU"
 )
 TIES = ["all", "first"]
-SMALL = selection.Sweep(32, 16, warps=4, stages=1)
+SMALL = Tile(32, 16, warps=4, stages=1)
 by_kernel = partial(topk_attention, impl="triton")
 by_definition = partial(topk_attention, impl="reference")
 

@@ -25,7 +25,7 @@ from headwise.ops.entmax.curve import (
     seen_tile,
     whole_and_all,
 )
-from headwise.ops.entmax.forward import SIZES, store_rows
+from headwise.ops.entmax.forward import ANY, store_rows
 from headwise.ops.tiles import load_rows, place
 
 __all__ = ["for_keys", "for_queries"]
@@ -33,7 +33,7 @@ __all__ = ["for_keys", "for_queries"]
 LN_2 = tl.constexpr(0.6931471805599453)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=ANY)
 @no_type_check
 def for_queries(
     q, k, v, alpha, lengths, mask, seed, grad, mean, top, tau, delta, dq, dalpha,
@@ -95,7 +95,7 @@ def for_queries(
         tl.store(dalpha + at, dalpha_Q, mask=rows < n_queries)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=ANY)
 @no_type_check
 def for_keys(
     q, k, v, alpha, lengths, mask, seed, grad, top, tau, delta, dk, dv,

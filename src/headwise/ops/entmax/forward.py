@@ -26,13 +26,12 @@ from headwise.ops.entmax.curve import (
     solve,
     whole_and_all,
 )
+from headwise.ops.launching import MASK_STRIDES, SIZES
 from headwise.ops.tiles import load_rows, place, score_tile
 
 __all__ = ["resident", "streaming"]
 
-# One compiled kernel serves all of these.
-SIZES = ["first", "heads", "groups", "n_queries", "n_keys", "n_blocks"]
-SIZES += ["mask_batch", "mask_head", "mask_row"]
+ANY = [*SIZES, *MASK_STRIDES]  # one compiled kernel serves all of these
 
 
 @triton.jit
@@ -51,7 +50,7 @@ def _largest(top_Q):
     return tl.where(top_Q == float("-inf"), 0.0, top_Q)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=ANY)
 @no_type_check
 def resident(
     q, k, v, alpha, lengths, mask, seed, out, mean, top, tau,
@@ -96,7 +95,7 @@ def resident(
         tl.store(tau + line * n_queries + rows, tau_Q, mask=rows < n_queries)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=ANY)
 @no_type_check
 def streaming(
     q, k, v, alpha, lengths, mask, seed, out, mean, top, tau,

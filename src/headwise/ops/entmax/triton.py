@@ -16,19 +16,11 @@ from torch import Tensor
 
 from headwise.ops._impl import Number
 from headwise.ops.entmax import backward, forward
+from headwise.ops.launching import Tile, padded
 from headwise.ops.scores import Scores
 from headwise.ops.tiles import Call, with_rows
 
 __all__ = ["attend"]
-
-
-class Tile(NamedTuple):
-    """The tile of a program, and how it is compiled."""
-
-    rows: int
-    keys: int
-    warps: int
-    stages: int
 
 
 class Tiles(NamedTuple):
@@ -254,26 +246,12 @@ def _options(
         "v_batch": v.stride(0),
         "v_head": v.stride(1),
         "v_row": v.stride(2),
-        "PADDED": _padded(call.q.shape[3]),
+        "PADDED": padded(call.q.shape[3]),
         "VALUE": v.shape[3],
-        "VALUE_PADDED": _padded(v.shape[3]),
+        "VALUE_PADDED": padded(v.shape[3]),
         "POWER": power,
         "DROPOUT": seed is not None,
         "MASKED": 0 if not call.masked else 2 if call.mask.stride(2) == 0 else 1,
-    }
-
-
-def _padded(width: int) -> int:
-    """Tiles have widths that are powers of two, and products at least 16."""
-    return max(16, 1 << (width - 1).bit_length())
-
-
-def _compiled(tile: Tile) -> dict[str, int]:
-    return {
-        "ROWS": tile.rows,
-        "KEYS": tile.keys,
-        "num_warps": tile.warps,
-        "num_stages": tile.stages,
     }
 
 
@@ -311,7 +289,7 @@ def _launch_forward(
         n_blocks=n_blocks,
         TRAINING=training,
         NEAR=_near(options["v"].element_size(), options["POWER"]),
-        **_compiled(tile),
+        **tile.arguments(),
     )
 
 
@@ -341,9 +319,9 @@ def _launch_backward(
         dalpha=dalpha,
         n_blocks=n_blocks,
         LEARNED=learned,
-        **_compiled(tiles.for_queries),
+        **tiles.for_queries.arguments(),
     )
     n_blocks = triton.cdiv(n_keys, tiles.for_keys.keys)
     backward.for_keys[(n_blocks * batch * groups,)](
-        **options, dk=dk, dv=dv, n_blocks=n_blocks, **_compiled(tiles.for_keys)
+        **options, dk=dk, dv=dv, n_blocks=n_blocks, **tiles.for_keys.arguments()
     )

@@ -140,7 +140,7 @@ def _check(scores: Scores, guided: GuidedHeads, key_sets: Tensor | None) -> None
             "Use guided.to(q.device)."
         )
     named = [pattern.key_set for pattern in guided.patterns if pattern.key_set is not None]
-    n_sets = max(named, default=-1) + 1
+    n_sets = max([-1, *named]) + 1
     if key_sets is None and named:
         raise ValueError(f"The patterns name {n_sets} sets of keys, but key_sets is not given.")
     if key_sets is not None and (

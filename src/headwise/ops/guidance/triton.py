@@ -18,9 +18,9 @@ import triton.language as tl
 from torch import Tensor
 
 from headwise.ops.row_sweep.aiming import (
+    ANY,
     HIDDEN,
     LOG2_E,
-    SIZES,
     Aims,
     aim,
     call_of,
@@ -118,7 +118,7 @@ def _backward(ctx: Any, gain: Tensor | None, *unused: Tensor | None) -> tuple[Te
 torch.library.register_autograd("headwise::guidance_rows", _backward, setup_context=_keep)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=ANY)
 @no_type_check
 def _forward_kernel(
     q, k, lengths, mask, scale, first, heads, groups, n_queries, n_keys, n_blocks,

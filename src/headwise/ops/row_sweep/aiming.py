@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headwise.ops.launching import MASK_STRIDES, SIZES, Tile, padded
 from headwise.ops.scores import Scores
 from headwise.ops.tiles import Call
 
@@ -21,37 +22,27 @@ LOG2_E = 1.4426950408889634  # kernels work with powers of two, which the device
 # The score of a key that may not be attended: its weight is 0, and 0 times its log is 0, not NaN.
 HIDDEN = tl.constexpr(-1e38)
 FAR = 2**30  # an offset that leads to no key
-# Sizes that would only make more compiled variants of a kernel if it were compiled for them.
-SIZES = ["first", "heads", "groups", "n_queries", "n_keys", "n_blocks", "offset", "n_heads"]
-SIZES += ["set_number", "set_batch", "set_key", "mask_batch", "mask_head", "mask_row"]
+# Kernels are not compiled for these: it would only make more variants of them.
+ANY = [*SIZES, *MASK_STRIDES, "offset", "n_heads", "set_number", "set_batch", "set_key"]
 FIELDS = ("head", "slope", "place", "key set", "normalised", "uniform")  # columns of a plan
 
 
-class Tiles(NamedTuple):
-    """Queries and keys of a tile, and how it is computed."""
-
-    rows: int
-    keys: int
-    warps: int
-    stages: int
-
-
 # By pass; and by the bytes of a number of q and k, and their width padded to a power of two.
-TILES: dict[str, dict[tuple[int, int], Tiles]] = {
+TILES: dict[str, dict[tuple[int, int], Tile]] = {
     "forward": {
-        (2, 64): Tiles(64, 64, 4, 3),
-        (2, 128): Tiles(128, 64, 8, 3),
-        (4, 128): Tiles(32, 32, 4, 1),
+        (2, 64): Tile(64, 64, 4, 3),
+        (2, 128): Tile(128, 64, 8, 3),
+        (4, 128): Tile(32, 32, 4, 1),
     },
     "queries": {
-        (2, 64): Tiles(128, 64, 4, 3),
-        (2, 128): Tiles(64, 64, 4, 2),
-        (4, 128): Tiles(32, 32, 4, 1),
+        (2, 64): Tile(128, 64, 4, 3),
+        (2, 128): Tile(64, 64, 4, 2),
+        (4, 128): Tile(32, 32, 4, 1),
     },
     "keys": {
-        (2, 64): Tiles(128, 64, 4, 2),
-        (2, 128): Tiles(32, 64, 4, 2),
-        (4, 128): Tiles(32, 32, 4, 1),
+        (2, 64): Tile(128, 64, 4, 2),
+        (2, 128): Tile(32, 64, 4, 2),
+        (4, 128): Tile(32, 32, 4, 1),
     },
 }
 
@@ -82,17 +73,11 @@ class Aims(NamedTuple):
 
 def settings(call: Call, which: str) -> dict[str, Any]:
     """Tile sizes and the like of one pass, as arguments of its kernel."""
-    padded = max(16, triton.next_power_of_2(call.q.shape[3]))
+    width = padded(call.q.shape[3])
     sizes = TILES[which]
-    wanted = call.q.element_size(), padded
-    tiles = sizes[min((size for size in sizes if size >= wanted), default=max(sizes))]
-    return {
-        "PADDED": padded,
-        "ROWS": tiles.rows,
-        "KEYS": tiles.keys,
-        "num_warps": tiles.warps,
-        "num_stages": tiles.stages,
-    }
+    wanted = call.q.element_size(), width
+    tile = sizes[min((size for size in sizes if size >= wanted), default=max(sizes))]
+    return {"PADDED": width} | tile.arguments()
 
 
 def call_of(

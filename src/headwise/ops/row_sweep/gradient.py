@@ -18,8 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 from headwise.ops.row_sweep.aiming import (
+    ANY,
     LOG2_E,
-    SIZES,
     Aims,
     aim,
     call_of,
@@ -160,7 +160,7 @@ def _lse_of(at, inside):
     return tl.where(row == float("-inf"), float("inf"), row)
 
 
-@triton.jit(do_not_specialize=[*SIZES, *GAIN_STRIDES])
+@triton.jit(do_not_specialize=[*ANY, *GAIN_STRIDES])
 @no_type_check
 def _to_queries(
     q, k, lengths, mask, scale, first, heads, groups, n_queries, n_keys, n_blocks,
@@ -224,7 +224,7 @@ def _to_queries(
     tl.store(out, dq_QD, mask=inside[:, None] & (column[None, :] < WIDTH))
 
 
-@triton.jit(do_not_specialize=[*SIZES, *GAIN_STRIDES])
+@triton.jit(do_not_specialize=[*ANY, *GAIN_STRIDES])
 @no_type_check
 def _to_keys(
     q, k, lengths, mask, scale, first, heads, groups, n_queries, n_keys, n_blocks,

@@ -15,10 +15,10 @@ import triton.language as tl
 from torch import Tensor
 
 from headwise.ops.row_sweep.aiming import (
+    ANY,
     FAR,
     HIDDEN,
     LOG2_E,
-    SIZES,
     Aims,
     aim,
     call_of,
@@ -148,7 +148,7 @@ def _terms(swept: tuple[Tensor, ...], grads: tuple[Tensor | None, ...]) -> Terms
     )
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=ANY)
 @no_type_check
 def _forward_kernel(
     q, k, lengths, mask, scale, first, heads, groups, n_queries, n_keys, n_blocks,

@@ -19,19 +19,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headwise.ops.launching import Tile, padded
 from headwise.ops.tiles import Call, load_rows, place, score_tile
 from headwise.ops.topk.selection import (
+    ANY,
     FLAGGED,
-    MASK_STRIDES,
-    SIZES,
     Selection,
-    Sweep,
     blocks,
     fill_levels,
     keys_seen,
     launch_arguments,
     levels_for,
-    padded,
     pull,
     rescue,
     room,
@@ -63,7 +61,7 @@ class Listed(NamedTuple):
     flags: Tensor  # one for every sixteen queries
 
 
-def list_keys(call: Call, keep: int, first_ties: bool, sweep: Sweep) -> Listed:
+def list_keys(call: Call, keep: int, first_ties: bool, sweep: Tile) -> Listed:
     """Find the kept keys of every query and their weights."""
     if levels_for(keep) > 4:  # or they would not fit the registers
         sweep = sweep._replace(warps=8)
@@ -78,7 +76,7 @@ def list_keys(call: Call, keep: int, first_ties: bool, sweep: Sweep) -> Listed:
     return listed
 
 
-def _list(call: Call, listed: Listed, keep: int, first_ties: bool, sweep: Sweep) -> None:
+def _list(call: Call, listed: Listed, keep: int, first_ties: bool, sweep: Tile) -> None:
     batch, heads, n_queries = listed.lse.shape
     n_keys = call.k.shape[2]
     n_turns = -(-n_keys // (sweep.keys * CELL))
@@ -91,12 +89,12 @@ def _list(call: Call, listed: Listed, keep: int, first_ties: bool, sweep: Sweep)
     given = {x: argument for x, argument in given.items() if x not in CHOOSING}
     given |= {"keys": keys, "low_bits": low_bits}
     _sweep_kernel[(blocks(call, sweep),)](
-        **given, candidates=candidates, CELL=CELL, LEVELS=levels_for(keep),
+        **given, peak=listed.chosen.peak, candidates=candidates, CELL=CELL, LEVELS=levels_for(keep),
         CANDIDATES=1 << (candidates - 1).bit_length(),
     )  # fmt: skip
     n_blocks = -(-n_queries // SCORE_ROWS)
     given |= {"n_blocks": n_blocks, "ROWS": SCORE_ROWS, "num_warps": 4, "num_stages": 1}
-    unused = ("peak", "KEYS", "low_bits")
+    unused = ("KEYS", "low_bits")
     _score_kernel[(batch * heads * n_blocks,)](
         **{x: argument for x, argument in given.items() if x not in unused},
         scores=scores, reach=_reach(call), doubts=listed.lse, slots=candidates * CELL, CELL=CELL,
@@ -150,7 +148,7 @@ def _reach_kernel(
     tl.atomic_max(reach + batch * groups + group, largest, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES, "candidates", "low_bits"])
+@triton.jit(do_not_specialize=[*ANY, "candidates", "low_bits"])
 @no_type_check
 def _sweep_kernel(
     q, k, lengths, mask, peak, keys, scale, first, heads, groups, n_queries, n_keys,
@@ -205,7 +203,7 @@ def gather_rows(start, keys, stride, real, WIDTH: tl.constexpr, PADDED: tl.const
     return tl.load(at, mask=real[:, None] & (column[None, :] < WIDTH), other=0.0).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES, "slots"])
+@triton.jit(do_not_specialize=[*ANY, "slots"])
 @no_type_check
 def _score_kernel(
     q, k, lengths, mask, keys, scores, reach, doubts, scale, first, heads, groups, n_queries,
@@ -297,10 +295,10 @@ def _rank_kernel(
     tl.store(weights + to_QS, weight_QS / total[:, None], mask=kept_QS)
 
 
-@triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES, "keep"])
+@triton.jit(do_not_specialize=[*ANY, "keep"])
 @no_type_check
 def _list_kernel(
-    q, k, lengths, mask, low, high, last, peak, flags, lse, picked, weights, scale, first, heads,
+    q, k, lengths, mask, low, high, last, flags, lse, picked, weights, scale, first, heads,
     groups, n_queries, n_keys, n_blocks, keep, q_batch, q_head, q_row, k_batch, k_head, k_row,
     mask_batch, mask_head, mask_row, mask_key,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,

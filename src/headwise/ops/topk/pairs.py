@@ -13,9 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headwise.ops.launching import SIZES, padded
 from headwise.ops.tiles import Call, load_rows, place, with_rows
 from headwise.ops.topk.gathering import Listed, gather_rows
-from headwise.ops.topk.selection import FLAG_ROWS, SIZES, padded
+from headwise.ops.topk.selection import FLAG_ROWS
 from headwise.ops.topk.weighing import drop_pairs, strides
 
 __all__ = ["pair_gradients", "pair_values"]

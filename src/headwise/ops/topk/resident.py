@@ -12,14 +12,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headwise.ops.launching import padded
 from headwise.ops.tiles import Call, load_rows, place, score_tile, with_rows
 from headwise.ops.topk.selection import (
-    MASK_STRIDES,
-    SIZES,
+    ANY,
     Selection,
     above_of,
     between,
-    padded,
     store_bounds,
 )
 from headwise.ops.topk.weighing import drop_tile, strides, weights_of, widths
@@ -49,11 +48,11 @@ def attend_resident(
         _resident_kernel[(programs,)](
             **given, v=v, low=low, high=high, last=last, out=out, lse=lse, seed=seed,
             dropout=dropout, keep=keep, n_blocks=n_blocks, FIRST=first_ties, ROWS=rows,
-            KEYS=max(16, padded(call.k.shape[2])),
+            KEYS=padded(call.k.shape[2]),
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES, "keep"])
+@triton.jit(do_not_specialize=[*ANY, "keep"])
 @no_type_check
 def _resident_kernel(
     q, k, v, lengths, mask, low, high, last, out, lse, seed, scale, dropout,

@@ -23,15 +23,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headwise.ops.launching import MASK_STRIDES, SIZES, Tile, padded
 from headwise.ops.tiles import Call, load_rows, place, score_tile
 
 __all__ = [
+    "ANY",
     "FLAGGED",
     "FLAG_ROWS",
-    "MASK_STRIDES",
-    "SIZES",
     "Selection",
-    "Sweep",
     "above_of",
     "between",
     "blocks",
@@ -39,7 +38,6 @@ __all__ = [
     "keys_seen",
     "launch_arguments",
     "levels_for",
-    "padded",
     "pull",
     "rescue",
     "room",
@@ -49,28 +47,12 @@ __all__ = [
     "whole_tiles",
 ]
 
-# Arguments that may have any value without another variant of a kernel being compiled.
-SIZES = ["first", "heads", "groups", "n_queries", "n_keys", "n_blocks"]
-MASK_STRIDES = ["mask_batch", "mask_head", "mask_row", "mask_key"]
-
-
-class Sweep(NamedTuple):
-    """How a kernel goes over scores: the tile, and how it is compiled."""
-
-    rows: int
-    keys: int
-    warps: int
-    stages: int
-
-    def arguments(self) -> dict[str, int]:
-        """For a kernel with constants ROWS and KEYS."""
-        rows, keys, warps, stages = self
-        return {"ROWS": rows, "KEYS": keys, "num_warps": warps, "num_stages": stages}
+ANY = [*SIZES, *MASK_STRIDES, "mask_key"]  # kernels are not compiled for these
 
 
 # How flagged queries are swept; as many share a flag as a block has. They are few, so what counts
 # is how long one block takes.
-FLAGGED = Sweep(rows=16, keys=128, warps=4, stages=2)
+FLAGGED = Tile(rows=16, keys=128, warps=4, stages=2)
 FLAG_ROWS = tl.constexpr(FLAGGED.rows)
 
 # keep -> levels. With tiles of 64 keys a row of random scores lacks a certificate with probability
@@ -88,7 +70,7 @@ class Selection(NamedTuple):
 
 
 def select(
-    call: Call, keep: int, first_ties: bool, sweep: Sweep, levels: int | None = None
+    call: Call, keep: int, first_ties: bool, sweep: Tile, levels: int | None = None
 ) -> tuple[Selection, Tensor]:
     """Find the keep-th largest score of every query, and which blocks needed a second look.
 
@@ -105,7 +87,7 @@ def select(
     chosen, flags = room(call, first_ties)
     common = launch_arguments(call, chosen, flags, keep, first_ties, sweep)
     if len(flags):
-        _select_kernel[(blocks(call, sweep),)](**common, LEVELS=levels)
+        _select_kernel[(blocks(call, sweep),)](**common, peak=chosen.peak, LEVELS=levels)
         rescue(call, chosen, flags, keep, first_ties)
     return chosen, flags
 
@@ -122,7 +104,7 @@ def levels_for(keep: int) -> int:
     return next(levels for most, levels in LEVELS.items() if keep <= most)
 
 
-def blocks(call: Call, sweep: Sweep) -> int:
+def blocks(call: Call, sweep: Tile) -> int:
     """How many programs handle all queries."""
     batch, heads, n_queries, _ = call.q.shape
     return batch * heads * -(-n_queries // sweep.rows)
@@ -145,21 +127,17 @@ def room(call: Call, first_ties: bool) -> tuple[Selection, Tensor]:
 
 
 def launch_arguments(
-    call: Call, chosen: Selection, flags: Tensor, keep: int, first_ties: bool, sweep: Sweep
+    call: Call, chosen: Selection, flags: Tensor, keep: int, first_ties: bool, sweep: Tile
 ) -> dict[str, Any]:
     """What kernels that select have in common."""
+    low, high, last, _ = chosen
     return (
         call.arguments()
-        | chosen._asdict()
+        | {"low": low, "high": high, "last": last}
         | sweep.arguments()
         | {"flags": flags, "n_blocks": -(-call.q.shape[2] // sweep.rows), "keep": keep}
         | {"FIRST": first_ties, "PADDED": padded(call.q.shape[3])}
     )
-
-
-def padded(width: int) -> int:
-    """The width of a tile that holds rows of this width."""
-    return max(16, 1 << (width - 1).bit_length())
 
 
 @triton.jit
@@ -314,7 +292,7 @@ def store_bounds(low, high, last, tau, below, above, last_key, at, inside, FIRST
         tl.store(last + at, last_key, mask=inside)
 
 
-@triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES, "keep"])
+@triton.jit(do_not_specialize=[*ANY, "keep"])
 @no_type_check
 def _select_kernel(
     q, k, lengths, mask, low, high, last, peak, flags, scale, first, heads, groups, n_queries,
@@ -376,10 +354,10 @@ def _insert(best_QS, least, top, rest):
     return tl.where(replaced_QS, top[:, None], best_QS), rest
 
 
-@triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES, "keep"])
+@triton.jit(do_not_specialize=[*ANY, "keep"])
 @no_type_check
 def _rescue_kernel(
-    q, k, lengths, mask, low, high, last, peak, flags, scale, first, heads, groups, n_queries,
+    q, k, lengths, mask, low, high, last, flags, scale, first, heads, groups, n_queries,
     n_keys, n_blocks, keep, q_batch, q_head, q_row, k_batch, k_head, k_row,
     mask_batch, mask_head, mask_row, mask_key,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,

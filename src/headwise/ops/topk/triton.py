@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from headwise.ops._impl import Number
+from headwise.ops.launching import Tile
 from headwise.ops.scores import Scores
 from headwise.ops.tiles import Call
 from headwise.ops.topk.gathering import Listed, list_flagged, list_keys
 from headwise.ops.topk.pairs import pair_gradients, pair_values
 from headwise.ops.topk.resident import MOST_KEYS, attend_resident
-from headwise.ops.topk.selection import FLAGGED, Selection, Sweep, room, select
+from headwise.ops.topk.selection import FLAGGED, Selection, room, select
 from headwise.ops.topk.weighing import Kept, flagged_gradients, gradients, weigh
 
 __all__ = ["topk_selected", "topk_values"]
@@ -30,33 +31,33 @@ GATHER_KEEP = 16  # if they keep at most so many
 class Sweeps(NamedTuple):
     """How each kernel goes over scores."""
 
-    select: Sweep
-    weigh: Sweep
-    queries: Sweep  # backward
-    keys: Sweep
-    gather: Sweep
+    select: Tile
+    weigh: Tile
+    queries: Tile  # backward
+    keys: Tile
+    gather: Tile
 
 
 HALF = Sweeps(  # float16 and bfloat16
-    select=Sweep(64, 64, warps=4, stages=3),
-    weigh=Sweep(128, 64, warps=4, stages=3),
-    queries=Sweep(64, 64, warps=4, stages=3),
-    keys=Sweep(64, 64, warps=4, stages=3),
-    gather=Sweep(64, 64, warps=4, stages=3),
+    select=Tile(64, 64, warps=4, stages=3),
+    weigh=Tile(128, 64, warps=4, stages=3),
+    queries=Tile(64, 64, warps=4, stages=3),
+    keys=Tile(64, 64, warps=4, stages=3),
+    gather=Tile(64, 64, warps=4, stages=3),
 )
 WIDE = Sweeps(  # the same, heads wider than 64
-    select=Sweep(64, 64, warps=4, stages=3),
-    weigh=Sweep(64, 64, warps=4, stages=3),
-    queries=Sweep(64, 64, warps=4, stages=2),
-    keys=Sweep(64, 64, warps=8, stages=2),
-    gather=Sweep(64, 64, warps=8, stages=3),
+    select=Tile(64, 64, warps=4, stages=3),
+    weigh=Tile(64, 64, warps=4, stages=3),
+    queries=Tile(64, 64, warps=4, stages=2),
+    keys=Tile(64, 64, warps=8, stages=2),
+    gather=Tile(64, 64, warps=8, stages=3),
 )
 SINGLE = Sweeps(  # float32
-    select=Sweep(32, 64, warps=4, stages=2),
-    weigh=Sweep(32, 32, warps=4, stages=2),
-    queries=Sweep(32, 32, warps=4, stages=2),
-    keys=Sweep(32, 32, warps=8, stages=1),
-    gather=Sweep(32, 64, warps=8, stages=2),
+    select=Tile(32, 64, warps=4, stages=2),
+    weigh=Tile(32, 32, warps=4, stages=2),
+    queries=Tile(32, 32, warps=4, stages=2),
+    keys=Tile(32, 32, warps=8, stages=1),
+    gather=Tile(32, 64, warps=8, stages=2),
 )
 
 
@@ -194,8 +195,7 @@ def _sweep(
     lse = v.new_empty(call.q.shape[:3], dtype=torch.float32)
     if call.k.shape[2] <= MOST_KEYS[v.element_size()]:
         chosen, flags = room(call, first_ties)
-        place = {"out": out, "lse": lse}
-        attend_resident(call, v, keep, first_ties, dropout, seed, chosen, **place)
+        attend_resident(call, v, keep, first_ties, dropout, seed, chosen, out=out, lse=lse)
     else:
         chosen, flags = select(call, keep, first_ties, sweeps.select)
         kept = Kept(*chosen[:3], first_ties, dropout, seed)
@@ -210,14 +210,14 @@ def _gather(
     first_ties: bool,
     dropout: float,
     seed: Tensor | None,
-    sweep: Sweep,
+    sweep: Tile,
 ) -> tuple[Tensor, Listed]:
     """Long rows, and their flagged blocks like short ones."""
     listed = list_keys(call, keep, first_ties, sweep)
     out = pair_values(listed, v, dropout, seed)
     kept = Kept(*listed.chosen[:3], first_ties, dropout, seed)
-    place = {"out": out, "lse": listed.lse, "flags": listed.flags}
-    weigh(call, v, kept, listed.chosen.peak, FLAGGED, **place)
+    results = {"out": out, "lse": listed.lse, "flags": listed.flags}
+    weigh(call, v, kept, listed.chosen.peak, FLAGGED, **results)
     return out, listed
 
 

@@ -17,8 +17,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headwise.ops.launching import Tile, padded
 from headwise.ops.tiles import Call, load_rows, place, score_tile, with_rows
-from headwise.ops.topk.selection import MASK_STRIDES, SIZES, Sweep, keys_seen, padded, whole_tiles
+from headwise.ops.topk.selection import ANY, keys_seen, whole_tiles
 
 __all__ = [
     "Kept",
@@ -51,7 +52,7 @@ class Kept(NamedTuple):
 
 
 def weigh(
-    call: Call, v: Tensor, kept: Kept, peak: Tensor, sweep: Sweep,
+    call: Call, v: Tensor, kept: Kept, peak: Tensor, sweep: Tile,
     *, out: Tensor, lse: Tensor, flags: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Write the output, (B, H, Q, E), and the log of each row's sum of exp(score) over kept keys.
@@ -70,7 +71,7 @@ def weigh(
 
 def gradients(
     call: Call, v: Tensor, kept: Kept, lse: Tensor, out: Tensor, dout: Tensor,
-    sweeps: tuple[Sweep, Sweep],
+    sweeps: tuple[Tile, Tile],
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k and v; one sweep over the keys of each query, one the other way round."""
     batch, heads, n_queries, _ = call.q.shape
@@ -92,7 +93,7 @@ def gradients(
 
 def flagged_gradients(
     call: Call, v: Tensor, kept: Kept, lse: Tensor, out: Tensor, dout: Tensor, flags: Tensor,
-    dq: Tensor, dk: Tensor, dv: Tensor, sweep: Sweep,
+    dq: Tensor, dk: Tensor, dv: Tensor, sweep: Tile,
 ) -> None:  # fmt: skip
     """For blocks of queries with a flag, write dq and add to dk and dv, which are in float32."""
     if len(flags):
@@ -174,9 +175,9 @@ def _drop(weight, random, dropout):
 def drop_pairs(weight, batch_head, row, key, dropout, seed):
     """Drop the same weights as `drop_tile`, of any rows and keys."""
     a, b, c, d = _random(seed, batch_head, row, key >> 2)
-    place = key & 3
+    which = key & 3
     return _drop(
-        weight, tl.where(place < 2, tl.where(place == 0, a, b), tl.where(place == 2, c, d)), dropout
+        weight, tl.where(which < 2, tl.where(which == 0, a, b), tl.where(which == 2, c, d)), dropout
     )
 
 
@@ -190,7 +191,7 @@ def drop_tile(weight_QK, batch_head, rows, first_key, dropout, seed):
     return _drop(weight_QK, random_QK, dropout)
 
 
-@triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES])
+@triton.jit(do_not_specialize=ANY)
 @no_type_check
 def _weigh_kernel(
     q, k, v, lengths, mask, low, high, last, peak, flags, out, lse, seed, scale, dropout,
@@ -251,7 +252,7 @@ def _weigh_kernel(
     tl.store(lse + at, tl.where(empty, float("-inf"), largest + tl.log(total)), mask=inside)
 
 
-@triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES])
+@triton.jit(do_not_specialize=ANY)
 @no_type_check
 def _queries_kernel(
     q, k, v, lengths, mask, low, high, last, lse, flags, out, dout, delta, dq, dk, dv, seed, scale,
@@ -334,7 +335,7 @@ def _queries_kernel(
     tl.store(to, dq_QD * scale, mask=inside[:, None] & (column[None, :] < WIDTH))
 
 
-@triton.jit(do_not_specialize=[*SIZES, *MASK_STRIDES])
+@triton.jit(do_not_specialize=ANY)
 @no_type_check
 def _keys_kernel(
     q, k, v, lengths, mask, low, high, last, lse, dout, delta, dk, dv, seed, scale, dropout,
