@@ -3,13 +3,29 @@ import json
 
 import pytest
 
-from headwise.reporting import attention_data, curves, explanations, making, markup, numerals
+from headwise.reporting import (
+    attention_data,
+    best_heads,
+    curves,
+    explanations,
+    making,
+    markup,
+    measures,
+    numerals,
+    relations,
+    role_groups,
+)
 from headwise.reporting.markup import element, script_data
 from headwise.reporting.numerals import decimals_for, headline, written
 
 
 @pytest.mark.parametrize(
-    "module", [attention_data, curves, explanations, making, markup, numerals], ids=str
+    "module",
+    [
+        *(attention_data, best_heads, curves, explanations, making, markup, measures, numerals),
+        *(relations, role_groups),
+    ],
+    ids=str,
 )
 def test_examples_in_docstrings_hold(module):
     assert doctest.testmod(module).failed == 0

@@ -1,54 +1,21 @@
-import json
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
 from headwise.recording import HeadTable, Run
 from headwise.reporting import write_report
+from tests.reporting.pages import CHROMIUM, Page, data_of, dump_dom, written
 
 HOSTILE = "</script><script>alert('x')</script>"
-VOID = {"meta", "link", "wbr", "br", "input"}
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 @dataclass(frozen=True)
 class Config:
     steps: int = 4
     note: str = HOSTILE
-
-
-class Page(HTMLParser):
-    """Walks a page: which elements are there, their text, and whether every tag is closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.ids: list[str] = []
-        self.text: dict[str, list[str]] = {}
-        self.handlers: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.ids += [value for name, value in attrs if name == "id" and value]
-        self.handlers += [name for name, _ in attrs if name.startswith("on")]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
-
-    def handle_data(self, data):
-        if self.open:
-            self.text.setdefault(self.open[-1], []).append(data)
 
 
 def two_sites() -> HeadTable:
@@ -86,16 +53,6 @@ def full(bare) -> Run:
     bare.save_figures({"token_accuracy": 0.981, "bleu": 93.21, "signature": "nrefs:1|" * 9})
     bare.write_json("trace/attention.json", sampled_attention())
     return bare
-
-
-def written(run: Run) -> str:
-    return write_report(run).read_text(encoding="utf-8")
-
-
-def data_of(page: str) -> dict[str, object]:
-    match = re.search(r'<script type="application/json" id="report-data">(.*?)</script>', page)
-    assert match
-    return json.loads(match[1])
 
 
 def test_report_is_written_into_the_run_folder(full):
@@ -223,18 +180,6 @@ def test_figures_that_are_a_list_say_so(bare):
     bare.write_json("figures.json", [1])
     with pytest.raises(ValueError, match=r"figures\.json must hold a JSON object"):
         write_report(bare)
-
-
-def dump_dom(page: Path, profile: Path) -> subprocess.CompletedProcess[str]:
-    options = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking"
-    command = [str(CHROMIUM), *options.split(), "--disable-component-update", "--disable-sync"]
-    command += [
-        "--enable-logging=stderr",
-        f"--user-data-dir={profile}",
-        "--dump-dom",
-        page.as_uri(),
-    ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium to run the page's script")

@@ -15,9 +15,10 @@ function setUpAttention() {
 
 function titleOf(sentence) {
   const [tokens] = Object.values(sentence.tokens);
-  const text = (tokens ?? []).map(visible).join(" ");
-  return text.length > 80 ? `${text.slice(0, 79)}…` : text;
+  return shortened((tokens ?? []).map(visible).join(" "));
 }
+
+const shortened = (text) => (text.length > 80 ? `${text.slice(0, 79)}…` : text);
 
 function fillSelect(select, options) {
   select.replaceChildren(...options.map(([value, text]) => make("option", { value }, text)));
@@ -50,7 +51,7 @@ const shownHead = () => (view.site === chosen.site ? chosen.index : 0);
 function showAttention() {
   const list = attention[view.sentence].sites[view.site];
   const index = Math.min(shownHead(), list.length - 1);
-  const [queries, keys] = tokensOf(view.site, list);
+  const [queries, keys] = tokensOf(attention[view.sentence], view.site);
   byId("site").value = view.site;
   fillSelect(byId("head"), list.map((_, place) => [place, String(place)]));
   byId("head").value = index;
@@ -65,8 +66,8 @@ function showAttention() {
 }
 
 // Tokens of the asking and the looked-at stack; a position without a token is shown by its number.
-function tokensOf(site, list) {
-  const { tokens } = attention[view.sentence];
+function tokensOf({ tokens, sites }, site) {
+  const list = sites[site];
   const stack = site.split(".").at(-3) ?? site;
   const lastKey = list.flatMap((head) => [...weightsOf(head)]).reduce((last, [, key]) => Math.max(last, key), -1);
   const padded = (name, length) => {
@@ -111,8 +112,8 @@ function thumbnail(head, place, isShown, rows, columns) {
 const places = (text) => [...text].reduce((sum, sign) => sum + (sign.codePointAt(0) > 0x2e7f ? 2 : 1), 0);
 const widest = (tokens, size) => Math.max(0, ...tokens.map(places)) * size * 0.62;
 
-function matrixPicture(head, queries, keys) {
-  const unit = Math.max(11, Math.min(32, Math.floor(640 / Math.max(queries.length, keys.length))));
+function matrixPicture(head, queries, keys, room = 640) {
+  const unit = Math.max(11, Math.min(32, Math.floor(room / Math.max(queries.length, keys.length))));
   const size = Math.min(13, unit - 1);
   const left = widest(queries, size) + 10;
   const top = widest(keys, size) * 0.87 + size;

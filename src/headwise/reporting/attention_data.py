@@ -33,6 +33,8 @@ def _sentence(sentence: Any) -> dict[str, Any]:
             for site, heads in sentence["sites"].items()
             if heads
         },
+        # heads that the sentence is a good example of, if it says so
+        **({"examples": list(map(str, sentence["examples"]))} if "examples" in sentence else {}),
     }
 
 

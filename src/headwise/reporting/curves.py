@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headwise.reporting.drawing import line, picture, words
 from headwise.reporting.markup import Html, element, join
 from headwise.reporting.numerals import decimals_for, written
 
@@ -93,14 +94,15 @@ def _chart(curve: Curve, *, label: str) -> Html:
     ]
     listed = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     last_x, last_y = places[-1]
-    return element(
-        "svg",
+    return picture(
         *(_row(tick, rows) for tick in rows),
         *(_column(tick, columns, steps) for tick in columns),
         element("polyline", attributes={"points": listed}),
         element("circle", attributes={"cx": f"{last_x:.1f}", "cy": f"{last_y:.1f}", "r": 3}),
-        _text("step", x=(LEFT + WIDTH - RIGHT) / 2, y=HEIGHT - 4, anchor="middle"),
-        attributes={"viewBox": f"0 0 {WIDTH} {HEIGHT}", "role": "img", "aria-label": label},
+        words("step", x=(LEFT + WIDTH - RIGHT) / 2, y=HEIGHT - 4, anchor="middle"),
+        width=WIDTH,
+        height=HEIGHT,
+        label=label,
     )
 
 
@@ -131,14 +133,13 @@ def _down(value: Number, low: Number, high: Number) -> float:
 
 def _row(tick: Number, ticks: Sequence[Number]) -> Html:
     y = _down(tick, ticks[0], ticks[-1])
-    line = {"x1": LEFT, "x2": WIDTH - RIGHT, "y1": f"{y:.1f}", "y2": f"{y:.1f}"}
-    label = _text(_tick_label(tick, ticks), x=LEFT - 8, y=y + 4, anchor="end")
-    return join([element("line", attributes=line), label])
+    label = words(_tick_label(tick, ticks), x=LEFT - 8, y=y + 4, anchor="end")
+    return join([line(LEFT, y, WIDTH - RIGHT, y), label])
 
 
 def _column(tick: Number, ticks: Sequence[Number], steps: Sequence[Number]) -> Html:
     x = _across(tick, steps[0], steps[-1])
-    return _text(_tick_label(tick, ticks), x=x, y=HEIGHT - BOTTOM + 17, anchor="middle")
+    return words(_tick_label(tick, ticks), x=x, y=HEIGHT - BOTTOM + 17, anchor="middle")
 
 
 def _tick_label(tick: Number, ticks: Sequence[Number]) -> str:
@@ -146,11 +147,6 @@ def _tick_label(tick: Number, ticks: Sequence[Number]) -> str:
     if step < 1e-4 or abs(tick) >= 1e7:
         return f"{tick:g}"
     return written(tick, decimals=max(0, math.ceil(-math.log10(step) - 1e-9)))
-
-
-def _text(text: str, *, x: Number, y: Number, anchor: str) -> Html:
-    place = {"x": f"{x:.1f}", "y": f"{y:.1f}", "text-anchor": anchor}
-    return element("text", text, attributes=place)
 
 
 def _mean_point(points: Sequence[Point]) -> Point:

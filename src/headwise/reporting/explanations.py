@@ -7,15 +7,42 @@ EXPLANATIONS = {
     "large when it looks everywhere.",
     "offset": "Where the head looks most often, as key position minus query position: "
     "\N{MINUS SIGN}1 is the word before, 0 the word itself, +1 the word after.",
-    "offset_share": "Share of the queries whose largest weight lies at that offset: "
-    "near 1 for a head that goes by position.",
+    "offset_share": "Share of the queries whose largest weight lies at that offset, of those that "
+    "have a word there: near 1 for a head that goes by position.",
     "first_share": "Share of the queries whose largest weight lies on the first position.",
     "special_mass": "Mean weight on special tokens such as begin- and end-of-sentence: "
     "large when a head rests there.",
+    "relevance": "Share of the layer's relevance for the predicted token that reaches this head by "
+    "layer-wise relevance propagation (LRP): the heads of a layer sum to 1.",
+    "gradient_importance": "Mean size of the change in loss, to first order, if the head's output "
+    "were taken away (Michel et al., 2019).",
+    "output_norm": "How much the head writes into the residual stream: norm of what it adds, "
+    "relative to what the heads of the layer add together.",
+    "rarest": "Share of the queries whose largest weight lies on the rarest word of the sentence, "
+    "where that word is not among the 500 commonest.",
+    "two_rarest": "Share of the queries whose largest weight lies on one of the two rarest words "
+    "of the sentence, where the rarest is not among the 500 commonest.",
+    "punctuation": "Share of the queries whose largest weight lies on a punctuation mark.",
+    "first_word": "Share of the queries whose largest weight lies on the first word: "
+    "large when a head rests there.",
+    "previous": "Share of the queries whose largest weight lies on the word before.",
+    "next": "Share of the queries whose largest weight lies on the word after.",
+    "duplicate": "Share of the repeated words whose largest weight lies on an earlier occurrence "
+    "of the same word.",
+    "induction": "Share of the repeated words whose largest weight lies on the word that followed "
+    "an earlier occurrence: what a head does that continues a pattern.",
     "alignment": "Share of the queries whose largest weight lies on a word that is their gold "
     "translation.",
-    "coreference": "Share of the pronouns whose largest weight lies on the word they stand for.",
-    "role": "What the head does, named after the measure in which it stands out.",
+    "coreference": "Share of the mentions whose largest weight lies on a word they stand for.",
+    "coreference_pronoun": "Share of the pronouns whose largest weight lies on a word they stand "
+    "for.",
+    "coreference_proper": "Share of the repeated names whose largest weight lies on an earlier "
+    "mention of the same thing.",
+    "coreference_nominal": "Share of the mentions by a common noun whose largest weight lies on an "
+    "earlier mention of the same thing.",
+    "role": "What the head does, named after the measure in which it stands out most.",
+    "roles": "Everything the head was found to do; given only where a whole interval clears the "
+    "threshold.",
     "bleu": "BLEU of the translations while this head is switched off.",
     "bleu_drop": "How much BLEU falls when this head alone is switched off; "
     "negative when translations get better without it.",
@@ -23,6 +50,12 @@ EXPLANATIONS = {
     "accuracy_drop": "How much accuracy falls when this head alone is switched off; "
     "negative when the model is better without it.",
     "loss_rise": "How much the loss rises when this head alone is switched off.",
+    "ablation": "How much the loss rises when this head alone is switched off.",
+    "ablation_importance": "How much the loss rises when this head alone is switched off.",
+    "output_change": "How far the outputs move when this head alone is switched off, relative to "
+    "their size.",
+    "prediction_change": "Share of the predictions that change when this head alone is switched "
+    "off.",
 }
 
 RELATIONS = {
@@ -38,10 +71,12 @@ def explain(column: str) -> str | None:
 
     >>> explain("nsubj_to_head")
     'Share of subjects whose largest weight lies on their verb (relation nsubj).'
+    >>> explain("case_to_dependent")
+    'Share of heads whose largest weight lies on their dependent (relation case).'
     """
     relation, _, direction = column.partition("_")
-    if relation in RELATIONS and direction in ("to_head", "to_dependent", "from_head"):
-        dependent, governor = RELATIONS[relation]
+    if relation and direction in ("to_head", "to_dependent", "from_head"):
+        dependent, governor = RELATIONS.get(relation, ("dependent", "head"))
         looks, at = (dependent, governor) if direction == "to_head" else (governor, dependent)
         return f"Share of {looks}s whose largest weight lies on their {at} (relation {relation})."
     return EXPLANATIONS.get(column)

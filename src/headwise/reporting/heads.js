@@ -1,7 +1,8 @@
 // The table: sorting, filtering, and its texts, which the maps show too.
 
 const tableRows = [...document.querySelectorAll("#heads tbody tr")];
-const cellText = (row, column) => tableRows[row].cells[column + 1].textContent;
+const cellText = (row, column) => tableRows[row].cells[column + 1].firstChild?.textContent ?? "";
+const intervalText = (row, column) => tableRows[row].cells[column + 1].querySelector("small")?.textContent ?? "";
 
 function setUpTable() {
   const headers = [...document.querySelectorAll("#heads thead th")];
@@ -115,7 +116,7 @@ function mapCell(row, place, shade) {
   const label = `${headName(row)}: ${text}`;
   const cell = make("td", { "data-row": row, tabindex: -1, "aria-label": label }, value === null ? "" : text);
   colour(cell, value === null ? null : shade(value));
-  tipFor(cell, `${headName(row)}\n${heads.columns[place].name} ${text}`);
+  tipFor(cell, `${headName(row)}\n${heads.columns[place].name} ${text} ${intervalText(row, place)}`);
   cell.addEventListener("click", () => choose(heads.sites[row], heads.indices[row]));
   return cell;
 }
@@ -161,7 +162,7 @@ function showScale(place, shade) {
 
 function markChosenInMaps() {
   const row = String(chosenRow());
-  for (const cell of document.querySelectorAll("#map-panels [data-row]")) {
+  for (const cell of document.querySelectorAll(".map [data-row]")) {
     cell.classList.toggle("chosen", cell.dataset.row === row);
   }
 }
@@ -174,7 +175,11 @@ function showChosen() {
   if (attention.some((sentence) => chosen.site in sentence.sites)) {
     title.append(make("a", { href: "#attention" }, "See its attention"));
   }
-  const pairs = heads.columns.map((column, place) => [column.name, cellText(row, place)])
+  if (byId("head-view")) {
+    title.append(make("a", { href: addressOf(row) }, "All about it"));
+    return byId("selected").replaceChildren(title);
+  }
+  const pairs = heads.columns.map((column, place) => [column.name, `${cellText(row, place)} ${intervalText(row, place)}`.trim()])
     .filter(([, text]) => text)
     .map(([name, text]) => make("div", {}, make("dt", {}, name), make("dd", {}, text)));
   byId("selected").replaceChildren(title, make("dl", {}, ...pairs));

@@ -28,7 +28,7 @@ def making_section(
     rest = {name: value for name, value in figures.items() if not _fits_tile(value)}
     parts = {"Surroundings": _flat(environment), "Settings": config, "More figures": rest}
     lists = [
-        element("div", element("h3", title), _definitions(entries))
+        element("div", element("h3", title), definitions(entries))
         for title, entries in parts.items()
         if entries
     ]
@@ -36,6 +36,15 @@ def making_section(
         return Html("")
     body = element("div", *lists, attributes={"class": "making"})
     return element("details", element("summary", "How this was made"), body)
+
+
+def definitions(entries: Mapping[str, Any]) -> Html:
+    """Names and values as a list; what is no text is written as JSON."""
+    pairs = [
+        join([element("dt", _label(name)), element("dd", _plain(value))])
+        for name, value in entries.items()
+    ]
+    return element("dl", *pairs)
 
 
 def _flat(environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,14 +59,6 @@ def _flat(environment: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(flat.get("resumed"), list):
         flat["resumed"] = f"{len(cast(list[Any], flat['resumed']))} times"
     return flat
-
-
-def _definitions(entries: Mapping[str, Any]) -> Html:
-    pairs = [
-        join([element("dt", _label(name)), element("dd", _plain(value))])
-        for name, value in entries.items()
-    ]
-    return element("dl", *pairs)
 
 
 def _fits_tile(value: Any) -> bool:

@@ -59,9 +59,10 @@ function choose(site, index) {
   Object.assign(chosen, { site, index });
   markChosenInTable();
   if (byId("maps")) {
-    markChosenInMaps();
     showChosen();
   }
+  markChosenInMaps();
+  if (byId("head-view")) showHead();
   if (byId("attention") && site in attention[view.sentence].sites) {
     view.site = site;
     showAttention();
@@ -95,6 +96,10 @@ function watchCurve(svg, place) {
 
 // The head with the largest value of the first measure is the first to be looked at.
 function firstChoice() {
+  if (byId("head-view")) {
+    const row = addressedRow() < 0 ? report.opening : addressedRow();
+    if (row !== null) return [heads.sites[row], heads.indices[row]];
+  }
   const values = heads.columns[numericColumns[0]]?.values;
   if (!values) return [Object.keys(attention[0]?.sites ?? {})[0], 0];
   const row = values.reduce((best, value, at) => (value !== null && (values[best] === null || value > values[best]) ? at : best), 0);
@@ -107,7 +112,9 @@ function start() {
   if (byId("heads")) setUpTable();
   if (byId("maps")) setUpMaps();
   if (byId("attention")) setUpAttention();
+  if (byId("head-view")) setUpInspection();
   choose(...firstChoice());
+  if (byId("head-view")) goToHead();
 }
 
 document.addEventListener("DOMContentLoaded", start); // when the scripts below were read too
