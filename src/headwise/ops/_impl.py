@@ -14,6 +14,7 @@ R = TypeVar("R")
 Number = float | int  # beartype, unlike pyright, does not take an int for a float
 Impl = Literal["auto", "reference", "torch", "triton"]
 Chosen = Literal["reference", "torch", "triton"]
+HAS_TRITON = find_spec("triton") is not None  # asked once, as a compiled call cannot ask
 
 
 def choose(impl: Impl, *, triton_obstacle: str | None, torch_obstacle: str | None = None) -> Chosen:
@@ -44,7 +45,7 @@ def kernel_obstacle(tensor: Tensor, impl: Impl) -> str | None:
     name.
     """
     interpreted = impl == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
-    if not find_spec("triton"):
+    if not HAS_TRITON:
         return "Triton is not installed"
     if tensor.device.type != "cuda" and not interpreted:
         return f"it needs a CUDA device, and the tensors are on {tensor.device.type}"
