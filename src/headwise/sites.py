@@ -27,6 +27,7 @@ P = ParamSpec("P")
 Attend = Callable[..., Attended]  # attend(q, k, v, *, mask, bias, causal, …) -> Attended
 Watcher = Callable[["Site", Attended], None]
 Where = str | Callable[["Site"], bool]  # a pattern of names like "decoder.*.cross", or a test
+Gate = Tensor | Callable[[], Tensor]  # factors of heads, or what gives them at each call
 
 
 @dataclass(frozen=True, order=True)
@@ -69,7 +70,7 @@ class Site:
     attend: Attend
     watchers: list[Watcher] = field(default_factory=list[Watcher])
     replacements: list[Attend] = field(default_factory=list[Attend])
-    gates: list[Tensor] = field(default_factory=list[Tensor])
+    gates: list[Gate] = field(default_factory=list[Gate])
     obstacle: Callable[[nn.Module], str | None] = _no_obstacle  # why nobody calls this site
 
     def __call__(
@@ -122,13 +123,14 @@ class Site:
 
     def show(self, attended: Attended) -> None:
         """Call the watchers, once a computation: not when it is repeated in a backward pass."""
-        if self.watchers and not _in_backward():
+        if self.watchers and not in_backward():
             _call_uncompiled(self.watchers, self, attended)
 
     def gated(self, out: Float[Tensor, "B H Q E"]) -> Float[Tensor, "B H Q E"]:
         """Multiply each head's output by its gates, before the output projection mixes heads."""
         for gate in self.gates:
-            out = out * gate.to(out)[..., None, None]
+            factors = gate if isinstance(gate, Tensor) else gate()
+            out = out * factors.to(out)[..., None, None]
         return out
 
 
@@ -199,15 +201,18 @@ def replace(model: nn.Module, attend: Attend, *, where: Where = "*") -> Change:
     return _put([(site.replacements, attend) for site in find_sites(model, where=where)])
 
 
-def gated(model: nn.Module, gates: Mapping[str, Tensor]) -> Change:
+def gated(model: nn.Module, gates: Mapping[str, Gate]) -> Change:
     """Multiply head outputs by gates, {site name: tensor of shape (H,) or (B, H)}.
 
     Gates may carry a gradient, and are used as they are at each call, so they may be updated in
-    place. With (B, H) every item of the batch has its own.
+    place. With (B, H) every item of the batch has its own. Instead of a tensor there may be a
+    function without arguments that gives one; it is called at each attention computation, also
+    at one that gradient checkpointing repeats.
     """
     sites = {site.name: site for site in find_sites(model)}
     for name, gate in gates.items():
-        _check_gate(name, gate, sites[_known(name, sites)].num_heads)
+        num_heads = sites[_known(name, sites)].num_heads
+        _check_gate(name, gate() if callable(gate) else gate, num_heads)
     return _put([(sites[name].gates, gate) for name, gate in gates.items()])
 
 
@@ -232,7 +237,7 @@ def masked(model: nn.Module, heads: Mapping[str, Iterable[int]]) -> Change:
 def _sites_of(model: nn.Module) -> Iterator[Site]:
     for module in model.modules():
         site = module.__dict__.get("site")
-        if isinstance(site, Site):
+        if isinstance(site, Site) and site.num_heads:  # all its heads may have been pruned
             if obstacle := site.obstacle(module):
                 raise ValueError(f"{site.name} is not in use: {obstacle}")
             yield site
@@ -319,7 +324,7 @@ def _outside_compilation(call: Callable[P, None]) -> Callable[P, None]:
 _call_uncompiled = _outside_compilation(_call)
 
 
-def _in_backward() -> bool:
+def in_backward() -> bool:
     """True while gradient checkpointing repeats a forward pass inside a backward pass."""
     if torch.compiler.is_compiling():
         return False

@@ -1,0 +1,179 @@
+"""Which heads to keep, chosen without gates: by a measure, by trying, or by chance.
+
+All give a `Keep`, {site name: numbers of the heads to keep}, which `prune` takes. Sites that were
+not chosen among are not named, and keep all their heads.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Literal
+
+import torch
+from torch import nn
+
+from headwise.recording import HeadTable
+from headwise.sites import Head, Where, find_sites, masked
+
+Keep = dict[str, list[int]]
+
+
+def by_column(
+    table: HeadTable,
+    column: str,
+    count: int,
+    *,
+    where: str = "*",
+    lowest: bool = False,
+    group: int = 1,
+) -> Keep:
+    """Keep the `count` heads with the largest values of a column; the first of equal ones.
+
+    Args:
+        table: what was measured, a row a head.
+        column: of numbers; every head chosen among must have one.
+        count: how many heads to keep, of all sites together.
+        where: a pattern of site names; heads of others are not chosen among.
+        lowest: keep the heads with the smallest values instead.
+        group: so many neighbouring heads stay or go together, by the mean of their values.
+
+    >>> worth = {"encoder.0.self": [0.1, 0.9], "encoder.1.self": [0.5, 0.2]}
+    >>> table = HeadTable.of({"worth": worth})
+    >>> by_column(table, "worth", 1)
+    {'encoder.0.self': [1], 'encoder.1.self': []}
+    """
+    values = {
+        head: _number(column, head, value)
+        for head, value in zip(table.heads, table[column], strict=True)
+        if fnmatchcase(head.site, where)
+    }
+    groups = _groups(sorted(values), group)
+    if not groups:
+        raise ValueError(f"where={where!r} chooses no head of the table: {table!r}.")
+    _check_count(count, group, len(values))
+    sign = 1 if lowest else -1
+    places = {head: place for place, head in enumerate(table.heads)}
+    ranked = sorted(
+        groups,
+        key=lambda heads: (
+            sign * math.fsum(values[head] for head in heads),
+            min(places[head] for head in heads),
+        ),
+    )
+    chosen = [head for heads in ranked[: count // group] for head in heads]
+    return _as_keep(chosen, (head.site for head in table.heads if head in values))
+
+
+def random(
+    model: nn.Module, count: int, *, seed: int = 0, where: Where = "*", group: int = 1
+) -> Keep:
+    """Keep `count` heads drawn by chance: what any better choice has to beat.
+
+    Args:
+        model: anything with sites.
+        count: how many heads to keep, of all chosen sites together.
+        seed: another seed, other heads.
+        where: the sites to choose among.
+        group: so many neighbouring heads stay or go together.
+    """
+    sites = find_sites(model, where=where)
+    groups = _groups([head for site in sites for head in site.heads], group)
+    _check_count(count, group, sum(map(len, groups)))
+    order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)).tolist()
+    chosen = [head for place in order[: count // group] for head in groups[place]]
+    return _as_keep(chosen, (site.name for site in sites))
+
+
+def greedy(
+    model: nn.Module,
+    measure: Callable[[nn.Module], float],
+    count: int,
+    *,
+    better: Literal["higher", "lower"] = "higher",
+    where: Where = "*",
+    group: int = 1,
+    at_once: int = 1,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Keep:
+    """Switch heads off one after the other, each time the one that is missed least.
+
+    A round measures the model once for each head left, so that N heads need some N^2 / 2
+    evaluations; `at_once` divides that (Michel et al., 2019, remove a tenth of the heads a round).
+
+    Args:
+        model: anything with sites; it is left as it was.
+        measure: evaluates the model as it is, e.g. its accuracy.
+        count: how many heads to keep, of all chosen sites together.
+        better: whether a good model measures higher or lower.
+        where: the sites to choose among.
+        group: so many neighbouring heads stay or go together.
+        at_once: how many of these go in a round.
+        progress: called with (evaluations done, evaluations in all).
+    """
+    if at_once < 1:
+        raise ValueError(f"at_once must be at least 1, got {at_once}.")
+    if better not in ("higher", "lower"):
+        raise ValueError(f"better must be 'higher' or 'lower', got {better!r}.")
+    sites = find_sites(model, where=where)
+    left = _groups([head for site in sites for head in site.heads], group)
+    _check_count(count, group, sum(map(len, left)))
+    sign = -1 if better == "higher" else 1
+    off: list[Head] = []
+    done, total = 0, _evaluations(len(left), count // group, at_once)
+    while len(left) > count // group:
+        values: list[float] = []
+        for heads in left:
+            progress(done, total)
+            with masked(model, _as_keep([*off, *heads], (site.name for site in sites))):
+                values.append(sign * measure(model))
+            done += 1
+        order = sorted(range(len(left)), key=lambda place: values[place])
+        going = set(order[: min(at_once, len(left) - count // group)])
+        off += [head for place in going for head in left[place]]
+        left = [heads for place, heads in enumerate(left) if place not in going]
+    progress(total, total)
+    return _as_keep([head for heads in left for head in heads], (site.name for site in sites))
+
+
+def _evaluations(groups: int, kept: int, at_once: int) -> int:
+    return sum(range(groups, kept, -at_once))
+
+
+def _groups(heads: Sequence[Head], group: int) -> list[tuple[Head, ...]]:
+    """Neighbouring heads of a site together, `group` of them."""
+    if group < 1:
+        raise ValueError(f"group must be at least 1, got {group}.")
+    together: dict[tuple[str, int], list[Head]] = {}
+    for head in heads:
+        together.setdefault((head.site, head.index // group), []).append(head)
+    for (site, _), members in together.items():
+        if len(members) != group:
+            raise ValueError(
+                f"The heads of {site} cannot be taken {group} at a time; choose a group that "
+                "divides their number."
+            )
+    return [tuple(members) for members in together.values()]
+
+
+def _check_count(count: int, group: int, heads: int) -> None:
+    if not 0 <= count <= heads:
+        raise ValueError(f"count must be between 0 and the {heads} heads there are, got {count}.")
+    if count % group:
+        raise ValueError(f"count must be a multiple of the group of {group} heads, got {count}.")
+
+
+def _number(column: str, head: Head, value: float | int | str | None) -> float:
+    if value is None or isinstance(value, str):
+        raise ValueError(
+            f"Column {column!r} holds {value!r} at {head}; heads are chosen by numbers. "
+            "Leave that site out with where=."
+        )
+    return float(value)
+
+
+def _as_keep(heads: Iterable[Head], sites: Iterable[str]) -> Keep:
+    """The heads by site, in order; a site without one has an empty list."""
+    keep: Keep = {site: [] for site in sites}
+    for head in sorted(heads):
+        keep[head.site].append(head.index)
+    return keep

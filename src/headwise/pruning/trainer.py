@@ -1,0 +1,120 @@
+"""Gates in the Trainer of Hugging Face transformers: a callback.
+
+    hw.adopt(model)
+    gates = Gates(model, where="encoder.*")
+    optimizer = AdamW(gates.parameter_groups(model, learning_rate=0.05), lr=3e-5)
+    callback = GatesCallback(gates, penalty=0.05)
+    Trainer(model, args, ..., optimizers=(optimizer, None), callbacks=[callback]).train()
+
+Gates are a part of the model, so the Trainer's checkpoints hold them, and resuming restores them.
+"""
+
+import logging
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from headwise.pruning.gates import Gates, Normalise
+from headwise.pruning.penalising import penalty_loss
+from headwise.pruning.target import Target
+
+_log = logging.getLogger(__name__)
+
+
+class GatesCallback(TrainerCallback):
+    """Add the gates' penalty in each update, steer a target, and log how the gates stand.
+
+    The penalty's gradient is added to that of the loss just before the optimiser's step, which is
+    the gradient of loss + penalty, once an update however many batches, processes and kinds of
+    loss there are. Clipping comes before it, so a step that is clipped prunes as much as another.
+    The `loss` that is logged is the model's own; the penalty is logged beside it.
+
+    Args:
+        gates: on the model that is trained.
+        penalty: the coefficient, or a `Target`.
+        normalise: how the coefficient counts; see `Gates.penalty`.
+        every_head: log P(g > 0) of every head.
+    """
+
+    def __init__(
+        self,
+        gates: Gates,
+        penalty: float | Target,
+        *,
+        normalise: Normalise = "paper",
+        every_head: bool = False,
+    ) -> None:
+        self.gates, self.penalty, self.every_head = gates, penalty, every_head
+        self.normalise: Normalise = normalise
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
+    ) -> None:
+        """Check that the optimiser moves the gates, and say the coefficient in both countings."""
+        optimizer: torch.optim.Optimizer | None = parts.get("optimizer")
+        learning = {
+            id(p)
+            for group in (optimizer.param_groups if optimizer else [])
+            for p in group["params"]
+        }
+        if any(id(parameter) not in learning for parameter in self.gates.parameters()):
+            raise ValueError(
+                "The optimiser does not know these gates; put them on the model before the Trainer "
+                "is made, and build the optimiser from gates.parameter_groups(...)."
+            )
+        if args.fp16 and not args.max_grad_norm:
+            raise ValueError(
+                "With fp16 gradients are scaled until they are clipped, and the penalty would be "
+                "lost in them; use bf16, or max_grad_norm above 0."
+            )
+        if not isinstance(self.penalty, Target):
+            _log.info(self.gates.lambda_in_both(self.penalty, self.normalise))
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
+    ) -> None:
+        """Move the coefficient, where a target steers it."""
+        if isinstance(self.penalty, Target):
+            self.penalty.step()
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
+    ) -> None:
+        """Add the gradient of the penalty to that of the loss."""
+        with torch.enable_grad():
+            added = penalty_loss(self.gates, self.penalty, normalise=self.normalise)
+        parameters = list(self.gates.parameters())
+        gradients = torch.autograd.grad(added, parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            _add(parameter, gradient)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **parts: Any,
+    ) -> None:
+        """Put how the gates stand into the Trainer's log of training."""
+        if logs is None or "loss" not in logs:
+            return
+        with torch.no_grad():
+            added = penalty_loss(self.gates, self.penalty, normalise=self.normalise).item()
+        rows = {**self.gates.log(every_head=self.every_head), "penalty": added}
+        if isinstance(self.penalty, Target):
+            rows |= self.penalty.log()
+        logs.update(rows)
+        state.log_history[-1].update(rows)
+
+
+def _add(parameter: nn.Parameter, gradient: torch.Tensor) -> None:
+    if parameter.grad is None:
+        parameter.grad = gradient
+    else:
+        parameter.grad.add_(gradient)
+
+
+__all__ = ["GatesCallback"]

@@ -1,0 +1,70 @@
+"""Gates in two processes on the CPU, as DistributedDataParallel trains them.
+
+    python -m tests.pruning.gates_processes FOLDER
+
+FOLDER gets rank 0's and rank 1's draws and gates after each update, and those of one process that
+saw both halves of every batch.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, distributed, nn
+
+from headwise.models import Transformer, TransformerConfig
+from headwise.pruning import Gates, Target
+
+SHAPE = TransformerConfig(9, 9, width=8, heads=4, encoder_layers=1, decoder_layers=1, dropout=0.0)
+UPDATES = 6
+
+
+def batch(update: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(update)
+    source = torch.randint(9, (4, 5), generator=generator)
+    return source, torch.full((4,), 5), torch.randint(9, (4, 3), generator=generator)
+
+
+def train(path: Path, *, rank: int | None) -> None:
+    torch.manual_seed(0)
+    model = Transformer(SHAPE).train()
+    gates = Gates(model, initial=0.5)
+    target = Target(gates, 6, steps=UPDATES, warmup=0.0, initial=0.1, settle=0.9)
+    called = model if rank is None else nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(gates.parameter_groups(model, learning_rate=0.5), lr=0.01)
+    torch.manual_seed(rank or 0)  # as dropout would have it, and gates must not care
+    seen: dict[str, Tensor] = {}
+    for update in range(UPDATES):
+        target.step()
+        rows = slice(None) if rank is None else slice(2 * rank, 2 * rank + 2)
+        scores = called(*(tensor[rows] for tensor in batch(update)))
+        seen[f"draw.{update}"] = torch.cat([gates.of(site)().detach() for site in gates.sites])
+        optimizer.zero_grad()
+        (scores.square().mean() + target.loss()).backward()
+        optimizer.step()
+        seen[f"log_alpha.{update}"] = gates.log_alpha().detach()
+    save_file(seen, path)
+
+
+def main(folder: Path) -> None:
+    os.environ |= {"MASTER_ADDR": "localhost"}
+    train(folder / "one.safetensors", rank=None)
+    children: list[int] = []
+    for rank in range(2):
+        child = os.fork()
+        if child == 0:
+            torch.set_num_threads(1)
+            meeting = f"file://{folder / 'meeting'}"
+            distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+            train(folder / f"{rank}.safetensors", rank=rank)
+            distributed.destroy_process_group()
+            os._exit(0)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]))

@@ -1,0 +1,131 @@
+"""The number of heads to keep is hit exactly, and they are the right ones."""
+
+import pytest
+import torch
+
+from headwise.pruning import Gates, Target
+from tests.pruning.worth import Worth
+
+STEPS = 500
+
+
+def train(keep, *, scale=1.0, seed=0, group=1, stop=STEPS, **options):
+    """Heads of worths from 0.01 to 10, in any order; the loss is the worth of what is closed."""
+    torch.manual_seed(seed)
+    worth = scale * torch.logspace(-2, 1, 12).repeat_interleave(group)
+    order = torch.randperm(12).repeat_interleave(group) * group + torch.arange(group).repeat(12)
+    model = Worth(worth[order].view(2, -1))
+    gates = Gates(model.train(), seed=seed, group=group)
+    target = Target(gates, keep, steps=STEPS, **options)
+    optimizer = torch.optim.Adam(gates.parameters(), lr=0.1)
+    history = []
+    for _ in range(stop):
+        target.step()
+        loss = model() + target.loss()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        history.append((gates.open_heads, target.coefficient.item(), bool(target.settled)))
+    return model, gates, target, history
+
+
+@pytest.mark.parametrize(("keep", "scale"), [(4, 1.0), (8, 1e-3), (6, 100.0)])
+def test_as_many_heads_as_wanted_stay_and_those_of_most_worth(keep, scale):
+    model, gates, _, history = train(keep, scale=scale)
+    assert gates.open_heads == keep
+    kept, best = gates.keep(), model.best(keep)
+    same = sum(len(set(kept[name]) & set(best[name])) for name in best)
+    assert same >= keep - 1
+    # steering came near by itself: settling only took care of the last ones
+    before = [number for number, _, settled in history if not settled][-1]
+    assert abs(before - keep) <= 2
+
+
+@pytest.mark.parametrize("keep", [0, 12])
+def test_none_and_all_are_numbers_too(keep):
+    assert train(keep)[1].open_heads == keep
+
+
+def test_the_number_stays_once_it_is_settled():
+    _, gates, target, history = train(5)
+    settled = [number for number, _, settled in history if settled]
+    assert len(settled) >= 0.2 * STEPS - 1 and set(settled) == {5}
+    assert target.coefficient == 0 and target.keep() == gates.keep()
+    assert (gates.log_alpha().detach().abs() > 4.5).all()
+
+
+def test_a_number_hit_by_chance_does_not_settle():
+    _, _, _, history = train(5, patience=10_000)
+    assert [settled for *_, settled in history].index(True) == round(0.8 * STEPS) - 1
+    _, _, _, patient = train(5, patience=15)
+    first = [settled for *_, settled in patient].index(True)
+    if first < round(0.8 * STEPS) - 1:
+        assert all(number == 5 for number, *_ in patient[first - 15 : first])
+    assert first >= 0.6 * STEPS
+
+
+def test_there_is_no_penalty_in_the_warmup():
+    _, gates, target, history = train(3, stop=60, warmup=0.1)
+    assert all(coefficient == 0 for _, coefficient, _ in history[:50])
+    assert target.coefficient > 0 and not target.settled
+    assert sum(map(len, target.keep().values())) == 3  # exact also when not settled
+    assert gates.open_heads > 3
+
+
+def test_the_coefficient_answers_to_the_error():
+    _, gates, target, _ = train(3, stop=200)
+    before = target.growth.item()
+    with torch.no_grad():
+        for site in gates.sites:
+            gates.of(site).log_alpha.fill_(8.0)
+    target.step()
+    too_many = target.coefficient.item()
+    assert target.growth > before
+    before = target.growth.item()
+    with torch.no_grad():
+        for site in gates.sites:
+            gates.of(site).log_alpha.fill_(-8.0)
+    target.step()
+    assert target.growth < before and target.coefficient < too_many / 10
+
+
+def test_groups_count_by_their_heads():
+    _, gates, _, _ = train(8, group=2)
+    assert gates.open_heads == 8
+    kept = [head for heads in gates.keep().values() for head in heads]
+    assert all(head % 2 == 0 for head in kept[::2])
+
+
+def test_a_target_is_saved_with_its_model():
+    model, _, target, _ = train(5, stop=250)
+    other = Worth(model.worth.clone())
+    again = Target(Gates(other), 5, steps=STEPS)
+    other.load_state_dict(model.state_dict())
+    for each in (target, again):
+        each.step()
+    assert int(again.updates) == 251 and again.log() == target.log()
+    assert again.growth == target.growth != 0
+
+
+@pytest.mark.parametrize(
+    ("keep", "options", "message"),
+    [
+        (13, {}, "keep must be between 0 and the 12 heads with gates, got 13"),
+        (3, {"reach": 0.9}, "warmup, reach and settle must be shares"),
+        (3, {"settle": 1.0}, "warmup, reach and settle must be shares"),
+        (3, {"initial": 0.0}, "initial above 0"),
+    ],
+)
+def test_bad_targets_are_refused(keep, options, message):
+    gates = Gates(Worth(torch.zeros(2, 6)))
+    with pytest.raises(ValueError, match=message):
+        Target(gates, keep, steps=10, **options)
+
+
+def test_gates_have_one_target_and_whole_groups():
+    gates = Gates(Worth(torch.zeros(2, 6)), group=2)
+    with pytest.raises(ValueError, match="multiple of the 2 heads that share a gate, got 3"):
+        Target(gates, 3, steps=10)
+    Target(gates, 4, steps=10)
+    with pytest.raises(ValueError, match="have a target already"):
+        Target(gates, 4, steps=10)

@@ -1,0 +1,140 @@
+"""Gates in the Trainer of transformers, on models of Hugging Face."""
+
+import pytest
+import torch
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BertConfig,
+    BertForSequenceClassification,
+    T5Config,
+    T5ForConditionalGeneration,
+    Trainer,
+    TrainingArguments,
+)
+
+import headwise as hw
+from headwise.pruning import Gates, GatesCallback, Target
+
+SIZES = {"vocab_size": 20, "num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 16}
+
+
+def classifier():
+    torch.manual_seed(0)
+    return hw.adopt(BertForSequenceClassification(BertConfig(num_attention_heads=4, **SIZES)))
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        generator = torch.Generator().manual_seed(index)
+        return {"input_ids": torch.randint(20, (6,), generator=generator), "labels": index % 2}
+
+
+def arguments(folder, **changes):
+    settings = {
+        "max_steps": 12,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "gradient_checkpointing": True,
+        "save_steps": 6,
+        "logging_steps": 3,
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "report_to": [],
+    }
+    return TrainingArguments(str(folder), **{**settings, **changes})
+
+
+def prepared(folder, penalty, **changes):
+    model = classifier()
+    gates = Gates(model)
+    penalty = Target(gates, 3, steps=12) if penalty is None else penalty
+    groups = gates.parameter_groups(model, learning_rate=0.2)
+    trainer = Trainer(
+        model,
+        arguments(folder, **changes),
+        train_dataset=Rows(),
+        optimizers=(torch.optim.AdamW(groups, lr=1e-3), None),
+        callbacks=[GatesCallback(gates, penalty, every_head=True)],
+    )
+    return trainer, gates
+
+
+def test_training_is_logged_saved_and_goes_on_the_same(tmp_path):
+    trainer, gates = prepared(tmp_path / "whole", None)
+    trainer.train()
+    assert int(gates.draws) == 24 and gates.open_heads == 3
+    last = trainer.state.log_history[-2]
+    assert last["open_heads"] == 3 and last["goal_heads"] == 3
+    assert "prob_open.encoder.1.self.3" in last and "penalty_coefficient" in last
+    again, resumed = prepared(tmp_path / "again", None)
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-6"))
+    assert int(resumed.draws) == 24 and int(resumed.target.updates) == 12
+    torch.testing.assert_close(resumed.log_alpha(), gates.log_alpha())
+
+
+def test_the_penalty_is_added_once_an_update_however_it_is_accumulated(tmp_path):
+    """With SGD and no other loss, log_alpha moves by learning rate times the penalty's slope."""
+    for accumulate in (1, 2):
+        model = classifier()
+        gates = Gates(model, initial=1.0)
+        groups = gates.parameter_groups(model, learning_rate=0.5)
+        trainer = Trainer(
+            model,
+            arguments(tmp_path, max_steps=1, gradient_accumulation_steps=accumulate),
+            train_dataset=Rows(),
+            optimizers=(torch.optim.SGD(groups, lr=0.0), None),
+            callbacks=[GatesCallback(gates, 2.0)],
+            compute_loss_func=lambda outputs, labels, **_: outputs.logits.sum() * 0,
+        )
+        trainer.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(trainer.optimizer, 1.0)
+        trainer.train()
+        prob = gates.distribution.prob_open(torch.tensor(1.0))
+        wanted = 1.0 - 0.5 * 2.0 * prob * (1 - prob)
+        torch.testing.assert_close(gates.log_alpha().detach(), wanted.expand(8))
+
+
+def test_an_optimiser_without_the_gates_is_refused(tmp_path):
+    model = classifier()
+    optimizer = torch.optim.AdamW(model.parameters())
+    gates = Gates(model)
+    trainer = Trainer(
+        model,
+        arguments(tmp_path),
+        train_dataset=Rows(),
+        optimizers=(optimizer, None),
+        callbacks=[GatesCallback(gates, 0.1)],
+    )
+    with pytest.raises(ValueError, match="optimiser does not know these gates"):
+        trainer.train()
+
+
+def bart():
+    sizes = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "vocab_size": 20}
+    layers = {"encoder_layers": 1, "decoder_layers": 1}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    return BartForConditionalGeneration(BartConfig(**sizes, **layers, **heads))
+
+
+def t5():
+    return T5ForConditionalGeneration(
+        T5Config(vocab_size=20, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    )
+
+
+@pytest.mark.parametrize("make", [bart, t5])
+def test_decoders_of_hugging_face_can_be_frozen(make):
+    model = hw.adopt(make())
+    gates = Gates(model, where="encoder.*")
+    gates.parameter_groups(model, learning_rate=0.1, freeze="decoder")
+    learning = {name for name, p in model.named_parameters() if p.requires_grad}
+    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
+    assert all(name.startswith(("encoder.", "model.encoder.", "head_gates.")) for name in learning)
+    assert any("attn" in name.lower() or "attention" in name.lower() for name in learning)
+    # one matrix is source embedding, target embedding and output
+    assert any(name.endswith("shared.weight") for name in frozen)
+    assert any("decoder" in name for name in frozen)
+    assert not any(name.startswith("head_gates") for name in frozen)
