@@ -19,6 +19,7 @@ from headwise.recording import Run
 from tests.journeys.small_demo import SMALL
 from tests.journeys.small_hosts import LINES, host, save, tokenizer_for
 from tests.journeys.small_translation import write_texts
+from tests.journeys.small_trees import write_treebank
 
 HEADWISE = [sys.executable, "-m", "headwise"]
 
@@ -66,9 +67,10 @@ def complaint(command):
 
 
 def test_inspect_prints_the_table_and_writes_a_run(command, bert, text, tmp_path):
-    code, out, _ = command("inspect", bert, "--text", text, "--sort", "confidence")
+    code, out, _ = command("inspect", bert, "--data", text, "--sort", "confidence")
     assert code == 0
     assert "encoder.1.self.3" in out and "confidence" in out and "report.html" in out
+    assert "relevance" in out and "[" in out and "Not measured: syntax." in out
     table = Run.open(tmp_path / "runs" / "inspect-bert-text").heads()
     places = [out.index(str(head)) for head in table.sort("confidence").heads]
     assert places == sorted(places)
@@ -76,9 +78,54 @@ def test_inspect_prints_the_table_and_writes_a_run(command, bert, text, tmp_path
 
 def test_settings_reach_the_journey(command, bert, text, tmp_path):
     options = ("--out", tmp_path / "out", "--set", "samples=1", "--set", "ablation_lines=0")
-    code, out, _ = command("inspect", bert, "--text", text, *options)
+    code, out, _ = command("inspect", bert, "--data", text, *options)
     assert code == 0 and "output change" not in out
     assert Run.open(tmp_path / "out").config()["samples"] == 1
+
+
+def test_options_of_inspect_reach_the_journey(command, bert, text, tmp_path):
+    options = ("--steps", "all", "--no-relevance", "--ablation-lines", 0, "--special", ".,the")
+    options += ("--relations", "nsubj,det", "--batch-size", 2, "--device", "cpu")
+    code, out, _ = command("inspect", bert, "--data", text, "--out", tmp_path / "out", *options)
+    assert code == 0 and "relevance" not in out
+    settings = Run.open(tmp_path / "out").config()
+    assert settings["steps"] is None and settings["special"] == [".", "the"]
+    assert settings["relations"] == ["nsubj", "det"] and settings["batch_size"] == 2
+
+
+def test_a_report_can_be_asked_for_by_name(command, bert, tmp_path):
+    trees = write_treebank(tmp_path / "trees.conllu")
+    options = ("--out", tmp_path / "heads.html", "--set", "sample=3", "--sort", "nsubj_to_head")
+    code, out, _ = command("inspect", bert, "--data", trees, *options)
+    assert code == 0 and "heads.html" in out
+    page = (tmp_path / "heads.html").read_text()
+    assert page == (tmp_path / "heads" / "report.html").read_text()
+    assert "nsubj_to_head" in Run.open(tmp_path / "heads").heads().columns
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("bad.conllu", "the dog ran\n", "bad.conllu, line 1: 10 columns between tabs"),
+        ("empty.conllu", "\n", "empty.conllu holds no sentence"),
+        ("bad.conllu.xz", "x", "bad.conllu.xz is not a whole .xz file"),
+    ],
+)
+def test_a_treebank_that_is_none(complaint, bert, tmp_path, name, content, said):
+    (tmp_path / name).write_text(content)
+    assert said in complaint("inspect", bert, "--data", name)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_sets_ranks_and_devices_that_are_not_there(complaint, bert, text):
+    for options, said in (
+        (("--coreference", "gaps"), "There is no coreference set 'gaps'"),
+        (("--ranks", "no.json"), "There are no word counts no.json"),
+        (("--device", "abacus"), "A device such as cpu, cuda or cuda:1 was wanted"),
+        (("--steps", "some"), "steps"),
+    ):
+        assert said in complaint("inspect", bert, "--data", text, *options)
+        assert not (text.parent / "runs").exists()
 
 
 @pytest.mark.parametrize("name", ["demo", "inspect"])
@@ -102,7 +149,7 @@ def in_a_shell(*arguments, folder):
 
 
 def test_a_missing_model_folder(text, tmp_path):
-    said = in_a_shell("inspect", "nowhere", "--text", text, folder=tmp_path)
+    said = in_a_shell("inspect", "nowhere", "--data", text, folder=tmp_path)
     assert said.startswith("headwise: There is no model folder nowhere.")
     assert not (tmp_path / "runs").exists()
 
@@ -110,26 +157,26 @@ def test_a_missing_model_folder(text, tmp_path):
 @pytest.mark.parametrize("content", [b"", b"\n  \n\t\n", b"\xef\xbb\xbf"])
 def test_a_file_without_text(complaint, bert, tmp_path, content):
     (tmp_path / "text.txt").write_bytes(content)
-    said = complaint("inspect", bert, "--text", "text.txt")
+    said = complaint("inspect", bert, "--data", "text.txt")
     assert "text.txt holds no text" in said
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_file_that_is_not_utf8_is_named_with_the_line(complaint, command, bert, tmp_path):
     (tmp_path / "text.txt").write_bytes(b"the dog\nthe cat\nd\xe9j\xe0 vu\n")
-    said = complaint("inspect", bert, "--text", "text.txt")
+    said = complaint("inspect", bert, "--data", "text.txt")
     assert "text.txt, line 3:" in said and "0xe9" in said
     (tmp_path / "text.txt").write_text("the dog\nthe cat\n", encoding="utf-8")
-    assert command("inspect", bert, "--text", "text.txt")[0] == 0  # nothing is in the way
+    assert command("inspect", bert, "--data", "text.txt")[0] == 0  # nothing is in the way
 
 
 def test_a_folder_or_nothing_for_a_text(complaint, bert, tmp_path):
-    assert "is a folder; name a file inside it" in complaint("inspect", bert, "--text", tmp_path)
-    assert "There is no text file no.txt" in complaint("inspect", bert, "--text", "no.txt")
+    assert "is a folder; name a file inside it" in complaint("inspect", bert, "--data", tmp_path)
+    assert "There is no text file no.txt" in complaint("inspect", bert, "--data", "no.txt")
 
 
 def test_a_folder_that_holds_no_model(complaint, text, tmp_path):
-    said = complaint("inspect", tmp_path, "--text", text)
+    said = complaint("inspect", tmp_path, "--data", text)
     assert "holds neither a headwise run nor a Hugging Face model" in said
 
 
@@ -143,12 +190,12 @@ def damaged(folder: Path, copy: Path) -> Path:
 
 def test_weights_cut_short_of_a_run(complaint, small_run, text, tmp_path):
     folder = damaged(small_run, tmp_path / "cut")
-    said = complaint("inspect", folder, "--text", text)
+    said = complaint("inspect", folder, "--data", text)
     assert "model.safetensors is not a whole safetensors file" in said
 
 
 def test_weights_cut_short_of_a_hugging_face_model(complaint, bert, text, tmp_path):
-    said = complaint("inspect", damaged(bert, tmp_path / "cut"), "--text", text)
+    said = complaint("inspect", damaged(bert, tmp_path / "cut"), "--data", text)
     assert "cut could not be opened as a Hugging Face model" in said
 
 
@@ -156,14 +203,14 @@ def test_weights_that_do_not_fit_the_model(complaint, small_run, text, tmp_path)
     shutil.copytree(small_run, tmp_path / "other")
     settings = json.loads((tmp_path / "other" / "model.json").read_text())
     (tmp_path / "other" / "model.json").write_text(json.dumps({**settings, "width": 64}))
-    said = complaint("inspect", tmp_path / "other", "--text", text)
+    said = complaint("inspect", tmp_path / "other", "--data", text)
     assert "do not fit model.json" in said
 
 
 def test_a_run_that_is_not_finished(complaint, small_run, text, tmp_path):
     shutil.copytree(small_run, tmp_path / "half")
     (tmp_path / "half" / "model.safetensors").unlink()
-    assert "holds no trained model yet" in complaint("inspect", tmp_path / "half", "--text", text)
+    assert "holds no trained model yet" in complaint("inspect", tmp_path / "half", "--data", text)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +227,7 @@ def test_a_run_that_is_not_finished(complaint, small_run, text, tmp_path):
 def test_a_config_that_describes_no_model(complaint, bert, text, tmp_path, config):
     shutil.copytree(bert, tmp_path / "odd")
     (tmp_path / "odd" / "config.json").write_text(config)
-    said = complaint("inspect", "odd", "--text", text)
+    said = complaint("inspect", "odd", "--data", text)
     assert said.startswith("headwise: odd could not be opened as a Hugging Face model: ")
 
 
@@ -188,7 +235,7 @@ def test_pickled_weights_are_refused(complaint, bert, text, tmp_path):
     shutil.copytree(bert, tmp_path / "old")
     (tmp_path / "old" / "model.safetensors").unlink()
     torch.save(host("BERT").state_dict(), tmp_path / "old" / "pytorch_model.bin")
-    said = complaint("inspect", "old", "--text", text)
+    said = complaint("inspect", "old", "--data", text)
     assert "could not be opened" in said and "safetensors" in said
 
 
@@ -197,7 +244,7 @@ def test_weights_of_another_model_are_not_taken_for_this_one(bert, text, tmp_pat
     weights = tmp_path / "mixed" / "model.safetensors"
     save_file(dict(host("ViT").state_dict()), weights, {"format": "pt"})
     # a real shell, because the libraries below write to the stderr they started with
-    said = in_a_shell("inspect", "mixed", "--text", text, folder=tmp_path)
+    said = in_a_shell("inspect", "mixed", "--data", text, folder=tmp_path)
     assert said.startswith("headwise: The weights in mixed are not those of a BertForMaskedLM: ")
     assert "are missing" in said
 
@@ -206,7 +253,7 @@ def test_a_model_without_a_tokenizer(complaint, bert, text, tmp_path):
     shutil.copytree(bert, tmp_path / "mute")
     for path in (tmp_path / "mute").glob("token*"):
         path.unlink()
-    said = complaint("inspect", "mute", "--text", text)
+    said = complaint("inspect", "mute", "--data", text)
     assert "mute has no tokenizer that can be loaded" in said
 
 
@@ -235,7 +282,7 @@ def test_a_setting_that_makes_no_sense_leaves_no_folder(complaint, tmp_path, set
 
 @pytest.mark.parametrize("setting", ["batch_size=0", "ablation_lines=-1", "samples=-1"])
 def test_inspect_looks_at_its_settings_first(complaint, bert, text, tmp_path, setting):
-    said = complaint("inspect", bert, "--text", text, "--set", setting)
+    said = complaint("inspect", bert, "--data", text, "--set", setting)
     assert setting.partition("=")[0] in said
     assert not (tmp_path / "runs").exists()
 
@@ -243,49 +290,49 @@ def test_inspect_looks_at_its_settings_first(complaint, bert, text, tmp_path, se
 def test_a_column_that_is_not_there_is_said_before_anything_is_read(
     complaint, bert, text, tmp_path
 ):
-    said = complaint("inspect", bert, "--text", text, "--sort", "confidense")
+    said = complaint("inspect", bert, "--data", text, "--sort", "confidense")
     assert "Did you mean 'confidence'?" in said
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_column_that_was_not_measured_loses_nothing(complaint, bert, text, tmp_path):
     options = ("--sort", "output_change", "--set", "ablation_lines=0")
-    assert "no column 'output_change'" in complaint("inspect", bert, "--text", text, *options)
+    assert "no column 'output_change'" in complaint("inspect", bert, "--data", text, *options)
     assert len(Run.open(tmp_path / "runs" / "inspect-bert-text").heads()) == 8
 
 
 def test_each_text_has_a_folder_of_its_own(command, bert, text, tmp_path):
     (tmp_path / "more.txt").write_text("a cat slept .\n")
     for path in (text, "more.txt"):
-        assert command("inspect", bert, "--text", path)[0] == 0
+        assert command("inspect", bert, "--data", path)[0] == 0
     names = {path.name for path in (tmp_path / "runs").iterdir()}
     assert names == {"inspect-bert-text", "inspect-bert-more"}
 
 
 def test_other_settings_do_not_go_into_the_same_folder(complaint, command, bert, text, tmp_path):
-    assert command("inspect", bert, "--text", text)[0] == 0
+    assert command("inspect", bert, "--data", text)[0] == 0
     before = (tmp_path / "runs" / "inspect-bert-text" / "heads.json").read_bytes()
-    said = complaint("inspect", bert, "--text", text, "--set", "samples=1")
+    said = complaint("inspect", bert, "--data", text, "--set", "samples=1")
     assert "choose another folder (--out)." in said
     assert (tmp_path / "runs" / "inspect-bert-text" / "heads.json").read_bytes() == before
 
 
 def test_a_folder_with_other_files_is_not_written_to(complaint, bert, text, tmp_path):
-    said = complaint("inspect", bert, "--text", text, "--out", tmp_path)
+    said = complaint("inspect", bert, "--data", text, "--out", tmp_path)
     assert "choose a new or empty folder (--out)." in said
 
 
 def test_lines_that_were_cut_are_told_of(command, bert, text, tmp_path):
     options = ("--set", "ablation_lines=0")
-    assert "were cut" not in command("inspect", bert, "--text", text, *options)[1]
+    assert "were cut" not in command("inspect", bert, "--data", text, *options)[1]
     (tmp_path / "long.txt").write_text("dog " * 100 + "\nit ran .\n")
-    _, out, _ = command("inspect", bert, "--text", "long.txt", *options)
+    _, out, _ = command("inspect", bert, "--data", "long.txt", *options)
     assert "1 of 2 lines were cut to 40 tokens." in out
 
 
 def test_a_folder_that_cannot_be_made(complaint, bert, text, tmp_path):
     (tmp_path / "file").write_text("here already")
-    said = complaint("inspect", bert, "--text", text, "--out", "file/run")
+    said = complaint("inspect", bert, "--data", text, "--out", "file/run")
     assert "file" in said
 
 

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from io import BufferedReader
 
     from headwise.experiments import Estimate, Expected
+    from headwise.journeys import InspectConfig
     from headwise.recording import HeadTable
 
 app = Typer(
@@ -26,6 +27,9 @@ app = Typer(
 )
 console = Console(width=None if sys.stdout.isatty() else 200)
 
+INTERVAL = len("0.45 [0.41, 0.48]")
+WIDE = 140  # characters of a terminal from which on intervals are shown
+FIRST = ["roles", "relevance", "confidence", "loss_rise", "offset", "offset_share"]  # columns
 SHOWN_ROWS = 48  # a longer table is shown by its head and told where the rest is
 
 train = Typer(help="Train a model with any attention, and score it.", no_args_is_help=True)
@@ -165,7 +169,7 @@ def translate(
         print(f"headwise: lines cut to {translator.room} pieces: {cut}", file=sys.stderr)
 
 
-def _given(options: "dict[str, str | Path | None]") -> list[str]:
+def _given(options: Mapping[str, str | Path | float | None]) -> list[str]:
     """The options that were given, as settings."""
     return [f"{name}={value}" for name, value in options.items() if value is not None]
 
@@ -189,48 +193,90 @@ def _show_figures(figures: "dict[str, object]", folder: Path) -> None:
     console.print(f"Run: {folder}")
 
 
+Inspected = Annotated[Path, Argument(help="folder of a headwise run or a Hugging Face model")]
+Data = Annotated[Path, Option(help="text, a sentence or paragraph a line; or a treebank, .conllu")]
+InspectOut = Annotated[
+    Path | None,
+    Option(
+        help="folder of the result, continued if it is there; or NAME.html, a report beside its "
+        "folder NAME; runs/inspect-MODEL-DATA unless given"
+    ),
+]
+Steps = Annotated[str | None, Option(help="predictions a sentence that LRP starts from: all or N")]
+Relevance = Annotated[bool | None, Option(help="propagate relevance from predictions to heads")]
+Ablation = Annotated[int | None, Option(help="sentences read with each head off; 0: none")]
+Special = Annotated[str | None, Option(help="more tokens that are no words, parted by commas")]
+Relations = Annotated[str | None, Option(help="of a treebank, e.g. nsubj,obj; or all")]
+Ranks = Annotated[Path | None, Option(help="word counts; those of the data unless given")]
+Coreference = Annotated[str | None, Option(help="also find antecedents in gap, winobias …")]
+
+
 @app.command()
 def inspect(
-    model: Annotated[Path, Argument(help="folder of a headwise run or a Hugging Face model")],
-    text: Annotated[Path, Option(help="text file, a sentence or paragraph a line")],
-    out: Annotated[
-        Path | None, Option(help="folder of the result; runs/inspect-MODEL-TEXT unless given")
-    ] = None,
+    model: Inspected,
+    data: Data,
+    out: InspectOut = None,
     sort: Annotated[str | None, Option(help="column to sort the printed table by")] = None,
+    steps: Steps = None,
+    relevance: Relevance = None,
+    ablation_lines: Ablation = None,
+    special: Special = None,
+    relations: Relations = None,
+    ranks: Ranks = None,
+    coreference: Coreference = None,
+    batch_size: Annotated[int | None, Option(help="sentences read together")] = None,
+    device: Annotated[str | None, Option(help="auto, cpu, cuda, cuda:1 …")] = None,
     settings: Settings = [],  # noqa: B006
 ) -> None:
-    """Print what each head of a model does on a text, and write a report."""
+    """Print what each head of a model does and how much it matters, and write a report."""
     from headwise.config import override
     from headwise.journeys import InspectConfig, inspect_folder
 
-    config = override(InspectConfig(model=str(model), text=str(text)), settings)
+    given: dict[str, str | Path | float | None] = {
+        "steps": "none" if steps == "all" else steps,
+        "relevance": relevance,
+        "ablation_lines": ablation_lines,
+        "special": special,
+        "relations": relations,
+        "ranks": ranks,
+        "coreference": coreference,
+        "batch_size": batch_size,
+        "device": device,
+    }
+    config = override(InspectConfig(str(model), str(data)), [*_given(given), *settings])
     if sort:
-        _check_column(sort)
-    folder = out or Path("runs") / f"inspect-{model.resolve().name}-{text.stem}"
-    with _interruptible("nothing was left half-written."):
+        _check_column(sort, config)
+    wanted = out or Path("runs") / f"inspect-{model.resolve().name}-{data.name.split('.')[0]}"
+    page = wanted if wanted.suffix == ".html" else None
+    folder = wanted.with_suffix("") if page else wanted
+    with _interruptible(CONTINUES):
         table = inspect_folder(config, folder)
-    _show(table.sort(sort) if sort else table, list(table.columns), folder)
-    _tell_of_cut_lines(folder)
+    if page:
+        page.write_bytes((folder / "report.html").read_bytes())
+    table = table.sort(sort) if sort else table
+    _show(table, [*FIRST, *(name for name in table.columns if name not in FIRST)], folder, page)
+    _tell_of_gaps(folder)
 
 
-def _check_column(name: str) -> None:
+def _check_column(name: str, config: "InspectConfig") -> None:
     """A misspelt column is said at once, and not after reading a corpus."""
     from headwise.config import suggestion
-    from headwise.journeys.inspect import COLUMNS
+    from headwise.journeys.inspect import columns_of
 
-    if name not in COLUMNS:
-        raise ValueError(
-            f"--sort takes a column, but {name!r} is none. {suggestion(name, COLUMNS)}"
-        )
+    if (known := columns_of(config)) and name not in known:
+        raise ValueError(f"--sort takes a column, but {name!r} is none. {suggestion(name, known)}")
 
 
-def _tell_of_cut_lines(folder: Path) -> None:
+def _tell_of_gaps(folder: Path) -> None:
+    """Say what was cut and what could not be measured."""
     from headwise.recording import Run
 
-    figures = Run.open(folder).figures()
-    if cut := figures["truncated_lines"]:
-        lines, limit = figures["lines"], figures["token_limit"]
+    about = Run.open(folder).read_json("trace/inspection.json")
+    if cut := about["truncated_lines"]:
+        lines, limit = about["lines"], about["token_limit"]
         console.print(f"{cut} of {lines} lines were cut to {limit} tokens.")
+    for what, why in about["left_out"].items():
+        console.print(f"Not measured: {what}. {why}", markup=False)
 
 
 @app.command()
@@ -346,29 +392,40 @@ def _interruptible(hint: str) -> Generator[None]:
         raise Exit(130) from None
 
 
-def _show(table: "HeadTable", columns: list[str], folder: Path) -> None:
+def _show(table: "HeadTable", columns: list[str], folder: Path, report: Path | None = None) -> None:
     """Print the columns that fit the terminal, and say where the rest is."""
     from headwise.recording import HeadTable
+    from headwise.recording.head_cells import printed_names
 
-    present = [name for name in columns if name in table.columns]
-    fitting = _fitting(present, console.width - max(len(str(head)) for head in table.heads))
+    own = printed_names(table.columns)
+    hidden = {"role"} if "roles" in own else set[str]()  # roles has it as its first
+    present = [name for name in columns if name in own and name not in hidden]
+    groups = [_with_ends(name, table) for name in present]
+    fitting = _fitting(groups, console.width - max(len(str(head)) for head in table.heads))
     rows = min(len(table), SHOWN_ROWS)
     cut = {name: table.columns[name][:rows] for name in fitting}
     console.print(HeadTable(table.heads[:rows], cut))
     if rows < len(table):
         console.print(f"… and {len(table) - rows} more heads.")
-    console.print(f"All {len(table)} heads, {len(table.columns)} columns: {folder / 'heads.json'}")
-    console.print(f"Report: {folder / 'report.html'}")
+    console.print(f"All {len(table)} heads, {len(own)} measures: {folder / 'heads.json'}")
+    console.print(f"Report: {report or folder / 'report.html'}")
 
 
-def _fitting(columns: list[str], width: int) -> list[str]:
-    """The first columns, each as wide as the longest word of its name, that fit."""
+def _with_ends(name: str, table: "HeadTable") -> list[str]:
+    """A column, and the columns of its interval, which are printed with it where there is room."""
+    ends = [f"{name}_low", f"{name}_high"] if console.width >= WIDE else []
+    return [name, *(end for end in ends if end in table.columns)]
+
+
+def _fitting(groups: list[list[str]], width: int) -> list[str]:
+    """The first columns that fit, each as wide as the longest word of its name or its interval."""
     kept: list[str] = []
-    for name in columns:
-        width -= 2 + max(6, *(len(word) for word in name.split("_")))
+    for name, *ends in groups:
+        cell = INTERVAL if ends else 6
+        width -= 2 + max(cell, *(len(word) for word in name.split("_")))
         if width < 0:
             break
-        kept.append(name)
+        kept += [name, *ends]
     return kept
 
 

@@ -1,7 +1,7 @@
 """inspect: the same table however a corpus is fed, for every kind of model, changing nothing."""
 
+import json
 import lzma
-import sys
 
 import pytest
 import torch
@@ -9,15 +9,21 @@ import transformers as hf
 from tokenizers import normalizers
 
 import headwise
+from headwise.data.frequencies import WordRanks
+from headwise.data.treebank import read_treebank
+from headwise.data.vocabulary import Vocabulary
 from headwise.journeys import InspectConfig, inspect, inspect_folder
-from headwise.journeys.inspect import profile
+from headwise.journeys.codec import InWords
+from headwise.journeys.inspect import columns_of
 from headwise.journeys.opening import open_subject
 from headwise.models import Transformer, TransformerConfig
+from headwise.models.classifier import ClassifierConfig, TransformerClassifier
+from headwise.models.rnn import RnnClassifier, RnnClassifierConfig, Seq2Seq, Seq2SeqConfig
 from headwise.recording import Run
-from tests.hf.families import SIZES, TWO_STACKS, build
+from tests.hf.families import SIZES, TWO_STACKS
 from tests.journeys.small_hosts import LINES, classifier, host, save, tokenizer_for
+from tests.journeys.small_trees import write_treebank
 
-module = sys.modules[inspect.__module__]
 NAMES = ("BERT", "GPT-2", "BART", "T5")
 SITES = {
     "BERT": ["encoder.0.self", "encoder.1.self"],
@@ -28,16 +34,18 @@ SITES = {
     ],
 }
 SITES["T5"] = SITES["BART"]
+LOOKING = {"sample": 0}  # where heads look, and not what they are worth
 
 
-def table_of(name, lines=LINES, **options):
-    return inspect(host(name), tokenizer_for(name), lines, **options)
+def table_of(name, data=LINES, **options):
+    return inspect(host(name), tokenizer_for(name), data, **options)
 
 
-def assert_close(one, other, columns=None):
+def assert_close(one, other):
     assert one.heads == other.heads and one.columns.keys() == other.columns.keys()
-    for column in columns or one.columns:
-        assert one[column] == pytest.approx(other[column], abs=1e-5), column
+    for column in one.columns:
+        if "role" not in column:
+            assert one[column] == pytest.approx(other[column], abs=1e-5), column
 
 
 def text_file(folder, lines=LINES):
@@ -46,9 +54,14 @@ def text_file(folder, lines=LINES):
     return path
 
 
+@pytest.fixture
+def bert(tmp_path):
+    return save(host("BERT"), tokenizer_for("BERT"), tmp_path / "model")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_there_is_a_row_for_each_head_and_every_measure_is_in_range(name):
-    table = table_of(name)
+    table = table_of(name, sample=4, ablation_lines=3)
     assert sorted(map(str, table.heads)) == sorted(
         f"{s}.{h}" for s in SITES[name] for h in range(4)
     )
@@ -56,42 +69,110 @@ def test_there_is_a_row_for_each_head_and_every_measure_is_in_range(name):
         assert 0 < row["confidence"] <= 1 and 0 <= row["offset_share"] <= 1
         assert 0 <= row["special_mass"] < 1 and 0 <= row["first_share"] <= 1
         assert row["output_change"] > 0 and 0 <= row["prediction_change"] <= 1
+        assert row["gradient_importance"] > 0 and row["output_norm"] > 0
+        for measure in ("confidence", "relevance", "gradient_importance", "loss_rise"):
+            assert row[f"{measure}_low"] <= row[f"{measure}_high"]
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_relevances_of_a_layer_sum_to_at_most_one(name):
+    for layers in table_of(name, sample=3, ablation_lines=0).layers("relevance").values():
+        for heads in layers.values():
+            assert 0 < sum(map(abs, heads)) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("name", ["BERT", "GPT-2", "BART"])
 def test_batches_of_any_size_give_the_same_numbers(name):
-    whole = table_of(name, batch_size=100, ablation_lines=0)
+    options = {"sample": 4, "ablation_lines": 2}
+    whole = table_of(name, batch_size=100, **options)
     for size in (1, 3):
-        assert_close(table_of(name, batch_size=size, ablation_lines=0), whole)
-
-
-def test_the_translations_looked_at_end_at_different_lengths():
-    # what the test above needs in order to show that end marks do not count
-    subject = module.HuggingFaceSubject(host("BART"), tokenizer_for("BART"))
-    words_BT = subject.prepare(LINES).words["decoder"]
-    assert len(set(words_BT.sum(dim=1).tolist())) > 1
+        assert_close(table_of(name, batch_size=size, **options), whole)
 
 
 def test_special_tokens_draw_weight_in_bert_but_are_no_words():
-    table = table_of("BERT", ["the dog saw a cat ."], ablation_lines=0)
+    table = table_of("BERT", ["the dog saw a cat ."], **LOOKING)
     assert all(0 < mass < 1 for mass in table["special_mass"])
-    assert set(table_of("GPT-2", ablation_lines=0)["special_mass"]) == {0}
+    assert set(table_of("GPT-2", **LOOKING)["special_mass"]) == {0}
+
+
+def test_more_tokens_can_be_made_special():
+    assert all(mass > 0 for mass in table_of("GPT-2", special=["the"], **LOOKING)["special_mass"])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_folder_journey_finds_what_inspect_finds(name, tmp_path):
     folder = save(host(name), tokenizer_for(name), tmp_path / "model")
-    config = InspectConfig(str(folder), str(text_file(tmp_path)), batch_size=4, ablation_lines=5)
+    small = {"batch_size": 4, "sample": 5, "ablation_lines": 1}
+    config = InspectConfig(str(folder), str(text_file(tmp_path)), **small)
     table = inspect_folder(config, tmp_path / "run")
-    assert_close(table, table_of(name, batch_size=4, ablation_lines=5))
+    assert_close(table, table_of(name, **small))
     run = Run.open(tmp_path / "run")
     assert run.heads() == table
     assert run.figures()["lines"] == len(LINES) and run.figures()["truncated_lines"] == 0
     assert all(str(head) in (run.path("report.html")).read_text() for head in table.heads)
     sentences = run.read_json("trace/attention.json")["sentences"]
-    assert len(sentences) == config.samples
+    assert config.samples <= len(sentences) <= config.samples + 6
     stack = "decoder" if name == "GPT-2" else "encoder"
     assert set(LINES[0].split()) <= set(sentences[0]["tokens"][stack])
+    shown = {head for sentence in sentences for head in sentence["examples"]}
+    assert shown == {str(head) for head in table.heads}
+    assert run.has("heads.csv") and not run.names("state/*")
+
+
+def test_the_trace_says_what_was_found_and_what_was_not(bert, tmp_path):
+    inspect_folder(InspectConfig(str(bert), str(text_file(tmp_path))), tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    about = run.read_json("trace/inspection.json")
+    assert set(about["left_out"]) == {"syntax"} and about["lines"] == len(LINES)
+    assert run.read_json("trace/baselines.json")["previous"] == 1
+    assert run.read_json("trace/offsets.json")["next"].keys() == {"1"}
+
+
+def test_a_treebank_asks_for_its_relations(bert, tmp_path):
+    path = write_treebank(tmp_path / "trees.conllu")
+    config = InspectConfig(str(bert), str(path), sample=0, relations=("nsubj", "det"))
+    table = inspect_folder(config, tmp_path / "run")
+    wanted = {f"{r}_to_{way}" for r in ("nsubj", "det") for way in ("head", "dependent")}
+    assert wanted <= table.columns.keys() and "amod_to_head" not in table.columns
+    assert Run.open(tmp_path / "run").read_json("trace/inspection.json")["left_out"].keys() == {
+        "importance"
+    }
+    trees = list(read_treebank(path))
+    assert_close(table_of("BERT", trees, relations=("nsubj", "det"), **LOOKING), table)
+    assert_close(table_of("BERT", path, relations=("nsubj", "det"), **LOOKING), table)
+    every = table_of("BERT", path, relations=("all",), **LOOKING)
+    assert wanted < every.columns.keys() and "advmod_to_head" in every.columns
+
+
+def test_syntax_is_asked_of_causal_models_too_as_far_as_they_can_see(tmp_path):
+    table = table_of("GPT-2", write_treebank(tmp_path / "trees.conllu"), **LOOKING)
+    assert {"nsubj_to_dependent", "duplicate"} <= table.columns.keys()
+
+
+def test_words_are_ranked_by_the_data_or_by_counts_of_ones_own(bert, tmp_path):
+    assert "rarest" not in table_of("BERT", **LOOKING).columns  # all among the 500 commonest
+    counts = {f"word{number}": 10 for number in range(600)} | {"the": 20}
+    ranks = WordRanks(counts)
+    assert "rarest" in table_of("BERT", ranks=ranks, **LOOKING).columns
+    ranks.save(tmp_path / "ranks.json")
+    text, ranked = str(text_file(tmp_path)), str(tmp_path / "ranks.json")
+    table = inspect_folder(InspectConfig(str(bert), text, ranks=ranked, sample=0), tmp_path / "run")
+    assert "two_rarest" in table.columns
+
+
+def test_a_stream_is_read_once_and_has_no_rare_words():
+    streamed = table_of("BERT", iter(LINES), ablation_lines=2, sample=3)
+    assert_close(streamed, table_of("BERT", ablation_lines=2, sample=3))
+
+
+def test_antecedents_are_found_in_a_coreference_set(data_folder, bert, tmp_path):
+    config = InspectConfig(str(bert), str(text_file(tmp_path)), coreference="winogender", sample=0)
+    table = inspect_folder(config, tmp_path / "run")
+    assert all(0 <= share <= 1 for share in table["coreference_pronoun"])
+    run = Run.open(tmp_path / "run")
+    rules = run.read_json("trace/antecedents.json")["coreference"]
+    assert {"random", "fixed_distance", "nearest_noun"} <= rules.keys()
+    assert run.read_json("trace/baselines.json")["coreference"] >= rules["random"]
 
 
 def test_a_run_of_the_demo_can_be_inspected(small_run, tmp_path):
@@ -99,15 +180,54 @@ def test_a_run_of_the_demo_can_be_inspected(small_run, tmp_path):
     table = inspect_folder(config, tmp_path / "run")
     assert set(table.heads) == set(Run.open(small_run).heads().heads)
     assert all(change > 0 for change in table["output_change"])
-    single = profile(open_subject(small_run), LINES, batch_size=1).table
-    assert_close(profile(open_subject(small_run), LINES, batch_size=7).table, single)
 
 
-def test_inspecting_again_into_the_same_folder_gives_the_same(tmp_path):
-    folder = save(host("BERT"), tokenizer_for("BERT"), tmp_path / "model")
-    config = InspectConfig(str(folder), str(text_file(tmp_path)))
+def words_of_the_lines():
+    return Vocabulary.from_sentences([line.split() for line in LINES])
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "Transformer"])
+def test_our_classifiers_are_inspected_with_their_vocabulary(kind):
+    words = words_of_the_lines()
+    model = (
+        RnnClassifier(RnnClassifierConfig(len(words), embedding=8, hidden=8, attention=8))
+        if kind == "recurrent"
+        else TransformerClassifier(ClassifierConfig(len(words), width=8, heads=2, layers=1))
+    )
+    table = inspect(model.train(), words, LINES)
+    assert model.training and len(table) == (1 if kind == "recurrent" else 2)
+    assert all(value > 0 for value in table["gradient_importance"])
+    assert all(value is not None for value in table["relevance"])
+    with pytest.raises(ValueError, match="give its Vocabulary"):
+        inspect(model, tokenizer_for("BERT"), LINES)
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "Transformer"])
+def test_our_translators_are_inspected_with_their_codecs(kind):
+    codec = InWords(words_of_the_lines())
+    size = len(codec)
+    model = (
+        Seq2Seq(Seq2SeqConfig(size, embedding=8, hidden=8, heads=2))
+        if kind == "recurrent"
+        else Transformer(TransformerConfig(size, size, width=8, heads=2))
+    )
+    table = inspect(model.eval(), (codec, codec), LINES, sample=3, ablation_lines=2)
+    assert "decoder.0.cross" in {head.site for head in table.heads}
+    assert all(value is not None for value in table["relevance"])
+    with pytest.raises(ValueError, match="give the codecs of source and target"):
+        inspect(model, codec, LINES)
+
+
+def test_a_finished_inspection_is_not_done_again(bert, tmp_path):
+    text = text_file(tmp_path)
+    config = InspectConfig(str(bert), str(text), sample=2)
     first = inspect_folder(config, tmp_path / "run")
+    seconds = Run.open(tmp_path / "run").figures()["seconds"]
     assert inspect_folder(config, tmp_path / "run") == first
+    assert Run.open(tmp_path / "run").figures()["seconds"] == seconds
+    text.write_text("the dog ran .\n")
+    with pytest.raises(ValueError, match="The data have changed since"):
+        inspect_folder(config, tmp_path / "run")
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -119,9 +239,10 @@ def test_model_and_tokenizer_are_left_as_they_came(name, training):
     with torch.no_grad():
         before = model(**inputs).logits
         model.train(training)
-        inspect(model, tokenizer, LINES)
+        inspect(model, tokenizer, LINES, sample=3)
         assert model.training == training
         assert torch.equal(model.eval()(**inputs).logits, before)
+    assert all(parameter.requires_grad for parameter in model.parameters())
     assert tokenizer.padding_side == "left"
     with pytest.raises(ValueError, match="has no attention sites"):
         headwise.find_sites(model)
@@ -131,7 +252,7 @@ def test_parts_that_were_frozen_in_eval_mode_stay_so():
     model = host("BERT").train()
     model.bert.embeddings.eval()
     before = {name: part.training for name, part in model.named_modules()}
-    inspect(model, tokenizer_for("BERT"), LINES, ablation_lines=0)
+    inspect(model, tokenizer_for("BERT"), LINES, **LOOKING)
     assert {name: part.training for name, part in model.named_modules()} == before
 
 
@@ -144,26 +265,28 @@ def test_a_model_that_cannot_be_adopted_is_left_untouched():
     assert model.config._attn_implementation == "flex_attention"
 
 
-def test_our_own_models_are_told_where_they_are_inspected():
-    model = Transformer(TransformerConfig(10, 10, width=8, heads=2))
-    with pytest.raises(ValueError, match=r"inspect\(\) takes a Hugging Face .*inspect_folder"):
-        inspect(model, tokenizer_for("BERT"), LINES)
+def test_what_is_no_model_of_these_is_named():
+    with pytest.raises(ValueError, match=r"inspect\(\) takes a Hugging Face model .*got Linear"):
+        inspect(torch.nn.Linear(2, 2), tokenizer_for("BERT"), LINES)
 
 
-def test_the_columns_are_those_that_were_announced():
-    assert tuple(table_of("BERT").columns) == module.COLUMNS
-    assert set(table_of("BERT", ablation_lines=0).columns) < set(module.COLUMNS)
+def test_the_columns_are_those_that_were_announced(tmp_path):
+    path = write_treebank(tmp_path / "trees.conllu")
+    for name in ("BERT", "GPT-2"):
+        found = set(table_of(name, path).columns)
+        assert found <= set(columns_of(InspectConfig("", "")))
+    assert columns_of(InspectConfig("", "", relations=("all",))) == ()
 
 
 def test_an_adopted_model_stays_adopted():
     model = headwise.adopt(host("BERT"))
-    inspect(model, tokenizer_for("BERT"), LINES)
+    inspect(model, tokenizer_for("BERT"), LINES, **LOOKING)
     assert len(headwise.find_sites(model)) == 2
 
 
 def test_a_tokenizer_without_padding_is_not_changed():
     tokenizer = tokenizer_for("GPT-2")
-    inspect(host("GPT-2"), tokenizer, LINES, ablation_lines=0)
+    inspect(host("GPT-2"), tokenizer, LINES, **LOOKING)
     assert tokenizer.pad_token is None
 
 
@@ -187,6 +310,7 @@ def test_a_classifier_is_measured_by_its_classes():
         (hf.BertModel, hf.BertConfig(**SIZES), False),
         (hf.BertForQuestionAnswering, hf.BertConfig(**SIZES), True),
         (hf.BertForPreTraining, hf.BertConfig(**SIZES), True),
+        (hf.BertForTokenClassification, hf.BertConfig(**SIZES), True),
         (hf.GPT2Model, hf.GPT2Config(vocab_size=100, n_embd=32, n_layer=2, n_head=4), False),
         (hf.BartModel, hf.BartConfig(**TWO_STACKS), False),
         (hf.BartForSequenceClassification, hf.BartConfig(**TWO_STACKS), True),
@@ -195,81 +319,29 @@ def test_a_classifier_is_measured_by_its_classes():
 )
 def test_models_without_a_word_predictor_are_measured_too(kind, config, scores):
     name = {"Be": "BERT", "GP": "GPT-2", "Ba": "BART"}[kind.__name__[:2]]
-    table = inspect(kind(config).eval(), tokenizer_for(name), LINES)
+    table = inspect(kind(config).eval(), tokenizer_for(name), LINES, sample=4, ablation_lines=3)
     assert sorted({head.site for head in table.heads}) == sorted(SITES[name])
-    assert ("prediction_change" in table.columns) == scores
+    assert ("prediction_change" in table.columns) == ("relevance" in table.columns) == scores
     assert all(change > 0 for change in table["output_change"])
 
 
-def test_long_lines_are_cut_and_counted(tmp_path, capfd):
-    folder = save(host("BERT"), tokenizer_for("BERT"), tmp_path / "model")
+def test_long_lines_are_cut_and_counted(bert, tmp_path, capfd):
     text = text_file(tmp_path, [" ".join(["dog"] * 100), "it ran ."])
     capfd.readouterr()
-    inspect_folder(InspectConfig(str(folder), str(text)), tmp_path / "run")
+    inspect_folder(InspectConfig(str(bert), str(text)), tmp_path / "run")
     figures = Run.open(tmp_path / "run").figures()
     assert (figures["truncated_lines"], figures["words"]) == (1, 38 + 3)
     assert figures["token_limit"] == 40
     assert capfd.readouterr().err == ""
 
 
-def unlimited_tokenizer(name):
-    tokenizer = tokenizer_for(name)
-    tokenizer.model_max_length = int(1e30)  # as transformers writes it where none was saved
-    return tokenizer
-
-
-@pytest.mark.parametrize(
-    ("name", "own", "room"), [("BERT", 700, 700), ("Llama", 900, 900), ("T5", None, 512)]
-)
-def test_lines_are_cut_to_the_limit_of_the_model_and_to_512_tokens_where_it_has_none(
-    name, own, room
-):
-    model = build(name) if own is None else build(name, max_position_embeddings=own)
-    subject = module.HuggingFaceSubject(model, unlimited_tokenizer(name))
-    assert subject.room == room
-    prepared = subject.prepare(["dog " * 1000])
-    assert prepared.truncated == 1 and prepared.inputs["input_ids"].shape[1] == room
-
-
-@pytest.mark.parametrize("padding", [0, 1])
-def test_positions_that_begin_after_the_padding_index_are_counted(padding):
-    shape = {**SIZES, "max_position_embeddings": 20, "pad_token_id": padding}
-    torch.manual_seed(0)
-    model = hf.RobertaForMaskedLM(hf.RobertaConfig(**shape))
-    tokenizer = unlimited_tokenizer("RoBERTa")
-    assert module.HuggingFaceSubject(model, tokenizer).room == 19 - padding
-    assert len(inspect(model, tokenizer, ["the dog " * 100], ablation_lines=0)) == 8
-
-
-def test_a_corpus_is_read_as_it_is_needed(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK", 8)
-    drawn, looked_at, ahead = 0, 0, []
-
-    def corpus():
-        nonlocal drawn
-        for _ in range(100):
-            drawn += 1
-            yield "the dog ran ."
-
-    class Counted(module.HuggingFaceSubject):
-        def prepare(self, lines):
-            nonlocal looked_at
-            looked_at += len(lines)
-            ahead.append(drawn - looked_at)
-            return super().prepare(lines)
-
-    subject = Counted(headwise.adopt(host("GPT-2")), tokenizer_for("GPT-2"))
-    subject.tokenizer.pad_token = "</s>"
-    found = profile(subject, corpus(), batch_size=4, keep=6)
-    assert (found.lines, len(found.kept), drawn) == (100, 6, 100)
-    assert max(ahead) <= 8
-
-
 def test_no_lines_are_refused():
     with pytest.raises(ValueError, match="There is no text to look at"):
         table_of("BERT", [])
-    with pytest.raises(ValueError, match="at least one line, got 0"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         table_of("BERT", batch_size=0)
+    with pytest.raises(ValueError, match=r"give \[line\] for one line"):
+        table_of("BERT", "the dog ran .")
 
 
 def test_lines_without_a_word_are_refused_only_if_there_are_no_others():
@@ -278,8 +350,8 @@ def test_lines_without_a_word_are_refused_only_if_there_are_no_others():
     wordless = ["~~", "~"]
     with pytest.raises(ValueError, match="There is no text to look at"):
         inspect(host("BERT"), tokenizer, wordless)
-    mixed = inspect(host("BERT"), tokenizer, [*wordless, *LINES], ablation_lines=2)
-    assert_close(mixed, table_of("BERT", ablation_lines=0))
+    mixed = inspect(host("BERT"), tokenizer, [*wordless, *LINES], sample=5)
+    assert all(value is not None for value in mixed["relevance"])
 
 
 def test_a_batch_without_a_token_is_named():
@@ -289,10 +361,12 @@ def test_a_batch_without_a_token_is_named():
         inspect(host("GPT-2"), tokenizer, ["~"])
 
 
-def test_an_empty_file_leaves_no_run_behind(tmp_path):
-    folder = save(host("BERT"), tokenizer_for("BERT"), tmp_path / "model")
+def test_an_empty_file_leaves_no_run_behind(bert, tmp_path):
     with pytest.raises(ValueError, match="holds no text"):
-        inspect_folder(InspectConfig(str(folder), str(text_file(tmp_path, [""]))), tmp_path / "run")
+        inspect_folder(InspectConfig(str(bert), str(text_file(tmp_path, [""]))), tmp_path / "run")
+    (tmp_path / "empty.conllu").write_text("# nothing\n")
+    with pytest.raises(ValueError, match="holds no sentence"):
+        inspect_folder(InspectConfig(str(bert), str(tmp_path / "empty.conllu")), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -304,8 +378,35 @@ def test_images_are_not_text(tmp_path):
         open_subject(tmp_path / "model")
 
 
-def test_real_text(data_folder):
+def test_runs_of_other_models_and_unknown_devices_are_named(small_run, tmp_path):
+    run = Run.create(tmp_path / "lm", InspectConfig("", ""))
+    run.write_json("model.json", {"memory": 8})
+    with pytest.raises(ValueError, match="holds a language model of characters, which"):
+        open_subject(tmp_path / "lm")
+    with pytest.raises(ValueError, match="A device such as cpu, cuda or cuda:1 was wanted"):
+        open_subject(small_run, device="abacus")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"sample": -1}, "sample must not be negative"),
+        ({"relations": ()}, "relations must name some"),
+    ],
+)
+def test_bad_settings_are_named(setting, said):
+    with pytest.raises(ValueError, match=said):
+        InspectConfig("model", "data", **setting)
+
+
+def test_real_text_and_a_real_treebank(data_folder, tmp_path):
     with lzma.open(data_folder / "wikitext-2" / "valid.txt.xz", "rt") as file:
         lines = [line.strip() for _, line in zip(range(400), file, strict=False) if line.strip()]
-    many, few = (table_of("GPT-2", lines, batch_size=size, ablation_lines=0) for size in (32, 5))
+    many, few = (table_of("GPT-2", lines, batch_size=size, **LOOKING) for size in (32, 5))
     assert_close(many, few)
+    path = data_folder / "ud" / "en_ewt-ud-dev.conllu.xz"
+    trees = [tree for _, tree in zip(range(60), read_treebank(path), strict=False)]
+    table = table_of("BERT", trees, **LOOKING)
+    assert all(0 <= share <= 1 for share in table["amod_to_head"])
+    assert json.loads(json.dumps(table.to_json())) == table.to_json()

@@ -1,7 +1,7 @@
 """From a folder to something that can be inspected."""
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -9,38 +9,64 @@ from typing import Any, cast
 import torch
 
 from headwise.hf import adopt
-from headwise.journeys.subject import HuggingFaceSubject, Subject, TranslatorSubject
+from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
+from headwise.journeys.inspecting.own_subjects import TranslatorSubject
+from headwise.journeys.inspecting.subject import Subject
 from headwise.journeys.translator import Translator
 from headwise.recording import Run
 
+# settings that only one kind of model has, and what it is called
+OTHER_MODELS = {"memory": "a language model of characters", "image_size": "a captioning model"}
 
-def open_subject(folder: Path) -> Subject:
+
+def open_subject(folder: Path, *, special: Sequence[str] = (), device: str = "auto") -> Subject:
     """The model in a folder: a run of Headwise, or a Hugging Face model saved there.
 
     Nothing is downloaded: a model of the hub must lie in a local folder first.
+
+    Args:
+        folder: of the model.
+        special: more tokens that are not to count as words.
+        device: such as "cpu" or "cuda:1"; "auto" takes a GPU where there is one.
     """
+    place = chosen_device(device)
     if not folder.is_dir():
         raise ValueError(
             f"There is no model folder {folder}. Give the folder of a headwise run or of a saved "
             "Hugging Face model; models of the hub are fetched with `hf download NAME`."
         )
     if (folder / "environment.json").exists():
-        translator = Translator.load(Run.open(folder))
-        translator.model.to(_device())
-        return TranslatorSubject(translator)
+        translator = Translator.load(_run(folder))
+        translator.model.to(place)
+        return TranslatorSubject.of(translator, special=special)
     if (folder / "config.json").exists():
-        return _hugging_face(folder)
+        return _hugging_face(folder, special=special, device=place)
     raise ValueError(f"{folder} holds neither a headwise run nor a Hugging Face model.")
 
 
-def _hugging_face(folder: Path) -> HuggingFaceSubject:
+def _run(folder: Path) -> Run:
+    """A run whose model reads text; what else a run may hold is told apart by its files."""
+    run = Run.open(folder)
+    held = run.read_json("model.json") if run.has("model.json") else {}
+    other = next((kind for name, kind in OTHER_MODELS.items() if name in held), None)
+    if other is not None:
+        raise ValueError(
+            f"{folder} holds {other}, which `inspect` does not open: it takes translators and "
+            "Hugging Face models. From Python, observe(model, Profile()) works for it."
+        )
+    return run
+
+
+def _hugging_face(
+    folder: Path, *, special: Sequence[str], device: torch.device
+) -> HuggingFaceSubject:
     model = _loaded(folder).eval()
     if model.main_input_name != "input_ids":
         raise ValueError(
             f"{type(model).__name__} reads {model.main_input_name}, not text. From Python, "
             "adopt(model) and observe(model, Profile()) work for it."
         )
-    return HuggingFaceSubject(adopt(model.to(_device())), _tokenizer(folder))
+    return HuggingFaceSubject(adopt(model.to(device)), _tokenizer(folder), frozenset(special))
 
 
 def _loaded(folder: Path) -> Any:
@@ -131,5 +157,16 @@ def _quietly() -> Generator[None]:
             logging.enable_progress_bar()
 
 
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def chosen_device(name: str) -> torch.device:
+    """The device of a name; "auto" takes a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(
+            f"A device such as cpu, cuda or cuda:1 was wanted, got {name!r}."
+        ) from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"There is no CUDA device here for {name!r}; use cpu or auto.")
+    return device

@@ -1,0 +1,9 @@
+"""The parts of an inspection: what is read, by which model, what is asked of it and of its heads.
+
+sentence, corpus, sampling   what is read
+subject, own_subjects,       how a model reads it
+hugging_face_subject, opening
+annotating, passing          one pass: where heads look
+asking, worth, importance    a closer look at a sample: how much heads matter
+examining                    all of it
+"""

@@ -1,0 +1,73 @@
+"""What heads might point at in a batch: all that its sentences and words allow to ask."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from headwise.analysis.gold import (
+    coreference_gold,
+    duplicate_gold,
+    first_gold,
+    induction_gold,
+    neighbour_gold,
+    punctuation_gold,
+    rare_gold,
+    syntax_gold,
+)
+from headwise.data.frequencies import WordRanks
+from headwise.journeys.inspecting.sentence import Sentence
+from headwise.journeys.inspecting.subject import Prepared
+from headwise.recording.reading import Gold
+
+__all__ = ["ALL", "RELATIONS", "Annotation"]
+
+RELATIONS = ("nsubj", "obj", "amod", "advmod")  # of Voita et al. (2019), section 5.2
+ALL = "all"  # stands for every relation of a treebank
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """What is asked of a batch; `whole` asks about its words, `coreference` about its mentions.
+
+    Args:
+        relations: of syntax, where sentences have trees; ("all",) for all of them.
+        ranks: how common words are; None asks for no rare words.
+        knows_words: False where pieces stand for words, so that trees do not fit.
+    """
+
+    relations: Sequence[str] = RELATIONS
+    ranks: WordRanks | None = None
+    knows_words: bool = True
+
+    def whole(self, prepared: Prepared, sentences: Sequence[Sentence]) -> list[Gold]:
+        """Neighbours, first words, marks, rare words, repetitions and syntax."""
+        return list(self._asked(prepared, sentences))
+
+    def coreference(self, prepared: Prepared, sentences: Sequence[Sentence]) -> list[Gold]:
+        """Antecedents of mentions, in the stack that reads."""
+        passages = [sentence.passage for sentence in sentences]
+        known = [passage for passage in passages if passage is not None]
+        if len(known) != len(passages) or not self.knows_words:
+            return []
+        return coreference_gold(known, f"{_reads(prepared)}.self")
+
+    def _asked(self, prepared: Prepared, sentences: Sequence[Sentence]) -> Iterator[Gold]:
+        for stack, texts in prepared.texts.items():
+            kind = f"{stack}.self"
+            yield from neighbour_gold(texts, kind)
+            yield from first_gold(texts, kind)
+            yield from punctuation_gold(texts, kind)
+            if stack == "decoder":
+                yield from duplicate_gold(texts, kind)
+                yield from induction_gold(texts, kind)
+        stack = _reads(prepared)
+        if self.ranks is not None:
+            yield from rare_gold(prepared.texts[stack], self.ranks.rank, f"{stack}.self")
+        trees = [sentence.tree for sentence in sentences if sentence.tree is not None]
+        if len(trees) == len(sentences) and self.knows_words:
+            wanted = None if tuple(self.relations) == (ALL,) else self.relations
+            yield from syntax_gold(trees, f"{stack}.self", relations=wanted)
+
+
+def _reads(prepared: Prepared) -> str:
+    """The stack that reads the text; a decoder behind an encoder writes."""
+    return "encoder" if "encoder" in prepared.words else "decoder"

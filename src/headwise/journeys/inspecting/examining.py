@@ -1,0 +1,251 @@
+"""An inspection: what all heads do on a corpus, and how much each of them matters."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from headwise.analysis.antecedents import antecedent_baselines
+from headwise.analysis.importance import OutputNorms
+from headwise.analysis.propagation.settings import Rule
+from headwise.analysis.roles import with_roles
+from headwise.data.frequencies import WordRanks
+from headwise.journeys.inspecting.annotating import Annotation
+from headwise.journeys.inspecting.corpus import NO_TEXT, Corpus, Numbered
+from headwise.journeys.inspecting.examples import Examples, choose_examples
+from headwise.journeys.inspecting.importance import Weighing, weigh
+from headwise.journeys.inspecting.passing import Bookmark, Seen, Stream, read_through
+from headwise.journeys.inspecting.sampling import Sample
+from headwise.journeys.inspecting.subject import Subject
+from headwise.journeys.progress import counting
+from headwise.recording import HeadTable, Pointing, Profile, Run, Samples
+from headwise.recording.reading import Reading
+from headwise.sites import Head, observe
+
+__all__ = ["Examined", "Options", "examine"]
+
+EXAMPLES = 6  # sentences that show heads at work
+CANDIDATES = 24  # that they are chosen from
+LONGEST_EXAMPLE = 40  # words
+FREE_RULES = ("fixed_distance", "random", "previous", "first", "nearest_noun")
+Columns = dict[str, dict[str, list[float | int | None]]]
+
+
+@runtime_checkable
+class Options(Protocol):
+    """The settings that `examine` reads; see `InspectConfig`."""
+
+    @property
+    def relations(self) -> tuple[str, ...]: ...
+    @property
+    def sample(self) -> int: ...
+    @property
+    def steps(self) -> int | None: ...
+    @property
+    def relevance(self) -> bool: ...
+    @property
+    def rule(self) -> Rule: ...
+    @property
+    def ablation_lines(self) -> int: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What was found."""
+
+    table: HeadTable
+    seen: Seen
+    traces: Mapping[str, Any]  # what reports read, by name
+    left_out: Mapping[str, str]  # what could not be measured, and why
+
+
+@dataclass
+class _Pointed:
+    """Where heads look, as far as it is known."""
+
+    columns: Columns
+    baselines: dict[str, float]
+    offsets: dict[str, dict[int, int]]
+
+
+def examine(
+    subject: Subject,
+    corpus: Corpus,
+    options: Options,
+    *,
+    ranks: WordRanks | None = None,
+    mentions: Corpus | None = None,
+    run: Run | None = None,
+) -> Examined:
+    """Read a corpus, find antecedents of mentions, and weigh heads on a sample of the corpus.
+
+    Args:
+        subject: a model and how it reads.
+        corpus: the sentences.
+        options: settings.
+        ranks: how common words are; None counts those of the corpus where it can be read twice.
+        mentions: passages to find antecedents in.
+        run: where to leave bookmarks, so that a killed inspection can go on.
+    """
+    counted = corpus.count()
+    known = ranks or (counted.ranks if counted else None)
+    annotation = Annotation(options.relations, known, subject.knows_words)
+    sample = Sample(options.sample, first=options.samples, seed=options.seed)
+    sentences = Stream(sample.watch(corpus.read()), counted.sentences if counted else 0)
+    bookmark = _bookmark(run, "reading", corpus)
+    seen, pointed = _read(subject, sentences, annotation, options, bookmark)
+    traces: dict[str, Any] = {}
+    if mentions is not None:
+        bookmark = _bookmark(run, "mentions", mentions)
+        traces["antecedents"] = _resolve(subject, mentions, options, pointed, bookmark)
+    weighing, reasons = _weighing(subject, options)
+    with counting("weighing") as count:
+        bookmark = _bookmark(run, "weighing", corpus)
+        means = weigh(subject, sample.drawn, weighing, bookmark=bookmark, progress=count)
+    columns = means.columns()
+    table = HeadTable.of({**columns, **pointed.columns})
+    traces |= {
+        "baselines": pointed.baselines,
+        "offsets": pointed.offsets,
+        "attention": _draw(subject, sample, options),
+    }
+    left_out = {**reasons, **_missing(subject, options, pointed, columns, known)}
+    return Examined(with_roles(table, pointed.baselines), seen, traces, left_out)
+
+
+def _bookmark(run: Run | None, name: str, corpus: Corpus) -> Bookmark | None:
+    return None if run is None else Bookmark(run, name, corpus.fingerprint)
+
+
+def _read(
+    subject: Subject,
+    sentences: Stream,
+    annotation: Annotation,
+    options: Options,
+    bookmark: Bookmark | None,
+) -> tuple[Seen, _Pointed]:
+    profile, pointing = Profile(seed=options.seed), Pointing(seed=options.seed)
+    with counting("reading") as count:
+        seen = read_through(
+            subject,
+            sentences,
+            (profile, pointing),
+            annotation.whole,
+            batch_size=options.batch_size,
+            bookmark=bookmark,
+            progress=count,
+        )
+    if not seen.words:
+        raise ValueError(NO_TEXT)
+    columns: Columns = {**profile.drain(), **pointing.drain()}
+    return seen, _Pointed(columns, pointing.baselines(), pointing.offsets())
+
+
+def _resolve(
+    subject: Subject,
+    mentions: Corpus,
+    options: Options,
+    pointed: _Pointed,
+    bookmark: Bookmark | None,
+) -> dict[str, dict[str, float]]:
+    """Add how often heads find antecedents to what is known; what rules reach, by label."""
+    passages = [sentence.passage for sentence in mentions.read() if sentence.passage is not None]
+    pointing = Pointing(seed=options.seed)
+    annotation = Annotation(knows_words=subject.knows_words)
+    with counting("resolving mentions") as count:
+        read_through(
+            subject,
+            Stream(mentions.read(), len(passages)),
+            (pointing,),
+            annotation.coreference,
+            batch_size=options.batch_size,
+            bookmark=bookmark,
+            progress=count,
+        )
+    rules = antecedent_baselines(passages)
+    for label, distance in pointing.baselines().items():
+        rules[label]["fixed_distance"] = distance
+        # a role must beat whatever needs no model and no gold mentions
+        pointed.baselines[label] = max(rules[label][rule] for rule in FREE_RULES)
+    pointed.columns |= pointing.drain()
+    pointed.offsets |= pointing.offsets()
+    return rules
+
+
+def _weighing(subject: Subject, options: Options) -> tuple[Weighing, dict[str, str]]:
+    """What can be measured of this model, and what cannot and why."""
+    weighing = Weighing(
+        steps=options.steps,
+        relevance=options.relevance,
+        rule=options.rule,
+        ablation_lines=options.ablation_lines,
+        batch_size=options.batch_size,
+        seed=options.seed,
+    )
+    try:
+        OutputNorms(subject.model)
+    except ValueError as problem:
+        return replace(weighing, output_norm=False), {"output_norm": str(problem)}
+    return weighing, {}
+
+
+def _missing(
+    subject: Subject,
+    options: Options,
+    pointed: _Pointed,
+    columns: Mapping[str, Any],
+    ranks: WordRanks | None,
+) -> dict[str, str]:
+    """Each measure that is not there, and why."""
+    found: dict[str, str] = {}
+    if not subject.knows_words:
+        found["words"] = (
+            "The tokenizer does not say where in a text its tokens stand, so every token counts as "
+            "a word, and syntax and coreference are left out."
+        )
+    elif not any(label.endswith("_to_head") for label in pointed.baselines):
+        found["syntax"] = "The data have none of the relations; a treebank in CoNLL-U has."
+    if ranks is None:
+        found["rarest"] = "The data can be read only once, so that no words were counted."
+    if not options.sample:
+        found["importance"] = "No sample was asked for."
+    elif "gradient_importance" not in columns:
+        found["relevance, gradient_importance"] = "The model gives hidden states, no predictions."
+    return found
+
+
+@torch.no_grad()
+def _draw(subject: Subject, sample: Sample, options: Options) -> dict[str, object]:
+    """Attention of the first sentences, and of some that show heads at work, token by token."""
+    if not options.samples:
+        return {"sentences": []}
+    short = [pair for pair in sample.drawn if len(pair[1].words) <= LONGEST_EXAMPLE]
+    shown = _examples(subject, short[:CANDIDATES])
+    sentences = dict(sample.began) | {n: s for n, s in short if n in shown}
+    samples = Samples()
+    for sentence in sentences.values():
+        prepared = subject.prepare([sentence])
+        samples.start({stack: list(tokens) for stack, tokens in prepared.tokens[0].items()})
+        with observe(subject.model, samples):
+            subject.look(prepared.inputs)
+    drawn = samples.drain()
+    for number, sentence in zip(sentences, drawn["sentences"], strict=True):
+        sentence["examples"] = [str(head) for head in shown.get(number, ())]
+    return drawn
+
+
+def _examples(subject: Subject, candidates: Sequence[Numbered]) -> dict[int, list[Head]]:
+    examples = Examples()
+    for number, sentence in candidates:
+        prepared = subject.prepare([sentence])
+        examples.reading = Reading([number], prepared.words)
+        with observe(subject.model, examples):
+            subject.look(prepared.inputs)
+    return choose_examples(examples.drain(), sentences=EXAMPLES)

@@ -1,0 +1,204 @@
+"""Models of Headwise's own, as inspections read them: translators and classifiers."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.data.batching import pad
+from headwise.data.parallel import parallel_batch
+from headwise.data.vocabulary import BOS, EOS, SPECIALS, UNK
+from headwise.journeys.codec import Codec, InWords
+from headwise.journeys.inspecting.sentence import Sentence, Span
+from headwise.journeys.inspecting.subject import (
+    MAX_TOKENS,
+    NO_WORD,
+    Output,
+    Prepared,
+    without,
+    word_numbers,
+)
+from headwise.journeys.translator import Translator
+from headwise.models import Transformer, greedy
+from headwise.models.classifier import TransformerClassifier
+from headwise.models.rnn import RnnClassifier, Seq2Seq
+
+__all__ = ["ClassifierSubject", "Cut", "TranslatorSubject", "cut_up", "joined_up"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A sentence in pieces."""
+
+    ids: list[int]
+    words: list[int]  # the word of each piece
+    names: list[str]  # how to show the pieces
+    texts: Sequence[str]  # what the words are
+
+
+@dataclass(frozen=True, eq=False)
+class TranslatorSubject:
+    """A translator, a Transformer or LSTMs with attention. What it reads it translates, greedily.
+
+    The mark that begins a translation counts as its first word: there the first one is predicted.
+    """
+
+    model: Transformer | Seq2Seq
+    source: Codec
+    target: Codec
+    special: frozenset[str] = frozenset()  # more tokens that are not to count as words
+    knows_words: bool = True
+    mask_id: int | None = None
+
+    @staticmethod
+    def of(translator: Translator, *, special: Sequence[str] = ()) -> "TranslatorSubject":
+        """The subject of a translator."""
+        parts = translator.model, translator.source, translator.target
+        return TranslatorSubject(*parts, frozenset(special))
+
+    @property
+    def room(self) -> int:
+        if isinstance(self.model, Transformer):
+            return self.model.config.max_length - 1  # the end mark
+        return MAX_TOKENS
+
+    def prepare(self, sentences: Sequence[Sentence]) -> Prepared:
+        cuts = [cut_up(self.source, sentence) for sentence in sentences]
+        sources = [cut.ids[: self.room] for cut in cuts]
+        targets = [joined_up(self.target, ids) for ids in self._translated(sources)]
+        device = next(self.model.parameters()).device
+        batch = [x.to(device) for x in parallel_batch(sources, [cut.ids for cut in targets])]
+        source, lengths, target = batch[0], batch[1], batch[2]
+        tokens = [
+            {"encoder": [*read.names[: self.room], "<eos>"], "decoder": ["<bos>", *made.names]}
+            for read, made in zip(cuts, targets, strict=True)
+        ]
+        numbers = {
+            "encoder": [[*cut.words[: self.room], NO_WORD] for cut in cuts],
+            "decoder": [[0, *(number + 1 for number in cut.words)] for cut in targets],
+        }
+        widths = {"encoder": source.shape[1], "decoder": target.shape[1]}
+        return Prepared(
+            inputs={"source": source, "source_lengths": lengths, "target": target},
+            words={
+                stack: word_numbers(
+                    without(rows, [row[stack] for row in tokens], self.special),
+                    width=widths[stack],
+                    device=device,
+                )
+                for stack, rows in numbers.items()
+            },
+            texts={
+                "encoder": [cut.texts for cut in cuts],
+                "decoder": [["<bos>", *cut.texts] for cut in targets],
+            },
+            tokens=tokens,
+            truncated=sum(len(cut.ids) > self.room for cut in cuts),
+        )
+
+    def forward(self, inputs: Mapping[str, Tensor]) -> Output:
+        return Output(
+            self.model(inputs["source"], inputs["source_lengths"], inputs["target"]), "next"
+        )
+
+    def look(self, inputs: Mapping[str, Tensor]) -> None:
+        self.forward(inputs)
+
+    @torch.no_grad()
+    def _translated(self, sources: Sequence[list[int]]) -> list[list[int]]:
+        device = next(self.model.parameters()).device
+        padded = pad([[*ids, EOS] for ids in sources])
+        # a limit for each sentence of its own, whatever stands beside it in the batch
+        limits = [min(2 * length + 8, self.room) for length in padded.lengths.tolist()]
+        ids, lengths = padded.ids.to(device), padded.lengths.to(device)
+        found = greedy(self.model, ids, lengths, bos=BOS, eos=EOS, max_length=max(limits))
+        return [hypothesis.ids[:limit] for hypothesis, limit in zip(found, limits, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class ClassifierSubject:
+    """A classifier of sentences, a Transformer or a BiLSTM with attention, and its words."""
+
+    model: TransformerClassifier | RnnClassifier
+    words: InWords
+    special: frozenset[str] = frozenset()  # tokens that are not to count as words
+    knows_words: bool = True
+    mask_id: int | None = None
+
+    @property
+    def room(self) -> int:
+        if isinstance(self.model, TransformerClassifier):
+            return self.model.config.max_length
+        return MAX_TOKENS
+
+    def prepare(self, sentences: Sequence[Sentence]) -> Prepared:
+        cuts = [cut_up(self.words, sentence) for sentence in sentences]
+        device = next(self.model.parameters()).device
+        padded = pad([cut.ids[: self.room] for cut in cuts])
+        names = [cut.names[: self.room] for cut in cuts]
+        numbers = without([cut.words[: self.room] for cut in cuts], names, self.special)
+        return Prepared(
+            inputs={"tokens": padded.ids.to(device), "lengths": padded.lengths.to(device)},
+            words={"encoder": word_numbers(numbers, width=padded.ids.shape[1], device=device)},
+            texts={"encoder": [cut.texts for cut in cuts]},
+            tokens=[{"encoder": row} for row in names],
+            truncated=sum(len(cut.ids) > self.room for cut in cuts),
+        )
+
+    def forward(self, inputs: Mapping[str, Tensor]) -> Output:
+        return Output(self.model(inputs["tokens"], inputs["lengths"]), "class")
+
+    def look(self, inputs: Mapping[str, Tensor]) -> None:
+        self.forward(inputs)
+
+
+def cut_up(codec: Codec, sentence: Sentence) -> Cut:
+    """A sentence in the pieces of a codec, which never reach over a space.
+
+    A codec in words takes the words of a treebank as they are, and not as they were written.
+    """
+    if isinstance(codec, InWords):
+        sentence = sentence.spaced()
+    ids: list[int] = []
+    names: list[str] = []
+    spans: list[Span] = []
+    for found in re.finditer(r"\S+", sentence.text):
+        token = found.group()
+        part = codec.encode(token)
+        ids += part
+        names += codec.tokens(token)
+        spans += _spread(codec, part, found.span())
+    if not ids:
+        raise ValueError(f"No piece is known for {sentence.text!r}; leave such lines out.")
+    return Cut(ids, sentence.words_of(spans), names, sentence.words)
+
+
+def joined_up(codec: Codec, ids: list[int]) -> Cut:
+    """What a model wrote, and which words its pieces make."""
+    # a model may write marks, which a codec does not show
+    names = [next(iter(codec.names([number])), SPECIALS[number % len(SPECIALS)]) for number in ids]
+    shown = [SPECIALS[UNK].strip("<>") if name == SPECIALS[UNK] else name for name in names]
+    if isinstance(codec, InWords):
+        return Cut(ids, list(range(len(ids))), names, shown)
+    pieces = [name.replace("▁", " ") for name in shown]
+    ends = [sum(map(len, pieces[: place + 1])) for place in range(len(pieces))]
+    sentence = Sentence.of_text("".join(pieces))
+    if not sentence.words:  # nothing but spaces
+        return Cut(ids, list(range(len(ids))), names, names)
+    spans = list(zip([0, *ends], ends, strict=False))
+    return Cut(ids, sentence.words_of(spans), names, sentence.words)
+
+
+def _spread(codec: Codec, ids: Sequence[int], span: Span) -> list[Span]:
+    """Where the pieces of a token are; what is unknown takes what the others leave."""
+    start, end = span
+    lengths = [len(name.replace("▁", "")) for name in codec.names(ids)]
+    unknown = [place for place, number in enumerate(ids) if number == UNK]
+    for place in unknown:
+        lengths[place] = 0
+    for place in unknown[:1]:
+        lengths[place] = max(end - start - sum(lengths), 0)
+    ends = [min(start + sum(lengths[: place + 1]), end) for place in range(len(ids))]
+    return [(min(a, end - 1), b) for a, b in zip([start, *ends], ends, strict=False)]

@@ -1,0 +1,85 @@
+"""Sentences as inspections read them: a text, and where its words are."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate
+
+from headwise.data.mentions import Passage
+from headwise.data.treebank import Tree
+from headwise.data.words import word_spans, words_in
+
+__all__ = ["Sentence", "Span"]
+
+Span = tuple[int, int]  # from one character to another, the last one left out
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A text and its words, which lie in it one after the other with nothing but spaces between.
+
+    Words of plain text are those of `headwise.data.words.words_in`.
+
+    >>> sentence = Sentence.of_text("She didn't go.")
+    >>> sentence.words
+    ('She', 'did', "n't", 'go', '.')
+    >>> sentence.words_of([(0, 3), (3, 8), (8, 10), (10, 13), (13, 14)])
+    [0, 1, 2, 3, 4]
+    """
+
+    text: str
+    spans: tuple[Span, ...]
+    tree: Tree | None = field(default=None, compare=False)
+    passage: Passage | None = field(default=None, compare=False)
+
+    @staticmethod
+    def of_text(text: str) -> "Sentence":
+        """A line."""
+        return Sentence.of_words(words_in(text), text)
+
+    @staticmethod
+    def of_words(words: Sequence[str], text: str | None = None) -> "Sentence":
+        """Words in their text, or joined by spaces where no text is given."""
+        written = " ".join(words) if text is None else text
+        return Sentence(written, tuple(word_spans(words, written)))
+
+    @staticmethod
+    def of_tree(tree: Tree) -> "Sentence":
+        """A sentence of a treebank."""
+        return replace(Sentence.of_words(tree.words, tree.text), tree=tree)
+
+    @staticmethod
+    def of_passage(passage: Passage) -> "Sentence":
+        """A text with mentions and their antecedents."""
+        return replace(Sentence.of_words(passage.words, passage.text), passage=passage)
+
+    def spaced(self) -> "Sentence":
+        """The same with a space between any two words, where those were given and not found."""
+        if self.tree is None and self.passage is None:
+            return self
+        return replace(Sentence.of_words(self.words), tree=self.tree, passage=self.passage)
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """What the words are."""
+        return tuple(self.text[start:end] for start, end in self.spans)
+
+    def words_of(self, pieces: Iterable[Span]) -> list[int]:
+        """The word that each piece of the text belongs to: that of its first character.
+
+        Spaces before it do not count. A piece of nothing but spaces belongs to the word after it.
+        Pieces stand in order, so their words never fall.
+        """
+        return list(accumulate((self._word_of(start, end) for start, end in pieces), max))
+
+    def _word_of(self, start: int, end: int) -> int:
+        while start < end and self.text[start].isspace():
+            start += 1
+        if start >= end:
+            return min(bisect_left(self._starts, end), len(self.spans) - 1)
+        return max(bisect_right(self._starts, start) - 1, 0)
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [start for start, _ in self.spans]
