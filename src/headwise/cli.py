@@ -27,9 +27,8 @@ app = Typer(
 )
 console = Console(width=None if sys.stdout.isatty() else 200)
 
-INTERVAL = len("0.45 [0.41, 0.48]")
 WIDE = 140  # characters of a terminal from which on intervals are shown
-FIRST = ["roles", "relevance", "confidence", "loss_rise", "offset", "offset_share"]  # columns
+FIRST = ["roles", "role", "relevance", "confidence", "loss_rise", "offset", "offset_share"]  # columns
 SHOWN_ROWS = 48  # a longer table is shown by its head and told where the rest is
 
 train = Typer(help="Train a model with any attention, and score it.", no_args_is_help=True)
@@ -398,10 +397,11 @@ def _show(table: "HeadTable", columns: list[str], folder: Path, report: Path | N
     from headwise.recording.head_cells import printed_names
 
     own = printed_names(table.columns)
-    hidden = {"role"} if "roles" in own else set[str]()  # roles has it as its first
-    present = [name for name in columns if name in own and name not in hidden]
+    hidden = "role" if "roles" in own and console.width >= WIDE else "roles"  # all, or the first
+    present = [name for name in columns if name in own and name != hidden]
     groups = [_with_ends(name, table) for name in present]
-    fitting = _fitting(groups, console.width - max(len(str(head)) for head in table.heads))
+    room = console.width - max(len(str(head)) for head in table.heads)
+    fitting = _fitting(table, groups, room)
     rows = min(len(table), SHOWN_ROWS)
     cut = {name: table.columns[name][:rows] for name in fitting}
     console.print(HeadTable(table.heads[:rows], cut))
@@ -417,12 +417,14 @@ def _with_ends(name: str, table: "HeadTable") -> list[str]:
     return [name, *(end for end in ends if end in table.columns)]
 
 
-def _fitting(groups: list[list[str]], width: int) -> list[str]:
-    """The first columns that fit, each as wide as the longest word of its name or its interval."""
+def _fitting(table: "HeadTable", groups: list[list[str]], width: int) -> list[str]:
+    """The first columns that fit, each as wide as the longest word of its name or its cells."""
+    from headwise.recording.head_cells import printed
+
     kept: list[str] = []
     for name, *ends in groups:
-        cell = INTERVAL if ends else 6
-        width -= 2 + max(cell, *(len(word) for word in name.split("_")))
+        cells = printed({column: table.columns[column] for column in (name, *ends)})[name]
+        width -= 2 + max(map(len, (*cells, *name.split("_"))))
         if width < 0:
             break
         kept += [name, *ends]

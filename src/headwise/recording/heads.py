@@ -239,7 +239,7 @@ class HeadTable:
             table.add_column(header, justify="left" if is_text else "right")
         for head, *row in zip(self.heads, *cells.values(), strict=True):
             # Text, because Rich would read brackets in a plain string as markup
-            table.add_row(str(head), *(Text(cell) for cell in row))
+            table.add_row(str(head), *(Text(cell, no_wrap=True) for cell in row))
         return table
 
     def __str__(self) -> str:
