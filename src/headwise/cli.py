@@ -28,7 +28,7 @@ app = Typer(
 console = Console(width=None if sys.stdout.isatty() else 200)
 
 WIDE = 140  # characters of a terminal from which on intervals are shown
-FIRST = ["roles", "role", "relevance", "confidence", "loss_rise", "offset", "offset_share"]  # columns
+FIRST = ("roles", "role", "relevance", "confidence", "loss_rise", "offset", "offset_share")
 SHOWN_ROWS = 48  # a longer table is shown by its head and told where the rest is
 
 train = Typer(help="Train a model with any attention, and score it.", no_args_is_help=True)
