@@ -8,6 +8,7 @@
     headwise bench ops --only topk,guidance             # some of its ops
     headwise bench guided-step                          # a training step with guidance; needs a GPU
     headwise bench translation                          # a Transformer against Marian
+    headwise bench inspect                              # all heads, against output_attentions=True
 
 Trust the ratios more than the milliseconds: contestants take turns, and the best turn counts, so
 that a busy machine disturbs all of them alike. A contestant that gives wrong answers is not timed.

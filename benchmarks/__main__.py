@@ -26,6 +26,7 @@ BENCHMARKS = {
     "relevance": {"cpu": "relevance", "cuda": "relevance"},
     "guided-step": {"cuda": "guided_step"},
     "translation": {"cpu": "translation", "cuda": "translation"},
+    "inspect": {"cpu": "inspecting", "cuda": "inspecting"},
 }
 REPEAT = {"gpu_ops": 20, "guided_step": 10}  # turns of each contestant; 5 elsewhere
 # What --only takes: parts of a benchmark, by its module.
@@ -36,6 +37,7 @@ PARTS = {
         "adasplash",  # causal entmax with that peer tuned, which takes minutes
     ),
     "translation": ("training", "decoding"),
+    "inspecting": ("time", "memory", "relevance"),
 }
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -124,7 +126,7 @@ def _parse(arguments: list[str], prog: str, out: str | None) -> argparse.Namespa
         default=[],
         metavar="PART,…",
         help=f"of ops, some of {', '.join(PARTS['gpu_ops'])}; of translation, "
-        f"{' or '.join(PARTS['translation'])}",
+        f"{' or '.join(PARTS['translation'])}; of inspect, {', '.join(PARTS['inspecting'])}",
     )
     parser.add_argument("--save", action="store_true", help="write results/NAME-cpu or -gpu.json")
     parser.add_argument(

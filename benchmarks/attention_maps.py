@@ -155,16 +155,17 @@ def by_head(model: BertModel, sentences: Sentences) -> dict[str, float]:
     labels, sums = _labels(sentences), dict[int, Sums]()
     for batch in sentences:
         maps = model(batch.ids.to(model.device), output_attentions=True).attentions
-        right = [_right(one, len(batch.numbers)) for one in batch.gold]
+        right = {one.label: _right(one, len(batch.numbers)) for one in batch.gold}
         for layer, weights_BHTT in enumerate(maps):
             found = sums.setdefault(layer, Sums(weights_BHTT.shape[1], labels))
             for item, map_HTT in enumerate(weights_BHTT.cpu().numpy()):
                 pieces = _pieces_of_words(batch.words.of[item].tolist())
                 for head, map_TT in enumerate(map_HTT):
-                    _add_one(found, head, map_TT, pieces, [asked[item] for asked in right])
+                    asked = {label: rows[item] for label, rows in right.items()}
+                    _add_one(found, head, map_TT, pieces, asked)
                 found.words += len(pieces)
-                for one, asked in zip(batch.gold, right, strict=True):
-                    found.asked[one.label] += len(asked[item])
+                for label, rows in right.items():
+                    found.asked[label] += len(rows[item])
     return _figures(list(sums.values()), labels)
 
 
@@ -189,7 +190,7 @@ def _add_one(
     head: int,
     map_TT: Any,
     pieces: list[list[int]],
-    asked: list[dict[int, set[int]]],
+    asked: dict[str, dict[int, set[int]]],
 ) -> None:
     of_words_TW = np.stack([map_TT[:, places].sum(axis=1) for places in pieces], axis=1)
     words_WW = np.stack([of_words_TW[places].mean(axis=0) for places in pieces])
@@ -201,7 +202,7 @@ def _add_one(
     offset_W = (strongest_W - np.arange(len(pieces))).clip(-REACH, REACH) + REACH
     found.offsets[head] += torch.from_numpy(np.bincount(offset_W, minlength=2 * REACH + 1))
     strongest = strongest_W.tolist()
-    for label, rows in zip(found.hits, asked, strict=True):
+    for label, rows in asked.items():
         found.hits[label][head] += sum(strongest[query] in keys for query, keys in rows.items())
 
 

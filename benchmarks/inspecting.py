@@ -3,12 +3,12 @@
 Both sides find the same of every head, in words: confidence, entropy, weight on special tokens, the
 distances it looks at, how often it looks at the first word, and how often at its neighbours, at
 punctuation and at the rarest words. Ours with `Profile` and `Pointing`, which also draw every
-sentence again 200 times for intervals; the other with eager attention that keeps its n x n matrices:
-as it is usually done, a sentence and a head at a time, and, better than usual, whole batches at
-once. Random weights of MiniLM's shape; a peer whose figures are not ours is not timed.
+sentence again 200 times for intervals; the other with eager attention that keeps its n x n
+matrices: as it is usually done, a sentence and a head at a time, and, better than usual, whole
+batches at once. Random weights of MiniLM's shape; a peer whose figures are not ours is not timed.
 
     headwise bench inspect                      # 10,000 sentences of 128 tokens each; minutes
-    headwise bench inspect --repeat 1           # 2,000
+    headwise bench inspect --repeat 1           # 2,000: a turn, of which the best one counts
     headwise bench inspect --only memory        # or time, or relevance
 
 Memory is the peak of a process of its own, less what the model needs anyway, with one sentence of
@@ -52,6 +52,7 @@ TOLERANCE = 1e-4  # of figures between 0 and 1
 ROOT = Path(__file__).parent.parent
 
 Row = dict[str, Any]
+Look = Callable[[Sentences], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -91,14 +92,22 @@ def measure(repeat: int, device: torch.device, *, only: tuple[str, ...] = ()) ->
 def _times(repeat: int, device: torch.device) -> tuple[list[Row], int]:
     sizes = SIZES
     sentences = draw_sentences(sizes.sentences, tokens=sizes.tokens, batch=sizes.batch)
-    few = _contestants(sentences[:CHECKED], sizes.tokens, device)  # which also warms up
-    wrong = _complaints({name: look() for name, look in few.items()})
-    contestants = _contestants(sentences, sizes.tokens, device)
-    contestants = {name: look for name, look in contestants.items() if name not in wrong}
-    seconds = _clocked(contestants, device, repeat=repeat)
-    total = repeat * sizes.sentences
+    contestants = _contestants(sizes.tokens, device)
+    few = sentences[:CHECKED]  # which also warms up
+    wrong = _complaints({name: look(few) for name, look in contestants.items()})
+    plays = {
+        name: partial(look, sentences) for name, look in contestants.items() if name not in wrong
+    }
+    seconds = _clocked(plays, device, repeat=repeat)
     rows = [
-        _row("time", name, seconds=sum(found), sentences=total, tokens=sizes.tokens)
+        _row(
+            "time",
+            name,
+            seconds=min(found),
+            sentences=sizes.sentences,
+            turns=repeat,
+            tokens=sizes.tokens,
+        )
         for name, found in seconds.items()
     ]
     return rows + [_row("time", name, reason=reason) for name, reason in wrong.items()], len(wrong)
@@ -118,22 +127,22 @@ def _complaints(found: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
     }
 
 
-def _contestants(
-    sentences: Sentences, tokens: int, device: torch.device
-) -> dict[str, Callable[[], dict[str, float]]]:
-    """Both sides with the same weights, made when they are first called."""
+def _contestants(tokens: int, device: torch.device) -> dict[str, Look]:
+    """All with the same weights, made when they are first called."""
     ours, theirs = (cache(partial(_bert, backend, tokens, device)) for backend in ("sdpa", "eager"))
     return {
-        OURS: lambda: by_recorders(ours(), sentences),
-        USUAL: lambda: by_head(theirs(), sentences),
-        BATCHES: lambda: by_batch(theirs(), sentences),
+        OURS: lambda sentences: by_recorders(ours(), sentences),
+        USUAL: lambda sentences: by_head(theirs(), sentences),
+        BATCHES: lambda sentences: by_batch(theirs(), sentences),
     }
 
 
 def _bert(backend: Literal["sdpa", "eager"], tokens: int, device: torch.device) -> BertModel:
-    return small_bert(
+    model = small_bert(
         width=SIZES.width, heads=SIZES.heads, layers=SIZES.layers, tokens=tokens, backend=backend
-    ).to(device)  # fmt: skip
+    )
+    model.to(device.type)
+    return model
 
 
 def _clocked(
@@ -168,13 +177,13 @@ def _memories() -> list[Row]:
 def _peak(name: str) -> float:
     """Mebibytes by which looking at one long sentence raises this process's peak."""
     device, tokens = torch.device("cpu"), SIZES.long_tokens
-    batches = draw_sentences(1, tokens=16, batch=1)
-    look = _contestants(batches, tokens, device)[name]
-    look()  # a short one first: code is loaded, and the model made
-    batches[:] = draw_sentences(1, tokens=tokens, batch=1)
+    look = _contestants(tokens, device)[name]
+    # a short one first: code is loaded, and the model made
+    look(draw_sentences(1, tokens=16, batch=1))
+    long = draw_sentences(1, tokens=tokens, batch=1)
     Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak is now what is held
     before = _held("VmRSS")
-    look()
+    look(long)
     return _held("VmHWM") - before
 
 
@@ -230,7 +239,7 @@ def _table(rows: list[Row], device: torch.device) -> Table:
         part, figure = row["part"], figures[row["part"]]
         first = next(other for other in rows if other["part"] == part)
         if figure in row and row is not first:
-            row["times ours"], row["aim"] = row[figure] / first[figure], AIMS[part]
+            row["times ours"], row["aim"] = row[figure] / max(first[figure], 1e-9), AIMS[part]
         needs = f"{row[figure]:.4g} {figure.replace('_', ' ')}" if figure in row else row["reason"]
         shown = [f"{row[name]:.3g}" if name in row else "" for name in ("times ours", "aim")]
         table.add_row(part, row["contestant"], needs, *shown)

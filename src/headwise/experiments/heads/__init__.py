@@ -1,0 +1,1 @@
+"""Specialized heads: which heads of a model matter, and what they do."""

@@ -1,0 +1,192 @@
+"""Figures of one model's encoder from its table of heads: what the paper's claims are judged by."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise.experiments.sen._ranks import rank_correlation
+from headwise.recording import HeadTable
+from headwise.sites import Head
+
+__all__ = [
+    "Best",
+    "best_head",
+    "grid",
+    "importance_figures",
+    "rare_figures",
+    "role_grid",
+    "shares_by_layer",
+    "syntax_figures",
+]
+
+KIND = "encoder.self"
+FEW = 2  # heads of a layer that are a few
+HALF = 0.5  # of a layer's relevance: as much as all the others have together
+AMONG = 3  # so many of a layer's heads are its most relevant ones
+CONFIDENT = 0.8  # section 5.1
+MARGIN = 0.10  # section 5.2
+
+
+class Best(NamedTuple):
+    """The head with the largest share of a column, and the share's 95 % interval."""
+
+    head: Head
+    share: float
+    low: float
+    high: float
+
+
+def grid(table: HeadTable, column: str) -> Tensor:
+    """A column of the encoder as (layers, heads), in double precision; NaN where there is none."""
+    layers = table.layers(column)[KIND]
+    rows = [
+        [float(value) if isinstance(value, float | int) else float("nan") for value in row]
+        for row in layers.values()
+    ]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def role_grid(table: HeadTable) -> list[list[str]]:
+    """The roles of the encoder's heads by layer, "" for none."""
+    return [[str(role or "") for role in row] for row in table.layers("role")[KIND].values()]
+
+
+def shares_by_layer(relevance_LH: Tensor) -> Tensor:
+    """Relevance as shares of a layer's, the absolute values of which sum to 1.
+
+    >>> shares_by_layer(torch.tensor([[5.0, 2.0, -1.0]])).tolist()
+    [[0.625, 0.25, -0.125]]
+    """
+    return relevance_LH / relevance_LH.abs().sum(dim=1, keepdim=True)
+
+
+def best_head(table: HeadTable, column: str, *, layer: int | None = None) -> Best:
+    """The encoder's head that a column is largest for.
+
+    Args:
+        table: with the column and its interval, `_low` and `_high`.
+        column: a share.
+        layer: only heads of this one.
+    """
+    prefix = "encoder." if layer is None else f"encoder.{layer}."
+    found = [
+        Best(
+            head, float(share), float(row[f"{column}_low"] or 0), float(row[f"{column}_high"] or 1)
+        )
+        for head, row in table
+        if head.site.startswith(prefix) and isinstance(share := row[column], float | int)
+    ]
+    if not found:
+        raise ValueError(f"No head of the encoder has a value of {column}.")
+    return max(found, key=lambda best: best.share)
+
+
+def importance_figures(table: HeadTable) -> dict[str, float]:
+    """What Figures 1 and 2 show, as numbers of one model.
+
+    Layers are counted from 1, as in the paper. Needs the columns relevance, confidence, role,
+    offset and two_rarest.
+    """
+    relevance_LH = shares_by_layer(grid(table, "relevance"))
+    confidence_LH = grid(table, "confidence")
+    few_L = relevance_LH.topk(FEW, dim=1).values.sum(dim=1)
+    agreement_L = rank_correlation(relevance_LH, confidence_LH)
+    figures = {
+        "share of the two most relevant heads": float(few_L.mean()),
+        "share of the two most relevant heads, sign aside": float(
+            relevance_LH.abs().topk(FEW, dim=1).values.sum(dim=1).mean()
+        ),
+        "layers in which two heads have half of the relevance": _share(few_L >= HALF),
+        "rank correlation of relevance and confidence, layer 1": float(agreement_L[0]),
+        "rank correlation of relevance and confidence, other layers": float(agreement_L[1:].mean()),
+    }
+    return figures | _positional(table, relevance_LH, confidence_LH) | _first_layer(table)
+
+
+def _positional(table: HeadTable, relevance_LH: Tensor, confidence_LH: Tensor) -> dict[str, float]:
+    """Where positional heads stand; their shares only if there are any."""
+    is_LH = torch.tensor(
+        [[role in ("previous", "next") or role.startswith("offset ") for role in row]
+         for row in role_grid(table)]
+    )  # fmt: skip
+    figures = {"positional heads": float(is_LH.sum())}
+    if is_LH.any():
+        place_LH = relevance_LH.argsort(dim=1, descending=True).argsort(dim=1)
+        figures["positional heads among the three most relevant"] = _share(place_LH[is_LH] < AMONG)
+        figures["positional heads with confidence above 0.8"] = _share(
+            confidence_LH[is_LH] > CONFIDENT
+        )
+        figures["confidence of positional heads"] = float(confidence_LH[is_LH].mean())
+    others_LH = ~is_LH
+    if others_LH.any():
+        figures["confidence of other heads"] = float(confidence_LH[others_LH].mean())
+    return figures
+
+
+def _first_layer(table: HeadTable) -> dict[str, float]:
+    """Sections 4 and 5.3: the first layer's most relevant head."""
+    relevance_H, confidence_H, rare_H = (
+        grid(table, column)[0] for column in ("relevance", "confidence", "two_rarest")
+    )
+    shares_H = shares_by_layer(relevance_H[None])[0]
+    first, second = shares_H.topk(2).values.tolist()
+    top = int(shares_H.argmax())
+    return {
+        "layer 1: the most relevant head points at the two rarest words": float(rare_H[top]),
+        "layer 1: the most relevant head is the one for rare words": float(
+            int(rare_H.argmax()) == top and float(rare_H[top]) > HALF
+        ),
+        "layer 1: relevance of the most relevant head over the second": first / max(second, 1e-9),
+        "layer 1: confidence of the most relevant head": float(confidence_H[top]),
+        "layer 1: its confidence is below the layer's median": float(
+            confidence_H[top] < confidence_H.median()
+        ),
+    }
+
+
+def rare_figures(table: HeadTable) -> dict[str, float]:
+    """Section 5.3: the head of layer 1 that points most at the two rarest words."""
+    best = best_head(table, "two_rarest", layer=0)
+    row = table.row(best.head)
+    relevance_H = grid(table, "relevance")[0]
+    return {
+        "points at the rarest word": float(row["rarest"] or 0),
+        "points at one of the two rarest": best.share,
+        "points at one of the two rarest, low end": best.low,
+        "points at one of the two rarest in more than half of the cases": _reached(
+            best.share, best.low, HALF
+        ),
+        "is the most relevant of its layer": float(int(relevance_H.argmax()) == best.head.index),
+        "confidence": float(row["confidence"] or 0),
+    }
+
+
+def syntax_figures(
+    table: HeadTable, baselines: Mapping[str, float], labels: Sequence[str]
+) -> dict[str, float]:
+    """Table 1: for each label the best head, the baseline, and whether it is beaten by 10 points.
+
+    The last is 1 if the lower end of the best head's interval is 10 points above the baseline, 0.5
+    if only its share is, else 0.
+    """
+    figures: dict[str, float] = {}
+    for label in labels:
+        if label in table.columns and label in baselines:
+            best = best_head(table, label)
+            figures[f"{label}: best head"] = best.share
+            figures[f"{label}: baseline"] = baselines[label]
+            figures[f"{label}: 10 points above the baseline"] = _reached(
+                best.share, best.low, baselines[label] + MARGIN
+            )
+    return figures
+
+
+def _reached(share: float, low: float, threshold: float) -> float:
+    """1 if a share is surely above a threshold, 0.5 if it is, else 0."""
+    return 1.0 if low >= threshold else 0.5 if share >= threshold else 0.0
+
+
+def _share(which: Tensor) -> float:
+    return float(which.double().mean())
