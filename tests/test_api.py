@@ -20,6 +20,7 @@ NAMES = [
     "inspect",
     "masked",
     "observe",
+    "prune",
     "release",
     "replace",
     "softmax_attention",

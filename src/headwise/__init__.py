@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         topk_attention,
         uniform_attention,
     )
+    from headwise.pruning import prune
     from headwise.recording import HeadTable, Run
     from headwise.sites import Head, Site, find_sites, gated, masked, observe, replace
 
@@ -35,6 +36,7 @@ _HOMES = {
         "topk_attention",
         "uniform_attention",
     ),
+    "headwise.pruning": ("prune",),
     "headwise.recording": ("HeadTable", "Run"),
     "headwise.sites": ("Head", "Site", "find_sites", "gated", "masked", "observe", "replace"),
 }
@@ -55,6 +57,7 @@ __all__ = [
     "inspect",
     "masked",
     "observe",
+    "prune",
     "release",
     "replace",
     "softmax_attention",

@@ -6,6 +6,20 @@ are equal to the unmodified model's, bit by bit. `check_parity` proves it on you
 
 from headwise.hf.adoption import adopt, release
 from headwise.hf.parity import Parity, check_parity
-from headwise.hf.projections import Projection, output_projection
+from headwise.hf.projections import (
+    InputProjection,
+    Projection,
+    input_projections,
+    output_projection,
+)
 
-__all__ = ["Parity", "Projection", "adopt", "check_parity", "output_projection", "release"]
+__all__ = [
+    "InputProjection",
+    "Parity",
+    "Projection",
+    "adopt",
+    "check_parity",
+    "input_projections",
+    "output_projection",
+    "release",
+]

@@ -212,6 +212,8 @@ class MultiHeadAttention(nn.Module):
         lengths: Int[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "B Q M"]:
         """Let each position of `asking` look at `seen`. Options as in `headwise.ops`."""
+        if not self.site.num_heads:  # all were pruned
+            return self.out(asking.new_zeros(*asking.shape[:2], 0))
         out_BHQD = self.site(
             self._split(self.query(asking)),
             seen.k,

@@ -68,6 +68,8 @@ class RelativeAttention(nn.Module):
             seen: the memory, then the segment.
             distance: sinusoids of the distances K, K - 1, ..., 0.
         """
+        if not self.heads.site.num_heads:  # all were pruned
+            return self.heads.out(asking.new_zeros(*asking.shape[:2], 0))
         width = self.heads.head_width
         q_BHQD = self.heads.query(asking).unflatten(-1, (-1, width)).transpose(1, 2)
         k_BHKD, v_BHKD = self.heads.keys_values(seen)

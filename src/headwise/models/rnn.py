@@ -248,6 +248,8 @@ class Seq2Seq(nn.Module):
             cache: remembers the decoder's state from call to call.
         """
         d_BTD = self._states(target, memory, cache)
+        if not self.site.num_heads:  # all were pruned
+            return self._predict(d_BTD, torch.zeros_like(d_BTD))
         hidden_B1KM = memory[:, None, :, : self.config.width]
         context_BHTM = self.site(
             self.heads.queries(d_BTD), hidden_B1KM, hidden_B1KM, lengths=source_lengths
@@ -314,7 +316,9 @@ class Seq2Seq(nn.Module):
         return last_XBD.unflatten(0, (-1, directions)).mean(1).transpose(0, 1).flatten(1)
 
     def _joined(self, out_BHTD: Tensor) -> Tensor:
-        return out_BHTD.sum(1) if self.config.sum_heads == "sum" else out_BHTD.mean(1)
+        # of the heads there were at first: pruned ones added nothing
+        whole_BTD = out_BHTD.sum(1)
+        return whole_BTD if self.config.sum_heads == "sum" else whole_BTD / self.config.heads
 
     def _predict(self, d_XD: Tensor, context_XD: Tensor) -> Tensor:
         if self.mix is None:

@@ -1,0 +1,250 @@
+"""Cutting heads out of a model: smaller projections, and the same outputs as with them masked."""
+
+from collections.abc import Mapping, Sequence
+from operator import index as whole_number
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from headwise.config import suggestion
+from headwise.hf.adoption import adopt, is_adopted, take_sites_away
+from headwise.hf.naming import attention_modules
+from headwise.hf.projections import holder_of, input_projections, output_projection
+from headwise.models.rnn import Seq2Seq
+from headwise.pruning.configuring import tell_config
+from headwise.pruning.headless import Headless, JustBias, check_headless
+from headwise.pruning.parts import Anatomy, Heads, anatomy
+from headwise.pruning.position_bias import cut_bias, separate, shares_bias
+from headwise.pruning.record import NAME, PruningRecord, innermost, record_of
+from headwise.sites import Site, find_sites
+
+Model = TypeVar("Model", bound=nn.Module)
+COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head")
+WIDTHS_OF_ALL = ("all_head_size", "inner_dim", "split_size")
+
+
+def prune(
+    model: Model,
+    keep: Mapping[str, Sequence[int]],
+    *,
+    scale: Mapping[str, Tensor | Sequence[float]] | None = None,
+) -> Model:
+    """Cut all other heads out of the model's projections, in place; returns the model.
+
+    Outputs are those of the model with these heads masked. Head numbers then count those left;
+    `record_of(model)` knows the original ones, also after pruning twice. What was wrong with the
+    request is said before anything is changed. An optimiser made before must be made anew.
+
+    Layers that share their weights (ALBERT) are one site: its heads are cut out of all of them.
+    Heads that share keys and values (Llama, Qwen2) go by whole groups, or the same number of each
+    group left, as each set of keys and values must serve the same number of heads. A layer may
+    lose all its heads; it then adds the bias of its output projection, and has no site any more
+    (a norm before it has then no effect, and no gradient).
+
+    Args:
+        model: anything with sites; a Hugging Face model must be adopted before.
+        keep: {site name: numbers of the heads to keep}; other sites keep all of theirs.
+        scale: {site name: a factor for each head of `keep`, in its order}, for gates that ended
+            between 0 and 1; they become a part of the output projection.
+
+    >>> from headwise.models import Transformer, TransformerConfig
+    >>> model = Transformer(TransformerConfig(9, 9, width=8, heads=4))
+    >>> model = prune(model, {"encoder.0.self": [1, 3], "encoder.1.self": []})
+    >>> model.encoder[0].attention.query.weight.shape
+    torch.Size([4, 8])
+    >>> print(record_of(model))
+    18 of 24 heads left
+    """
+    sites = {site.name: site for site in find_sites(model)}
+    record = record_of(model) or PruningRecord.of(list(sites.values()))
+    chosen = {name: _numbers(name, heads, sites, record) for name, heads in keep.items()}
+    factors = _factors(keep, chosen, scale or {})
+    going = {
+        name: heads
+        for name, heads in chosen.items()
+        if name in sites and (len(heads) < sites[name].num_heads or name in factors)
+    }
+    anatomies = {name: anatomy(model, sites[name]) for name in going}
+    groups = {name: _groups_kept(anatomies[name], heads) for name, heads in going.items()}
+    for name in [name for name, heads in going.items() if not heads]:
+        if isinstance(innermost(model), PreTrainedModel):
+            check_headless(anatomies[name].holder, name, input_projections(model, name))
+    _check_unwatched([sites[name] for name in going])
+    with torch.no_grad():
+        for name, heads in going.items():
+            _cut(model, anatomies[name], heads, groups[name], factors.get(name))
+    inner = innermost(model)
+    inner.__dict__[NAME] = tell_config(inner, record.after(going))
+    if isinstance(inner, PreTrainedModel) and not attention_modules(inner):
+        take_sites_away(inner)  # nothing is left to adopt
+    return model
+
+
+def rebuild(model: Model, record: PruningRecord) -> Model:
+    """Give a fresh, unpruned model the shape of a pruned one, in place, to load its weights into.
+
+    Args:
+        model: of the same configuration as the one that was pruned, adopted or not.
+        record: of what was pruned.
+    """
+    inner = innermost(model)
+    fresh = isinstance(inner, PreTrainedModel) and not is_adopted(inner)
+    if fresh:
+        adopt(inner)
+    here = {site.name: site.num_heads for site in find_sites(inner)}
+    if here != dict(record.heads):
+        raise ValueError(
+            f"The record is of a model with {_described(record.heads)}, but this "
+            f"{type(inner).__name__} has {_described(here)}; build it with the settings it had."
+        )
+    prune(inner, record.kept)
+    if fresh and isinstance(inner, PreTrainedModel):
+        take_sites_away(inner)
+    return model
+
+
+def _described(heads: Mapping[str, int]) -> str:
+    return f"{sum(heads.values())} heads at {len(heads)} sites"
+
+
+def _numbers(
+    name: str, heads: Sequence[int], sites: Mapping[str, Site], record: PruningRecord
+) -> list[int]:
+    """The heads to keep in order, or one sentence on what is wrong with them."""
+    listed: Any = heads.tolist() if isinstance(heads, Tensor) else heads
+    numbers = [whole_number(number) for number in listed]
+    if name not in sites and name in record.kept:
+        if numbers:
+            raise ValueError(f"{name} has no heads left, got {numbers} to keep.")
+        return []
+    if name not in sites:
+        raise ValueError(f"The model has no site {name!r}. {suggestion(name, sites)}")
+    count = sites[name].num_heads
+    wrong = [number for number in numbers if not 0 <= number < count]
+    if wrong:
+        raise ValueError(f"{name} has heads 0 to {count - 1}, got {wrong[0]} to keep.")
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"The heads of {name} to keep are named twice in {numbers}.")
+    return sorted(numbers)
+
+
+def _factors(
+    keep: Mapping[str, Sequence[int]],
+    chosen: Mapping[str, list[int]],
+    scale: Mapping[str, Tensor | Sequence[float]],
+) -> dict[str, Tensor]:
+    """A factor for each head kept, in the order of their numbers; those of ones are left out."""
+    factors: dict[str, Tensor] = {}
+    for name, given in scale.items():
+        values = torch.as_tensor(given, dtype=torch.float64).detach().cpu()
+        wanted = len(chosen.get(name, ()))
+        if name not in chosen or values.shape != (wanted,) or not values.isfinite().all():
+            raise ValueError(
+                f"scale needs a finite factor for each of the {wanted} heads that keep names for "
+                f"{name}, got {values.tolist()}."
+            )
+        order = torch.tensor([list(keep[name]).index(n) for n in chosen[name]], dtype=torch.long)
+        if bool((values != 1).any()):
+            factors[name] = values[order]
+    return factors
+
+
+def _groups_kept(found: Anatomy, keep: list[int]) -> list[int]:
+    """The sets of keys and values that are still asked."""
+    each = found.heads.each
+    left = [sum(head // each == group for head in keep) for group in range(found.heads.groups)]
+    if len({count for count in left if count}) > 1:
+        members = [list(range(g * each, g * each + each)) for g in range(found.heads.groups)]
+        raise ValueError(
+            f"{each} heads of {found.site.name} share each set of keys and values: {members}. "
+            "Keep whole groups, or the same number of heads in each group that stays; got "
+            f"{left} heads of the groups."
+        )
+    return [group for group, count in enumerate(left) if count]
+
+
+def _check_unwatched(sites: Sequence[Site]) -> None:
+    busy = [site.name for site in sites if site.changes]
+    if busy:
+        raise ValueError(
+            f"{', '.join(busy)} are observed, replaced or gated; undo that before prune()."
+        )
+
+
+def _cut(
+    model: nn.Module,
+    found: Anatomy,
+    keep: list[int],
+    groups: list[int],
+    factors: Tensor | None,
+) -> None:
+    if isinstance(found.holder, Seq2Seq):
+        _keep_output_biases(found.holder, keep)
+    if shares_bias(found.holder):
+        separate(innermost(model))
+        cut_bias(found.holder, keep)
+    for part in found.parts:
+        part.cut(keep, groups, before=found.heads)
+    for part in found.output if factors is not None else ():
+        assert factors is not None
+        shape = [-1 if axis == part.axis else 1 for axis in range(part.tensor.dim())]
+        part.tensor.mul_(factors.repeat_interleave(part.unit).view(shape).to(part.tensor))
+    for part in found.parts:
+        _tell_layer(part.module)
+    _tell_counts(found, Heads(len(keep), len(groups)))
+    if not keep and not isinstance(found.holder, Seq2Seq):
+        _without_heads(model, found)
+    found.site.num_heads = len(keep)
+
+
+def _without_heads(model: nn.Module, found: Anatomy) -> None:
+    path, holder = holder_of(model, found.site)
+    output = output_projection(model, found.site)
+    model.set_submodule(output.path, JustBias(output.module, output.weight.shape[0]))
+    if isinstance(innermost(model), PreTrainedModel):
+        inside = output.path.startswith(f"{path}.")
+        stand_in = Headless(
+            holder,
+            output=output.path.removeprefix(f"{path}.") if inside else None,
+            cross=found.site.name.endswith(".cross"),
+            results=3 if shares_bias(holder) else 2,  # T5 hands its biases on
+        )
+        model.set_submodule(path, stand_in.train(holder.training))
+
+
+def _tell_counts(found: Anatomy, now: Heads) -> None:
+    """Let what an attention module says of its heads be true again."""
+    told = found.holder.__dict__
+    if "site" not in told or "config" not in told or isinstance(found.holder, Seq2Seq):
+        return
+    for name in [name for name in COUNTS if name in told] or [COUNTS[0]]:
+        told[name] = now.queries
+    for name in [name for name in WIDTHS_OF_ALL if name in told]:
+        told[name] = now.queries * found.width
+    if "num_key_value_heads" in told:
+        told["num_key_value_heads"] = now.groups
+    if "num_key_value_groups" in told and now.groups:
+        told["num_key_value_groups"] = now.each
+
+
+def _tell_layer(layer: nn.Module) -> None:
+    if isinstance(layer, nn.Linear):
+        layer.out_features, layer.in_features = layer.weight.shape
+    elif hasattr(layer, "nf"):  # Conv1D
+        assert isinstance(layer.weight, Tensor)
+        layer.__dict__["nx"], layer.__dict__["nf"] = layer.weight.shape
+
+
+def _keep_output_biases(model: Seq2Seq, keep: list[int]) -> None:
+    """What removed heads add to every context stays: it moves into the bias of the next layer."""
+    heads = model.heads.output_bias.shape[0]
+    gone = [head for head in range(heads) if head not in keep]
+    constant_D = model.heads.output_bias[gone].sum(0)
+    if model.config.sum_heads == "mean":
+        constant_D = constant_D / model.config.heads
+    if model.mix is None:
+        model.output.bias.add_(model.output.weight @ constant_D)
+    else:
+        model.mix.bias.add_(model.mix.weight[:, model.config.hidden :] @ constant_D)

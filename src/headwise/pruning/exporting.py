@@ -1,0 +1,205 @@
+"""Pruned models for other programs: ONNX, or PyTorch's exported graphs.
+
+    pruning.export("small/", "onnx")  # small/model.onnx
+
+Batch and lengths stay free. The result is checked against the model on inputs of other sizes than
+those it was traced with. What is exported is one forward pass: ids and mask in, logits out.
+"""
+
+import inspect
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.models.transformer import Transformer
+from headwise.pruning.saving import load
+from headwise.recording.files import replacing
+
+FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
+LARGEST = 1_900_000_000  # bytes; an ONNX file is a protocol buffer, which ends at 2 GiB
+TOLERANCE = 1e-3  # of the largest logit; other kernels, other rounding
+TRACED, CHECKED = (2, 7, 5), ((1, 4, 9), (5, 11, 3))  # items, length of source, of target
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `export` wrote, and how far it is from the model."""
+
+    path: Path
+    largest_difference: float  # of logits, over all inputs tried
+    inputs: tuple[str, ...]  # by name
+
+
+def export(folder: Path | str, form: str = "onnx") -> Exported:
+    """Write the model of a folder as `model.onnx` or `model.pt2` beside it, and check it.
+
+    Args:
+        folder: that `save` made.
+        form: "onnx", for onnxruntime and others, or "torch", for `torch.export.load`. For the
+            former, install headwise[export].
+    """
+    if form not in FILES:
+        raise ValueError(f"form must be 'onnx' or 'torch', got {form!r}.")
+    if form == "onnx":
+        _check_installed()
+    folder = Path(folder)
+    model = load(folder)
+    forward = _Forward(model, _input_names(model))
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    if form == "onnx" and size > LARGEST:
+        raise ValueError(f"A model of {size / 1e9:.1f} GB does not fit an ONNX file; use 'torch'.")
+    path = folder / FILES[form]
+    with replacing(path) as temporary, torch.no_grad(), _quietly():
+        program = _exported(forward)
+        run = (_write_onnx if form == "onnx" else _write_torch)(program, temporary)
+        gap = _largest_gap(forward, run)
+    return Exported(path, gap, forward.names)
+
+
+class _Forward(nn.Module):
+    """A model as a function of tensors in a fixed order, to its logits."""
+
+    def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+        self.options = {"use_cache": False} if _takes(model, "use_cache") else {}
+
+    def forward(self, *values: Tensor) -> Tensor:
+        """The logits, or the last hidden states of a model without."""
+        out: Any = self.model(**dict(zip(self.names, values, strict=True)), **self.options)
+        if isinstance(out, Tensor):
+            return out
+        return out.logits if "logits" in out else out[0]
+
+
+def _takes(model: nn.Module, name: str) -> bool:
+    told = inspect.signature(model.forward).parameters
+    return name in told and hasattr(getattr(model, "config", None), name)
+
+
+def _input_names(model: nn.Module) -> tuple[str, ...]:
+    if isinstance(model, Transformer):
+        return ("source", "source_lengths", "target")
+    first: Any = getattr(model, "main_input_name", None)
+    config: Any = getattr(model, "config", None)
+    if first == "pixel_values":
+        return ("pixel_values",)
+    if first == "input_ids":
+        more = ("decoder_input_ids",) if config.is_encoder_decoder else ()
+        return ("input_ids", "attention_mask", *more)
+    raise ValueError(
+        f"{type(model).__name__} cannot be exported; Headwise's Transformer, and Hugging Face "
+        "models that read ids or images, can."
+    )
+
+
+def _inputs(forward: _Forward, items: int, source: int, target: int) -> tuple[Tensor, ...]:
+    """Random inputs of a size; the last item is padded where that can be said."""
+    config: Any = forward.model.config
+    rng = torch.Generator().manual_seed(items)
+    if forward.names == ("pixel_values",):
+        shape = (items, config.num_channels, config.image_size, config.image_size)
+        return (torch.randn(shape, generator=rng),)
+    own = "source" in forward.names
+    fields = ("source_vocab", "target_vocab", "vocab_size")
+    words = min(getattr(config, name) for name in fields if hasattr(config, name))
+    ids = torch.randint(3, words, (items, source), generator=rng)
+    target_ids = torch.randint(3, words, (items, target), generator=rng)
+    lengths = torch.full((items,), source)
+    lengths[-1] = max(1, source - 2)
+    if own:
+        return ids, lengths, target_ids
+    mask = (torch.arange(source) < lengths[:, None]).long()
+    return (ids, mask, target_ids) if len(forward.names) == 3 else (ids, mask)
+
+
+def _free(forward: _Forward) -> tuple[dict[int, Any], ...]:
+    """Which axes of each input may differ: the batch of all, and the length of what has one."""
+    batch, source, target = (torch.export.Dim.DYNAMIC for _ in range(3))
+    lengths = {"target": target, "decoder_input_ids": target}
+    return tuple(
+        {0: batch}
+        if name in ("pixel_values", "source_lengths")
+        else {0: batch, 1: lengths.get(name, source)}
+        for name in forward.names
+    )
+
+
+def _exported(forward: _Forward) -> torch.export.ExportedProgram:
+    inputs, free = _inputs(forward, *TRACED), {"values": _free(forward)}
+    try:
+        return torch.export.export(forward, inputs, dynamic_shapes=free, strict=False)
+    except RuntimeError as problem:  # what torch cannot trace, by any of its names
+        raise ValueError(
+            f"PyTorch cannot trace this {type(forward.model).__name__}: "
+            f"{str(problem).strip().splitlines()[0]}"
+        ) from problem
+
+
+Run = Callable[..., Tensor]
+
+
+def _write_torch(program: torch.export.ExportedProgram, path: Path) -> Run:
+    with path.open("wb") as file:
+        torch.export.save(program, file)  # pyright: ignore[reportArgumentType]
+    with path.open("rb") as file:
+        return torch.export.load(file).module()  # pyright: ignore[reportArgumentType]
+
+
+def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> Run:
+    import onnxruntime
+
+    written: Any = torch.onnx.export(program, dynamo=True, verbose=False)
+    written.save(path, external_data=False)
+    providers = ["CPUExecutionProvider"]
+    session: Any = onnxruntime.InferenceSession(path.read_bytes(), providers=providers)
+
+    def run(*values: Tensor) -> Tensor:
+        given = zip(session.get_inputs(), values, strict=True)
+        (out,) = session.run(None, {each.name: value.numpy() for each, value in given})
+        return torch.from_numpy(out)
+
+    return run
+
+
+def _largest_gap(forward: _Forward, run: Run) -> float:
+    gaps: list[float] = []
+    for sizes in (TRACED, *CHECKED):
+        inputs = _inputs(forward, *sizes)
+        wanted, got = forward(*inputs), run(*inputs)
+        gaps.append((wanted - got).abs().max().item())
+        if not gaps[-1] <= TOLERANCE * max(1.0, wanted.abs().max().item()):
+            raise ValueError(
+                f"The exported {type(forward.model).__name__} differs from the model by "
+                f"{gaps[-1]:.2g} on {dict(zip(forward.names, map(_shape, inputs), strict=True))}; "
+                "nothing was written."
+            )
+    return max(gaps)
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)
+
+
+def _check_installed() -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"Exporting to ONNX needs {', '.join(missing)}; run pip install 'headwise[export]'."
+        )
+
+
+@contextmanager
+def _quietly() -> Generator[None]:
+    """Without what tracing has to say about the insides of transformers and of itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,105 @@
+"""What stands in the place of attention that has lost all its heads.
+
+Without heads the output projection has nothing to mix: what it adds is its bias. In a Hugging Face
+model the module must also return what its layer expects, and count positions in a cache.
+"""
+
+from typing import Any, cast
+
+from torch import Tensor, nn
+from transformers.cache_utils import EncoderDecoderCache
+
+from headwise.hf.projections import InputProjection
+
+# What an attention module may have beside projections: before the heads are mixed, so that it goes
+# with them, and after, in this order.
+BEFORE = frozenset(
+    {"attention_dropout", "attn_dropout", "dropout", "k_norm", "q_norm", "relative_attention_bias"}
+)
+AFTER = ("output_dropout", "resid_dropout", "out_drop")
+NORM = "LayerNorm"  # ALBERT adds what it was given and normalises inside
+
+
+class JustBias(nn.Module):
+    """In the place of an output projection without inputs: its bias, at every position.
+
+    Args:
+        projection: what stood there.
+        width: of the model.
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(self, projection: nn.Module, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.register_parameter("bias", cast(nn.Parameter | None, projection.bias))
+
+    def forward(self, nothing: Tensor) -> Tensor:
+        """As many vectors as there are positions."""
+        if self.bias is None:
+            return nothing.new_zeros(*nothing.shape[:-1], self.width)
+        return self.bias.expand(*nothing.shape[:-1], self.width)
+
+
+class Headless(nn.Module):
+    """In the place of an attention module of a Hugging Face model.
+
+    Args:
+        attention: what stood there; what it has behind its heads stays, under its name.
+        output: the name of its output projection, which is JustBias by now; None if that stands
+            outside of it, as in BERT.
+        cross: whether it looked at the encoder, of which nothing need be remembered.
+        results: how many things the layer expects back.
+    """
+
+    def __init__(
+        self, attention: nn.Module, *, output: str | None, cross: bool, results: int
+    ) -> None:
+        super().__init__()
+        self.cross, self.results = cross, results
+        self.layer_idx = cast(int | None, getattr(attention, "layer_idx", None))
+        self.then = [name for name in (output, *AFTER) if name and hasattr(attention, name)]
+        for name in [*self.then, NORM]:
+            if isinstance(child := getattr(attention, name, None), nn.Module):
+                self.add_module(name, child)
+
+    def forward(
+        self, hidden_states: Tensor, *others: Any, past_key_values: Any = None, **named: Any
+    ) -> tuple[Any, ...]:
+        """What no heads say to each position; the other arguments were for heads."""
+        if past_key_values is not None and not self.cross:
+            _remember_length(past_key_values, hidden_states, self.layer_idx)
+        out = hidden_states.new_zeros(*hidden_states.shape[:-1], 0)
+        for name in self.then:
+            out = self.get_submodule(name)(out)
+        if NORM in self._modules:
+            out = self.get_submodule(NORM)(hidden_states + out)
+        return out, *[None] * (self.results - 1)
+
+
+def check_headless(attention: nn.Module, site: str, inputs: tuple[InputProjection, ...]) -> None:
+    """Refuse a module with children of which it is not known what they do beside the heads."""
+    known = {layer.path.rpartition(".")[2] for layer in inputs} | BEFORE | {*AFTER, NORM}
+    unknown = [
+        name
+        for name, child in attention.named_children()
+        if name not in known and not isinstance(child, nn.Linear | JustBias) and not _is_conv(child)
+    ]
+    if unknown:
+        raise ValueError(
+            f"{site} cannot lose all its heads: {type(attention).__name__} has {unknown[0]}, which "
+            "headwise does not know. Keep at least one."
+        )
+
+
+def _is_conv(module: nn.Module) -> bool:
+    return type(module).__name__ == "Conv1D"
+
+
+def _remember_length(cache: Any, hidden_states: Tensor, layer: int | None) -> None:
+    own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+    # the first layer's length is that of the text, and what is empty would count as length 0
+    stub = hidden_states.new_zeros(len(hidden_states), 1, hidden_states.shape[1], 1)
+    assert layer is not None
+    own.update(stub, stub, layer)

@@ -1,0 +1,193 @@
+"""The tensors of a model of which every head of a site has a part, and how to cut them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from headwise.hf.projections import (
+    InputProjection,
+    Projection,
+    holder_of,
+    input_projections,
+    output_projection,
+)
+from headwise.models.attention import MultiHeadAttention
+from headwise.models.relative import RelativeAttention
+from headwise.models.rnn import Seq2Seq
+from headwise.sites import Site
+
+Kind = Literal["query", "shared"]  # a part for each head, or for each group that shares keys
+WIDTHS = ("head_width", "head_dim", "attention_head_size", "key_value_proj_dim")
+# Parameters of attention modules that no head owns: ALBERT normalises after its heads are mixed,
+# and what T5 knows of distances is looked up by number, see `position_bias`.
+OF_NO_HEAD = ("LayerNorm.weight", "LayerNorm.bias", "relative_attention_bias.weight")
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A tensor with a slice a head along one axis.
+
+    Args:
+        module: that has it.
+        name: of the parameter in the module.
+        axis: along which heads lie.
+        blocks: what lies there one after the other, each with a slice for every head or group.
+        unit: how many numbers a slice has along the axis.
+    """
+
+    module: nn.Module
+    name: str
+    axis: int
+    blocks: tuple[Kind, ...]
+    unit: int
+
+    @property
+    def tensor(self) -> Tensor:
+        """The parameter as it is now."""
+        return self.module.get_parameter(self.name)
+
+    def size(self, queries: int, groups: int) -> int:
+        """How long the axis must be for so many heads."""
+        return sum(queries if kind == "query" else groups for kind in self.blocks) * self.unit
+
+    def cut(self, queries: Sequence[int], groups: Sequence[int], *, before: "Heads") -> None:
+        """Keep the slices of these heads, and of these groups of keys and values."""
+        old = self.tensor
+        index, start = list[int](), 0
+        for kind in self.blocks:
+            chosen = queries if kind == "query" else groups
+            index += [start + self.unit * n + i for n in chosen for i in range(self.unit)]
+            start += self.unit * (before.queries if kind == "query" else before.groups)
+        kept = torch.tensor(index, dtype=torch.long, device=old.device)
+        new = nn.Parameter(old.detach().index_select(self.axis, kept), old.requires_grad)
+        setattr(self.module, self.name, new)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How many heads ask, and how many sets of keys and values they share."""
+
+    queries: int
+    groups: int
+
+    @property
+    def each(self) -> int:
+        """How many heads share one set."""
+        return self.queries // self.groups
+
+
+@dataclass(frozen=True, eq=False)
+class Anatomy:
+    """A site taken apart: what must be cut for it to have fewer heads."""
+
+    site: Site
+    holder: nn.Module  # the module that calls the site
+    heads: Heads
+    width: int  # of a head
+    parts: list[Part]
+    output: list[Part]  # those of `parts` that a head's output goes through: where gates fold in
+
+
+def anatomy(model: nn.Module, site: Site) -> Anatomy:
+    """Find every tensor that has a part for each head of a site.
+
+    Raises if the module has parameters whose share of a head is not known: cutting the others
+    would leave it wrong.
+    """
+    _, holder = holder_of(model, site)
+    if isinstance(holder, Seq2Seq):
+        return _of_recurrent(site, holder)
+    inputs, output = input_projections(model, site), output_projection(model, site)
+    width = _head_width(holder, output)
+    groups = _key_rows(inputs, site, width) // width
+    heads = Heads(site.num_heads, groups)
+    writes = [Part(output.module, "weight", 0 if output.transposed else 1, ("query",), width)]
+    parts = [*_of_inputs(inputs, width), *writes, *_of_ours(model, holder, width)]
+    found = Anatomy(site, holder, heads, width, parts, writes)
+    _check_sizes(found)
+    _check_complete(found)
+    return found
+
+
+def _of_inputs(inputs: Sequence[InputProjection], width: int) -> list[Part]:
+    parts: list[Part] = []
+    for layer in inputs:
+        kinds: tuple[Kind, ...] = tuple(
+            "query" if block == "query" else "shared" for block in layer.blocks
+        )
+        parts.append(Part(layer.module, "weight", int(layer.transposed), kinds, width))
+        if isinstance(layer.module.bias, Tensor):
+            parts.append(Part(layer.module, "bias", 0, kinds, width))
+    return parts
+
+
+def _of_ours(model: nn.Module, holder: nn.Module, width: int) -> list[Part]:
+    """What Headwise's own attention has beside its projections."""
+    parts: list[Part] = []
+    chosen = getattr(holder, "chosen", None) if isinstance(holder, MultiHeadAttention) else None
+    if isinstance(chosen, nn.Module) and hasattr(chosen, "sharpness"):
+        parts.append(Part(chosen, "sharpness", 0, ("query",), 1))
+    for around in model.modules():
+        if isinstance(around, RelativeAttention) and around.heads is holder:
+            parts.append(Part(around.distance, "weight", 0, ("query",), width))
+            parts.append(Part(around, "content_bias", 0, ("query",), 1))
+            parts.append(Part(around, "distance_bias", 0, ("query",), 1))
+    return parts
+
+
+def _of_recurrent(site: Site, model: Seq2Seq) -> Anatomy:
+    names = ("score_weight", "score_bias", "output_weight", "output_bias")
+    parts = [Part(model.heads, name, 0, ("query",), 1) for name in names]
+    # a gate acts before the output map, so it leaves the output bias alone
+    heads = Heads(site.num_heads, site.num_heads)
+    return Anatomy(site, model, heads, 1, parts, [parts[2]])
+
+
+def _head_width(holder: nn.Module, output: Projection) -> int:
+    told = (holder.__dict__.get(name) for name in WIDTHS)
+    return next((w for w in told if isinstance(w, int)), output.weight.shape[1] // output.heads)
+
+
+def _key_rows(inputs: Sequence[InputProjection], site: Site, width: int) -> int:
+    layer = next(each for each in inputs if "key" in each.blocks)
+    weight = layer.module.weight
+    assert isinstance(weight, Tensor)
+    rows = weight.shape[int(layer.transposed)]
+    if "query" in layer.blocks:
+        rows -= site.num_heads * width
+    return rows // sum(block != "query" for block in layer.blocks)
+
+
+def _check_sizes(found: Anatomy) -> None:
+    queries, groups = found.heads.queries, found.heads.groups
+    fits = groups > 0 and queries % groups == 0
+    for part in found.parts:
+        if part.tensor.dim() <= part.axis or not fits:
+            break
+        fits = part.tensor.shape[part.axis] == part.size(queries, groups)
+        if not fits:
+            break
+    if not fits:
+        raise ValueError(
+            f"{found.site.name} has {queries} heads of width {found.width}, which do not make up "
+            f"the projections of {type(found.holder).__name__}, so its heads cannot be told "
+            "apart. Quantised and adapted layers must be turned back into plain ones first."
+        )
+
+
+def _check_complete(found: Anatomy) -> None:
+    """Every parameter inside must be known to be cut, or to be no head's."""
+    cut = {id(part.tensor) for part in found.parts}
+    added_after = {id(getattr(part.module, "bias", None)) for part in found.output}
+    for name, parameter in found.holder.named_parameters():
+        after = id(parameter) in added_after
+        alike = parameter.shape == (found.width,)  # one for all heads, as norms of queries
+        if id(parameter) in cut or after or alike or name.endswith(OF_NO_HEAD):
+            continue
+        raise ValueError(
+            f"{type(found.holder).__name__} of {found.site.name} has {name}, of which headwise "
+            "does not know what belongs to which head, so it cannot be pruned."
+        )

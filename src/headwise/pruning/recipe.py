@@ -1,0 +1,117 @@
+"""`pruning.json`: how to build a pruned model before its weights are loaded."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, cast
+
+from headwise.pruning.record import PruningRecord
+
+FORMAT = 1
+RECIPE = "pruning.json"
+FIELDS = {"class_name": str, "own": bool, "files": dict, "tied": dict, "buffers": dict}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a folder needs beside configuration and weights.
+
+    Args:
+        class_name: of the model.
+        own: whether it is Headwise's, else it is from transformers.
+        record: of what was pruned.
+        files: the SHA-256 of each other file, by name.
+        tied: names of parameters that are another one's, {name: that one's name}.
+        buffers: dtypes of floating buffers that are not saved, as they follow from the settings.
+        versions: of what wrote it, for messages.
+    """
+
+    class_name: str
+    own: bool
+    record: PruningRecord
+    files: dict[str, str]
+    tied: dict[str, str]
+    buffers: dict[str, str]
+    versions: dict[str, str | None]
+
+    def write(self, folder: Path) -> None:
+        """Write it, with a checksum of its own."""
+        held = {"format": FORMAT, **asdict(self), "record": self.record.to_json()}
+        text = json.dumps({**held, "checksum": _checksum(held)}, indent=2, ensure_ascii=False)
+        (folder / RECIPE).write_text(text + "\n", encoding="utf-8", newline="\n")
+
+    @staticmethod
+    def read(folder: Path) -> "Recipe":
+        """The recipe of a folder; one sentence if there is none, or it was cut or changed."""
+        path = folder / RECIPE
+        held = _read_json(path)
+        if held.get("format") != FORMAT:
+            raise ValueError(
+                f"{path} is of format {held.get('format')!r}, written by headwise "
+                f"{_written_by(held)}; this version reads format {FORMAT}. Use that version."
+            )
+        checksum = held.pop("checksum", None)
+        fits = all(isinstance(held.get(name), kind) for name, kind in FIELDS.items())
+        if checksum != _checksum(held) or not fits:
+            raise ValueError(f"{path} was changed after it was written; save the model again.")
+        return Recipe(
+            **{name: held[name] for name in FIELDS},
+            record=PruningRecord.from_json(held.get("record")),
+            versions=held["versions"],
+        )
+
+    def check_files(self, folder: Path) -> None:
+        """Refuse a folder whose files are not those that were written."""
+        for name, wanted in self.files.items():
+            path = folder / name
+            if Path(name).name != name or not path.is_file():
+                raise ValueError(f"{folder} has no {name}, so the model in it is not whole.")
+            if digest(path) != wanted:
+                raise ValueError(
+                    f"{path} is not the file that was saved: its checksum differs, so it was cut "
+                    "short or changed. Copy or save the model again."
+                )
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def versions() -> dict[str, str | None]:
+    """Of the packages that decide what a saved model looks like."""
+    found: dict[str, str | None] = {}
+    for name in ("headwise", "torch", "transformers", "safetensors"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ValueError(
+            f"There is no pruned model in {path.parent}: it has no {path.name}. Folders are made "
+            "by headwise.pruning.save."
+        )
+    try:
+        held: object = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as problem:  # of JSON, or of UTF-8
+        raise ValueError(f"{path} is not valid JSON ({problem}); it was cut short.") from None
+    if not isinstance(held, dict):
+        raise ValueError(f"{path} must hold a JSON object; save the model again.")
+    return cast(dict[str, Any], held)
+
+
+def _written_by(held: dict[str, Any]) -> str:
+    told: Any = held.get("versions")
+    return str(told.get("headwise", "?")) if isinstance(told, dict) else "?"
+
+
+def _checksum(held: dict[str, Any]) -> str:
+    text = json.dumps(held, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()

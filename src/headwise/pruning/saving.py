@@ -1,0 +1,283 @@
+"""Pruned models on disk: safetensors and JSON, loaded without the unpruned weights.
+
+    pruning.save(model, "small/", tokenizer)
+    model = pruning.load("small/")
+
+A folder holds `model.safetensors`, `config.json` of the original class, and `pruning.json` with the
+record, versions and checksums. Checksums find what was damaged or changed by mistake; against
+somebody who changes both file and checksum there is only that nothing is ever unpickled or run.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from headwise.config import from_json, to_json
+from headwise.models.caption import CaptionConfig, CaptionModel
+from headwise.models.classifier import ClassifierConfig, TransformerClassifier
+from headwise.models.rnn import Seq2Seq, Seq2SeqConfig
+from headwise.models.transformer import Transformer, TransformerConfig
+from headwise.models.xl import TransformerXL, XLConfig
+from headwise.pruning.configuring import layers_in_config
+from headwise.pruning.cutting import rebuild
+from headwise.pruning.folders import recover, replacing_folder
+from headwise.pruning.recipe import RECIPE, Recipe, digest, versions
+from headwise.pruning.record import PruningRecord, innermost, record_of
+from headwise.sites import Site
+
+WEIGHTS, SETTINGS = "model.safetensors", "config.json"
+EXPORTED = frozenset({"model.onnx", "model.pt2"})
+TOLD = "headwise_pruning"  # where config.json tells other programs what was pruned
+OWN: dict[str, tuple[type[Any], type[Any]]] = {
+    "CaptionModel": (CaptionModel, CaptionConfig),
+    "Seq2Seq": (Seq2Seq, Seq2SeqConfig),
+    "Transformer": (Transformer, TransformerConfig),
+    "TransformerClassifier": (TransformerClassifier, ClassifierConfig),
+    "TransformerXL": (TransformerXL, XLConfig),
+}
+
+
+@runtime_checkable
+class SavesItself(Protocol):
+    """A tokenizer or image processor of transformers."""
+
+    def save_pretrained(self, save_directory: Path) -> object:
+        """Write all its files into a folder."""
+        ...
+
+
+def save(model: nn.Module, folder: Path | str, tokenizer: SavesItself | None = None) -> None:
+    """Write a pruned model into a folder, all of it or nothing.
+
+    A folder that `save` made before is replaced; any other that holds files is refused. If writing
+    fails, as on a full disk, what was there stays.
+
+    Args:
+        model: one that `prune` has pruned; adopted or not.
+        folder: to make or replace.
+        tokenizer: saved beside it, with its own `save_pretrained`.
+    """
+    folder, inner = Path(folder), innermost(model)
+    record = record_of(inner)
+    if record is None:
+        raise ValueError(
+            f"Nothing was pruned of this {type(inner).__name__}; save it as you save any model."
+        )
+    _check_unchanged(inner)
+    recover(folder)
+    _check_free(folder)
+    tensors, tied = _unique(inner.state_dict())
+    try:
+        with replacing_folder(folder) as new:
+            safetensors.torch.save_file(tensors, new / WEIGHTS, metadata={"format": "pt"})
+            record = _write_settings(inner, record, new)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(new)
+            files = {path.name: digest(path) for path in sorted(new.iterdir()) if path.is_file()}
+            Recipe(
+                type(inner).__name__, _is_own(inner), record, files, tied, _buffers(inner),
+                versions(),
+            ).write(new)  # fmt: skip
+    except SafetensorError as problem:  # a full disk, too
+        raise OSError(f"{folder} could not be written ({problem}); it is as it was.") from None
+
+
+def load(folder: Path | str) -> Any:
+    """The model that `save` wrote, on the CPU and in eval mode; a Hugging Face one not adopted.
+
+    Only JSON and safetensors are read, never a pickle, whatever else lies in the folder. A folder
+    that is not whole, or was changed since, is refused with one sentence.
+    """
+    folder = Path(folder)
+    recover(folder)
+    recipe = Recipe.read(folder)
+    recipe.check_files(folder)
+    tensors = _read_tensors(folder)
+    model = rebuild(_built(folder, recipe), recipe.record)
+    _fill(model, tensors, recipe, folder)
+    return model.eval()
+
+
+def _is_own(model: nn.Module) -> bool:
+    return type(model).__name__ in OWN and type(model) is OWN[type(model).__name__][0]
+
+
+def _check_unchanged(model: nn.Module) -> None:
+    held = [module.__dict__.get("site") for module in model.modules()]
+    busy = [site.name for site in held if isinstance(site, Site) and site.changes]
+    if busy:
+        raise ValueError(
+            f"{', '.join(busy)} are observed, replaced or gated, which a folder cannot hold; undo "
+            "that before save()."
+        )
+
+
+def _check_free(folder: Path) -> None:
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ValueError(f"A model is saved in a folder, but {folder} is a file.")
+    there = {path.name for path in folder.iterdir()}
+    if not there:
+        return
+    ours = {RECIPE, *EXPORTED}
+    if RECIPE in there:
+        held: Any = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
+        ours |= set(held.get("files", ()))
+    if foreign := sorted(there - ours):
+        raise ValueError(
+            f"{folder} holds {foreign[0]}, which headwise.pruning.save did not write and would "
+            "delete; choose another folder."
+        )
+
+
+def _unique(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each tensor once, and which names are another's."""
+    first: dict[tuple[Any, ...], str] = {}
+    tensors: dict[str, Tensor] = {}
+    tied: dict[str, str] = {}
+    for name, tensor in state.items():
+        place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and place in first:
+            tied[name] = first[place]
+            continue
+        first[place] = name
+        tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    return tensors, tied
+
+
+def _write_settings(model: nn.Module, record: PruningRecord, folder: Path) -> PruningRecord:
+    """config.json and, of a model that generates, its settings; the record, with what they hide."""
+    config: Any = model.config
+    if _is_own(model):
+        settings = to_json(config)
+    else:
+        settings = json.loads(config.to_json_string())
+        settings["architectures"] = [type(model).__name__]
+        settings["dtype"] = str(next(model.parameters()).dtype).removeprefix("torch.")
+        settings[TOLD] = {"kept": {name: list(kept) for name, kept in record.kept.items()}}
+        record = _tell_layers(model, record, settings)
+        generation: Any = getattr(model, "generation_config", None)
+        if generation is not None:
+            generation.save_pretrained(folder)
+    text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+    (folder / SETTINGS).write_text(text, encoding="utf-8", newline="\n")
+    return record
+
+
+def _tell_layers(model: Any, record: PruningRecord, settings: dict[str, Any]) -> PruningRecord:
+    layers = layers_in_config(model)
+    if layers is None or not all(record.kept.values()):
+        return record
+    before = settings.get("per_layer_config")
+    merged = {name: {**(before or {}).get(name, {}), **layer} for name, layer in layers.items()}
+    settings["per_layer_config"] = merged
+    hidden = {**record.settings, "per_layer_config": before}
+    return PruningRecord(record.heads, record.kept, hidden)
+
+
+def _buffers(model: nn.Module) -> dict[str, str]:
+    saved = model.state_dict().keys()
+    return {
+        name: str(buffer.dtype).removeprefix("torch.")
+        for name, buffer in model.named_buffers()
+        if name not in saved and buffer.is_floating_point()
+    }
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise ValueError(f"{folder} has no {WEIGHTS}; other formats of weights are not read.")
+    try:
+        return safetensors.torch.load_file(path)
+    except SafetensorError as problem:
+        raise ValueError(
+            f"{path} is not a safetensors file ({problem}); headwise reads nothing else."
+        ) from None
+
+
+def _built(folder: Path, recipe: Recipe) -> nn.Module:
+    """An unpruned model of the recipe's class; its weights do not matter."""
+    try:
+        settings: Any = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise ValueError(f"{folder / SETTINGS} cannot be read: {problem}.") from None
+    if recipe.own and recipe.class_name in OWN:
+        kind, config = OWN[recipe.class_name]
+        return kind(from_json(config, settings))
+    return _hugging_face(folder, recipe, settings)
+
+
+def _hugging_face(folder: Path, recipe: Recipe, settings: dict[str, Any]) -> nn.Module:
+    import transformers
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers.initialization import no_init_weights
+
+    kind: Any = getattr(transformers, recipe.class_name, None)
+    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+        raise ValueError(
+            f"{folder} holds a {recipe.class_name}, which transformers {transformers.__version__} "
+            f"does not have; it was saved with {recipe.versions.get('transformers')}."
+        )
+    settings = _harmless({name: value for name, value in settings.items() if name != TOLD})
+    for name, value in recipe.record.settings.items():
+        if value is None:
+            settings.pop(name, None)
+        else:
+            settings[name] = value
+    configuration: Any = kind.config_class
+    try:
+        with no_init_weights():
+            model: Any = kind(configuration.from_dict(settings))
+    except (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as problem:
+        raise ValueError(
+            f"No {recipe.class_name} can be built with {folder / SETTINGS}: "
+            f"{(str(problem).strip() or type(problem).__name__).splitlines()[0]}"
+        ) from problem
+    if (folder / "generation_config.json").is_file():
+        model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+    return model
+
+
+def _harmless(settings: Any) -> Any:
+    """Settings without those that name code of others to compute with, fetched from the hub."""
+    if isinstance(settings, list):
+        return [_harmless(each) for each in cast(list[Any], settings)]
+    if not isinstance(settings, dict):
+        return settings
+    return {
+        name: _harmless(value)
+        for name, value in cast(dict[str, Any], settings).items()
+        if not name.endswith(("_implementation", "_implementation_internal", "auto_map"))
+    }
+
+
+def _fill(model: nn.Module, tensors: dict[str, Tensor], recipe: Recipe, folder: Path) -> None:
+    """Give the model its weights, each of them, in the precision they were saved in."""
+    known = {name: tensors[first] for name, first in recipe.tied.items() if first in tensors}
+    try:
+        model.load_state_dict({**tensors, **known}, strict=True, assign=True)
+    except RuntimeError as problem:
+        raise ValueError(
+            f"The weights in {folder} do not fit a {recipe.class_name} of these versions "
+            f"(saved with {recipe.versions}): {str(problem).splitlines()[-1].strip()}"
+        ) from None
+    for name, first in recipe.tied.items():
+        parent, _, last = name.rpartition(".")
+        parameters = model.get_submodule(parent)._parameters  # pyright: ignore[reportPrivateUsage]
+        if last in parameters:
+            parameters[last] = model.get_parameter(first)
+    buffers = dict(model.named_buffers())
+    for name, dtype in recipe.buffers.items():
+        wanted = getattr(torch, dtype, None)
+        if name not in buffers or not isinstance(wanted, torch.dtype):
+            raise ValueError(f"{folder / RECIPE} speaks of {name} in {dtype}, which there is not.")
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, buffers[name].to(wanted))

@@ -1,0 +1,132 @@
+"""prune on Headwise's own models."""
+
+import pytest
+import torch
+
+from headwise.models import greedy
+from headwise.models.caption import CaptionConfig, CaptionModel
+from headwise.models.classifier import ClassifierConfig, TransformerClassifier
+from headwise.models.rnn import Seq2Seq, Seq2SeqConfig
+from headwise.models.rnn_stack import Seq2SeqStack
+from headwise.models.transformer import Transformer, TransformerConfig
+from headwise.models.xl import TransformerXL, XLConfig
+from headwise.pruning.cutting import prune, rebuild
+from headwise.pruning.record import PruningRecord, record_of
+from headwise.sites import find_sites, masked
+from tests.pruning.shrinking import randomised_biases, removed
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+SOURCE, LENGTHS = torch.tensor([[4, 5, 6, 7, 2], [6, 5, 2, 0, 0]]), torch.tensor([5, 3])
+TARGET = torch.tensor([[1, 4, 6, 5], [1, 8, 7, 2]])
+
+
+def transformer(**settings) -> Transformer:
+    sizes = {"width": 16, "heads": 4, "feed_forward": 16}
+    return Transformer(TransformerConfig(9, 9, **sizes, **settings)).eval()
+
+
+def translate(model):
+    return model(SOURCE, LENGTHS, TARGET)
+
+
+def seq2seq(**settings) -> Seq2Seq:
+    return Seq2Seq(
+        Seq2SeqConfig(vocabulary=9, embedding=8, hidden=8, heads=4, layers=1, **settings)
+    ).eval()
+
+
+def language(distances):
+    config = XLConfig(vocab=9, width=16, heads=4, layers=2, memory=4, distances=distances)
+    return TransformerXL(config).eval()
+
+
+CASES = {
+    "pre-norm": (transformer, translate),
+    "post-norm": (lambda: transformer(norm="post"), translate),
+    "learned entmax": (lambda: transformer(encoder_attention="entmax:learned"), translate),
+    "XL": (lambda: language("bias"), lambda model: model(SOURCE)[0]),
+    "XL folded": (lambda: language("folded"), lambda model: model(SOURCE)[0]),
+    "classifier": (
+        lambda: TransformerClassifier(ClassifierConfig(9, width=16, heads=4)).eval(),
+        lambda model: model(SOURCE, LENGTHS),
+    ),
+    "RNN": (seq2seq, translate),
+    "RNN mean": (lambda: seq2seq(sum_heads="mean"), translate),
+    "RNN concat": (lambda: seq2seq(combine="concat", sum_heads="mean"), translate),
+}
+
+
+def built(case):
+    torch.manual_seed(0)
+    model = randomised_biases(CASES[case][0]())
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "sharpness" in name or name.endswith(("content_bias", "distance_bias")):
+                parameter.normal_()
+    return model
+
+
+def uneven(model):
+    return {
+        site.name: ([0, 2, 3], [1], [1, 3])[place % 3]
+        for place, site in enumerate(find_sites(model))
+    }
+
+
+def bare(model):
+    return {find_sites(model)[0].name: []}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("choose", [uneven, bare])
+@pytest.mark.parametrize("case", CASES)
+def test_a_pruned_model_gives_what_the_masked_one_gives(case, choose):
+    model, run = built(case), CASES[case][1]
+    keep = choose(model)
+    with masked(model, removed(model, keep)):
+        wanted = run(model)
+    assert not torch.allclose(run(model), wanted, **CLOSE)
+    torch.testing.assert_close(run(prune(model, keep)), wanted, **CLOSE)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", CASES)
+def test_a_model_is_rebuilt_from_its_record(case):
+    model, run = built(case), CASES[case][1]
+    prune(model, {**uneven(model), **bare(model)})
+    again = rebuild(CASES[case][0](), PruningRecord.from_json(record_of(model).to_json()))
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(run(again), run(model))
+    assert record_of(again) == record_of(model)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradient_reaches_all_that_is_left(case):
+    model, run = built(case), CASES[case][1]
+    prune(model, uneven(model))
+    run(model).square().sum().backward()
+    without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    assert not without
+
+
+def test_decoding_with_a_cache_gives_the_same_words():
+    model = built("pre-norm")
+    sites = [site.name for site in find_sites(model)]
+    keep = {"encoder.0.self": [], "decoder.0.self": [], "decoder.1.cross": [], sites[-2]: [1]}
+    options = {"bos": 1, "eos": 2, "max_length": 6}
+    with masked(model, removed(model, keep)):
+        wanted = greedy(model, SOURCE, LENGTHS, **options)
+    got = greedy(prune(model, keep), SOURCE, LENGTHS, **options)
+    assert [hypothesis.ids for hypothesis in got] == [hypothesis.ids for hypothesis in wanted]
+
+
+def test_captions_lose_heads_too():
+    model = CaptionModel(CaptionConfig(vocab=9, width=16, heads=4)).eval()
+    prune(model, {find_sites(model)[0].name: [1]})
+    assert find_sites(model)[0].num_heads == 1
+
+
+def test_stacks_of_seeds_are_refused():
+    model = Seq2SeqStack([seq2seq(), seq2seq()])
+    with pytest.raises(ValueError, match="No projections to queries, keys and values"):
+        prune(model, {"decoder.0.cross": [0]})

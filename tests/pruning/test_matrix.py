@@ -1,0 +1,82 @@
+"""Which family keeps its outputs when gated, pruned, saved and exported: `pytest -s -k matrix`."""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from headwise.hf import adopt
+from headwise.pruning.cutting import prune
+from headwise.pruning.exporting import export
+from headwise.pruning.gates import Gates
+from headwise.pruning.saving import load, save
+from headwise.sites import find_sites, masked
+from tests.hf.families import BACKENDS, FAMILIES, batch_of, build, outputs
+from tests.pruning.shrinking import bare_keep, randomised_biases, removed, uneven_keep
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+COLUMNS = ("gates", "removal", "save/load", "ONNX")
+NO_ONNX = next((name for name in ("onnx", "onnxscript", "onnxruntime") if not find_spec(name)), "")
+EXPORTABLE = [name for name in FAMILIES if FAMILIES[name].kind != "crossed"]
+Matrix = dict[str, dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def matrix() -> Iterator[Matrix]:
+    """Filled by the tests of this file, printed at its end."""
+    filled: Matrix = {}
+    yield filled
+    heads = "".join(f"{column:>14}" for column in COLUMNS)
+    print("\n\nSame outputs as the masked model (sdpa/eager; ONNX: largest difference)")
+    print(f"{'':14}{heads}")
+    for name, cells in filled.items():
+        print(f"{name:14}" + "".join(f"{cells.get(column, '-'):>14}" for column in COLUMNS))
+
+
+def tried(name, backend, tmp_path) -> dict[str, bool]:
+    """Uneven heads and one layer without any, by every way of removing them."""
+    model = adopt(randomised_biases(build(name, backend)))
+    keep = {**uneven_keep(model), **bare_keep(model)}
+    gone = removed(model, keep)
+    with masked(model, gone):
+        wanted = outputs(model, batch_of(name))
+    with Gates(model) as gates, torch.no_grad():
+        for site in find_sites(model):
+            for head in gone.get(site.name, ()):
+                gates.of(site).log_alpha[head] = -3.0
+        by_gates = outputs(model.eval(), batch_of(name))
+        assert {site: gates.keep()[site] for site in keep} == keep
+    by_removal = outputs(prune(model, keep), batch_of(name))
+    save(model, tmp_path / backend)
+    again = load(tmp_path / backend)
+    again.set_attn_implementation(backend)
+    return {
+        "gates": torch.equal(by_gates, wanted),
+        "removal": torch.allclose(by_removal, wanted, **CLOSE),
+        # T5's stacks go on with sdpa whatever the whole model is told
+        "save/load": torch.allclose(outputs(again, batch_of(name)), by_removal, **CLOSE),
+    }
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_matrix_of_gates_removal_and_saving(name, matrix, tmp_path):
+    by_backend = [tried(name, backend, tmp_path) for backend in BACKENDS]
+    cells = matrix.setdefault(name, {})
+    for column in COLUMNS[:3]:
+        cells[column] = "/".join("yes" if each[column] else "NO" for each in by_backend)
+    assert all(all(each.values()) for each in by_backend), cells
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(NO_ONNX), reason=f"{NO_ONNX} is not installed; see headwise[export]")
+@pytest.mark.parametrize("name", EXPORTABLE)
+def test_matrix_of_exports(name, matrix, tmp_path):
+    cells, gaps = matrix.setdefault(name, {}), []
+    for choose in (uneven_keep, bare_keep):
+        model = adopt(randomised_biases(build(name)))
+        save(prune(model, choose(model)), tmp_path / choose.__name__)
+        cells["ONNX"] = "NO"
+        gaps.append(export(tmp_path / choose.__name__).largest_difference)
+        cells["ONNX"] = f"{max(gaps):.0e}"
+    assert max(gaps) < 1e-4

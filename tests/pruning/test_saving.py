@@ -1,0 +1,323 @@
+"""save and load: what comes back is what was pruned, and what is not whole is refused."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+import transformers as hf
+
+from headwise.hf import adopt
+from headwise.pruning import folders, saving
+from headwise.pruning.configuring import layers_in_config
+from headwise.pruning.cutting import prune
+from headwise.pruning.recipe import RECIPE, digest
+from headwise.pruning.record import record_of
+from headwise.pruning.saving import load, save
+from headwise.sites import find_sites, masked
+from tests.hf.families import batch_of, build, outputs
+from tests.pruning.shrinking import bare_keep, randomised_biases, uneven_keep
+from tests.pruning.test_cutting_own import CASES, built, uneven
+
+
+def small(name="BERT"):
+    model = adopt(randomised_biases(build(name)))
+    return prune(model, {**uneven_keep(model), **bare_keep(model)})
+
+
+@pytest.fixture
+def saved(tmp_path) -> Path:
+    save(small(), tmp_path / "small")
+    return tmp_path / "small"
+
+
+def rewritten(folder: Path, **changes) -> None:
+    """Change the recipe and its checksum, as somebody would who knows how it is made."""
+    from headwise.pruning.recipe import _checksum
+
+    held = json.loads((folder / RECIPE).read_text())
+    held.pop("checksum")
+    held.update(changes)
+    (folder / RECIPE).write_text(json.dumps({**held, "checksum": _checksum(held)}))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_headwise_s_own_models_come_back(case, tmp_path):
+    model, run = built(case), CASES[case][1]
+    save(prune(model, uneven(model)), tmp_path / "small")
+    with torch.no_grad():
+        assert torch.equal(run(load(tmp_path / "small")), run(model))
+
+
+def test_a_clean_process_loads_it_without_the_original(saved, tmp_path):
+    wanted = outputs(small(), batch_of("BERT"))
+    safetensors.torch.save_file(batch_of("BERT"), tmp_path / "batch.safetensors")
+    script = (
+        "import sys, safetensors.torch, torch; from headwise.pruning.saving import load\n"
+        "model = load(sys.argv[1]); batch = safetensors.torch.load_file(sys.argv[2])\n"
+        "logits = model(**batch).logits.detach()\n"
+        "safetensors.torch.save_file({'logits': logits}, sys.argv[3])\n"
+    )
+    paths = [saved, tmp_path / "batch.safetensors", tmp_path / "logits.safetensors"]
+    subprocess.run([sys.executable, "-c", script, *map(str, paths)], check=True)
+    got = safetensors.torch.load_file(tmp_path / "logits.safetensors")["logits"]
+    torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_precision_and_tied_weights_are_kept(dtype, tmp_path):
+    model = small("Llama").to(dtype)
+    save(model, tmp_path / "llama")
+    again = load(tmp_path / "llama")
+    assert {parameter.dtype for parameter in again.parameters()} == {dtype}
+    bart = small("BART")
+    save(bart, tmp_path / "bart")
+    again = load(tmp_path / "bart")
+    assert again.lm_head.weight is again.model.encoder.embed_tokens.weight
+    assert sum(p.numel() for p in again.parameters()) == sum(p.numel() for p in bart.parameters())
+    own = prune(built("pre-norm"), {"encoder.0.self": [1]}).to(dtype)
+    save(own, tmp_path / "own")
+    assert load(tmp_path / "own").embed_source.positions.dtype == dtype
+
+
+def test_t5_s_shared_table_is_still_shared(tmp_path):
+    model = adopt(build("T5"))
+    save(prune(model, uneven_keep(model)), tmp_path / "small")
+    blocks = load(tmp_path / "small").encoder.block
+    tables = [block.layer[0].SelfAttention.relative_attention_bias.weight for block in blocks]
+    assert tables[0] is tables[1]
+
+
+def test_what_is_loaded_is_pruned_again_and_saved_again(saved):
+    model = adopt(load(saved))
+    assert record_of(model) == record_of(small())
+    prune(model, {"encoder.1.self": [1]})
+    save(model, saved)
+    assert record_of(load(saved)).kept == {"encoder.0.self": (), "encoder.1.self": (3,)}
+    assert find_sites(adopt(load(saved)))[0].num_heads == 1
+
+
+def test_a_model_with_equal_layers_is_one_that_transformers_loads(tmp_path):
+    model = adopt(build("Llama"))
+    prune(model, {"decoder.0.self": [0, 2], "decoder.1.self": [1, 3]})
+    save(model, tmp_path / "small")
+    again = hf.LlamaForCausalLM.from_pretrained(tmp_path / "small", attn_implementation="sdpa")
+    torch.testing.assert_close(outputs(again, batch_of("Llama")), outputs(model, batch_of("Llama")))
+    assert load(tmp_path / "small").config.num_attention_heads == 2
+    told = json.loads((tmp_path / "small" / "config.json").read_text())["headwise_pruning"]
+    assert told == {"kept": {"decoder.0.self": [0, 2], "decoder.1.self": [1, 3]}}
+
+
+def test_numbers_by_layer_are_written_where_the_host_reads_them(tmp_path, monkeypatch):
+    model = adopt(build("Llama"))
+    prune(model, {"decoder.0.self": [0, 1]})
+    assert layers_in_config(model) is None  # Llama does not
+    monkeypatch.setattr("headwise.pruning.configuring._reads", lambda module, pattern: True)
+    save(model, tmp_path / "small")
+    settings = json.loads((tmp_path / "small" / "config.json").read_text())
+    assert settings["per_layer_config"] == {
+        "0": {"num_attention_heads": 2, "num_key_value_heads": 1},
+        "1": {"num_attention_heads": 4, "num_key_value_heads": 2},
+    }
+    assert torch.equal(
+        outputs(load(tmp_path / "small"), batch_of("Llama")), outputs(model, batch_of("Llama"))
+    )
+
+
+def test_generation_settings_and_tokenizers_come_along(tmp_path):
+    class Words:
+        def save_pretrained(self, save_directory):
+            (Path(save_directory) / "tokenizer.json").write_text("{}")
+
+    model = small("BART")
+    model.generation_config.num_beams = 3
+    save(model, tmp_path / "small", Words())
+    assert load(tmp_path / "small").generation_config.num_beams == 3
+    (tmp_path / "small" / "tokenizer.json").write_text("{ }")
+    with pytest.raises(ValueError, match=r"tokenizer\.json is not the file that was saved"):
+        load(tmp_path / "small")
+
+
+def test_what_was_not_pruned_or_is_gated_is_not_saved(tmp_path):
+    with pytest.raises(ValueError, match="Nothing was pruned"):
+        save(build("BERT"), tmp_path / "small")
+    model = small()
+    with masked(model, {"encoder.1.self": [0]}), pytest.raises(ValueError, match="before save"):
+        save(model, tmp_path / "small")
+
+
+def test_folders_of_others_are_not_replaced(saved):
+    (saved / "notes.txt").write_text("mine")
+    with pytest.raises(
+        ValueError, match=r"holds notes\.txt, which headwise\.pruning\.save did not"
+    ):
+        save(small(), saved)
+    assert (saved / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+@pytest.mark.parametrize("how", ["cut", "changed", "missing"])
+def test_files_that_are_not_whole_are_refused(saved, name, how):
+    path, held = saved / name, (saved / name).read_bytes()
+    if how == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(held[: len(held) // 2] if how == "cut" else held[:-9] + b"!" + held[-8:])
+    with pytest.raises(ValueError, match=f"{name}.* not (whole|the file)|no {name}"):
+        load(saved)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[:90], "is not valid JSON .* cut short"),
+        (lambda text: "[]", "must hold a JSON object"),
+        (lambda text: text.replace('"encoder.1.self": 4', '"encoder.1.self": 5'), "was changed"),
+        (lambda text: text.replace('"format": 1', '"format": 2'), "reads format 1"),
+    ],
+)
+def test_a_recipe_that_is_not_whole_is_refused(saved, change, message):
+    path = saved / RECIPE
+    path.write_text(change(path.read_text()))
+    with pytest.raises(ValueError, match=message):
+        load(saved)
+
+
+def test_a_folder_without_a_recipe_is_refused(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"There is no pruned model in .*: it has no pruning\.json"
+    ):
+        load(tmp_path)
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, ("unpickled",)
+
+
+def test_a_pickle_is_never_opened(saved, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("pytorch_model.bin", "model.pt"):
+        (saved / name).write_bytes(pickle.dumps(Bomb()))
+    load(saved)
+    (saved / "model.safetensors").write_bytes(pickle.dumps(Bomb()))
+    files = json.loads((saved / RECIPE).read_text())["files"]
+    rewritten(saved, files={**files, "model.safetensors": digest(saved / "model.safetensors")})
+    with pytest.raises(ValueError, match="is not a safetensors file"):
+        load(saved)
+    (saved / "model.safetensors").unlink()
+    rewritten(saved, files={"config.json": files["config.json"]})
+    with pytest.raises(ValueError, match=r"no model\.safetensors; other formats"):
+        load(saved)
+    assert not (tmp_path / "unpickled").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"class_name": "Trainer"}, "holds a Trainer, which transformers .* does not have"),
+        ({"class_name": "RobertaForMaskedLM"}, "do not fit a RobertaForMaskedLM of these versions"),
+        ({"files": {"../model.safetensors": "0"}}, "is not whole"),
+        ({"record": {}}, "A pruning record was wanted"),
+        ({"buffers": {"nothing": "os"}}, "speaks of nothing in os, which there is not"),
+    ],
+)
+def test_a_recipe_that_asks_for_something_else_is_refused(saved, changes, message):
+    rewritten(saved, **changes)
+    with pytest.raises(ValueError, match=message):
+        load(saved)
+
+
+def with_settings(folder: Path, **changes) -> None:
+    """Change config.json and its checksum."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    files = json.loads((folder / RECIPE).read_text())["files"]
+    rewritten(folder, files={**files, "config.json": digest(path)})
+
+
+def test_settings_that_build_nothing_are_refused(saved):
+    with_settings(saved, num_hidden_layers="two")
+    with pytest.raises(ValueError, match="No BertForMaskedLM can be built with"):
+        load(saved)
+
+
+def test_settings_cannot_name_kernels_of_others(saved):
+    with_settings(saved, attn_implementation="somebody/kernel", _attn_implementation="a/b")
+    assert load(saved).config._attn_implementation == "sdpa"
+
+
+def test_a_full_disk_leaves_the_old_folder(saved, monkeypatch):
+    before = {path.name: digest(path) for path in saved.iterdir()}
+
+    def full(tensors, path, metadata):
+        path.write_bytes(b"half")
+        raise safetensors.SafetensorError("Error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(saving.safetensors.torch, "save_file", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        save(small("RoBERTa"), saved)
+    assert {path.name: digest(path) for path in saved.iterdir()} == before
+    assert [path.name for path in saved.parent.iterdir()] == ["small"]
+
+
+def test_a_save_that_was_killed_between_the_renames_is_put_right(saved):
+    saved.rename(folders._aside(saved))
+    assert load(saved).config.model_type == "bert"
+    assert [path.name for path in saved.parent.iterdir()] == ["small"]
+
+
+SAVING = """
+import sys
+from tests.pruning.test_saving import small
+from headwise.pruning.saving import save
+model = small()
+print("ready", flush=True)
+while True:
+    save(model, sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_at_any_moment_loses_nothing(saved):
+    for trial in range(8):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SAVING, str(saved)], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.01 + 0.013 * trial)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        assert load(saved).config.model_type == "bert"
+
+
+WITHOUT_ROOM = """
+import resource, signal, sys
+from tests.pruning.test_saving import small
+from headwise.pruning.saving import save
+model = small("BART")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+try:
+    save(model, sys.argv[1])
+except OSError as problem:
+    print(problem)
+"""
+
+
+def test_a_file_that_cannot_be_written_whole_leaves_the_old_folder(saved):
+    before = {path.name: digest(path) for path in saved.iterdir()}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_ROOM, str(saved)], capture_output=True, text=True, check=True
+    )
+    assert "could not be written" in done.stdout
+    assert {path.name: digest(path) for path in saved.iterdir()} == before
+    assert [path.name for path in saved.parent.iterdir()] == ["small"]
