@@ -32,5 +32,15 @@ def converted(path: Path, folder: Path) -> Path:
     model = loaders.AutoModelForCausalLM.from_pretrained(path.parent, **given)
     half = folder.with_name(f"{folder.name}.part")  # renamed when whole
     tokenizer.save_pretrained(half)
-    model.save_pretrained(half)
+    _plain(model).save_pretrained(half)
     return half.rename(folder)
+
+
+def _plain(model: Any) -> Any:
+    """The same model, but for the note that it was quantised, with which none can be saved."""
+    config = type(model.config)(**model.config.to_diff_dict())
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    plain = type(model)(config)
+    plain.load_state_dict(model.state_dict())
+    return plain
