@@ -13,6 +13,7 @@ from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
 from headwise.journeys.inspecting.own_subjects import TranslatorSubject
 from headwise.journeys.inspecting.subject import Subject
 from headwise.journeys.translator import Translator
+from headwise.pruning import load
 from headwise.recording import Run
 
 # settings that only one kind of model has, and what it is called
@@ -60,7 +61,8 @@ def _run(folder: Path) -> Run:
 def _hugging_face(
     folder: Path, *, special: Sequence[str], device: torch.device
 ) -> HuggingFaceSubject:
-    model = _loaded(folder).eval()
+    pruned = (folder / "pruning.json").exists()
+    model = (load(folder) if pruned else _loaded(folder)).eval()
     if model.main_input_name != "input_ids":
         raise ValueError(
             f"{type(model).__name__} reads {model.main_input_name}, not text. From Python, "
