@@ -8,7 +8,7 @@ BIN := .venv/bin
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,pandas,triton,bench]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,pandas,triton,bench,export]"
 	touch .venv/ready
 
 demo: .venv/ready
