@@ -27,6 +27,7 @@ BENCHMARKS = {
     "guided-step": {"cuda": "guided_step"},
     "translation": {"cpu": "translation", "cuda": "translation"},
     "inspect": {"cpu": "inspecting", "cuda": "inspecting"},
+    "prune": {"cpu": "pruning", "cuda": "pruning"},
 }
 REPEAT = {"gpu_ops": 20, "guided_step": 10}  # turns of each contestant; 5 elsewhere
 # What --only takes: parts of a benchmark, by its module.
@@ -38,6 +39,7 @@ PARTS = {
     ),
     "translation": ("training", "decoding"),
     "inspecting": ("time", "memory", "relevance"),
+    "pruning": ("usual", "attention"),
 }
 RESULTS = Path(__file__).parent.parent / "results"
 

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers as hf
 from safetensors.torch import save_file
 
 from headwise import cli
 from headwise.recording import Run
+from tests.hf.families import SIZES
 from tests.journeys.small_demo import SMALL
 from tests.journeys.small_hosts import LINES, host, save, tokenizer_for
 from tests.journeys.small_translation import write_texts
@@ -67,6 +69,7 @@ def complaint(command):
 
 
 def test_inspect_prints_the_table_and_writes_a_run(command, bert, text, tmp_path):
+    text.write_text("\n".join(LINES * 2) + "\n", encoding="utf-8")
     code, out, _ = command("inspect", bert, "--data", text, "--sort", "confidence")
     assert code == 0
     assert "encoder.1.self.3" in out and "confidence" in out and "report.html" in out
@@ -295,10 +298,36 @@ def test_a_column_that_is_not_there_is_said_before_anything_is_read(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_column_that_was_not_measured_loses_nothing(complaint, bert, text, tmp_path):
+def test_a_column_that_will_not_be_measured_is_said_before_anything_is_read(
+    complaint, bert, text, tmp_path
+):
     options = ("--sort", "output_change", "--set", "ablation_lines=0")
-    assert "no column 'output_change'" in complaint("inspect", bert, "--data", text, *options)
-    assert len(Run.open(tmp_path / "runs" / "inspect-bert-text").heads()) == 8
+    said = complaint("inspect", bert, "--data", text, *options)
+    assert "takes a column, but 'output_change' is none" in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_column_that_the_model_does_not_have_loses_nothing(command, text, tmp_path):
+    bare = hf.BertModel(hf.BertConfig(**SIZES))
+    save(bare, tokenizer_for("BERT"), tmp_path / "bare")
+    options = ("--sort", "relevance", "--set", "ablation_lines=0")
+    code, out, _ = command("inspect", tmp_path / "bare", "--data", text, *options)
+    assert code == 0 and "Not sorted: this model and these data give no relevance." in out
+    assert len(Run.open(tmp_path / "runs" / "inspect-bare-text").heads()) == 8
+
+
+def test_translations_that_were_cut_are_said(command, text, tmp_path):
+    save(host("BART"), tokenizer_for("BART"), tmp_path / "bart")
+    options = ("--set", "sample=0", "--set", "max_translation=2")
+    code, out, _ = command("inspect", tmp_path / "bart", "--data", text, *options)
+    assert code == 0 and "translations had not ended at their limit" in out
+
+
+def test_a_parser_that_is_not_there_is_said(complaint, bert, text, monkeypatch):
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    said = complaint("inspect", bert, "--data", text, "--parser", "spacy:small")
+    assert "wants the package spacy, which is not installed" in said
+    assert not (text.parent / "runs").exists()
 
 
 def test_each_text_has_a_folder_of_its_own(command, bert, text, tmp_path):

@@ -27,7 +27,6 @@ app = Typer(
 )
 console = Console(width=None if sys.stdout.isatty() else 200)
 
-WIDE = 140  # characters of a terminal from which on intervals are shown
 FIRST = ("roles", "role", "relevance", "confidence", "loss_rise", "offset", "offset_share")
 SHOWN_ROWS = 48  # a longer table is shown by its head and told where the rest is
 
@@ -207,6 +206,7 @@ Ablation = Annotated[int | None, Option(help="sentences read with each head off;
 Special = Annotated[str | None, Option(help="more tokens that are no words, parted by commas")]
 Relations = Annotated[str | None, Option(help="of a treebank, e.g. nsubj,obj; or all")]
 Ranks = Annotated[Path | None, Option(help="word counts; those of the data unless given")]
+Parser = Annotated[str | None, Option(help="of plain text: spacy:PIPELINE or stanza:LANGUAGE")]
 Coreference = Annotated[str | None, Option(help="also find antecedents in gap, winobias …")]
 
 
@@ -223,6 +223,7 @@ def inspect(
     relations: Relations = None,
     ranks: Ranks = None,
     coreference: Coreference = None,
+    parser: Parser = None,
     batch_size: Annotated[int | None, Option(help="sentences read together")] = None,
     device: Annotated[str | None, Option(help="auto, cpu, cuda, cuda:1 …")] = None,
     settings: Settings = [],  # noqa: B006
@@ -239,6 +240,7 @@ def inspect(
         "relations": relations,
         "ranks": ranks,
         "coreference": coreference,
+        "parser": parser,
         "batch_size": batch_size,
         "device": device,
     }
@@ -252,8 +254,10 @@ def inspect(
         table = inspect_folder(config, folder)
     if page:
         page.write_bytes((folder / "report.html").read_bytes())
-    table = table.sort(sort) if sort else table
+    table = table.sort(sort) if sort and sort in table.columns else table
     _show(table, [*FIRST, *(name for name in table.columns if name not in FIRST)], folder, page)
+    if sort and sort not in table.columns:
+        console.print(f"Not sorted: this model and these data give no {sort}.", markup=False)
     _tell_of_gaps(folder)
 
 
@@ -274,8 +278,56 @@ def _tell_of_gaps(folder: Path) -> None:
     if cut := about["truncated_lines"]:
         lines, limit = about["lines"], about["token_limit"]
         console.print(f"{cut} of {lines} lines were cut to {limit} tokens.")
+    if cut := about["unfinished_translations"]:
+        said = f"{cut} of {about['lines']} translations had not ended at their limit"
+        console.print(f"{said}; --set max_translation=N lets Hugging Face models write more.")
     for what, why in about["left_out"].items():
         console.print(f"Not measured: {what}. {why}", markup=False)
+
+
+FILES = "text, a sentence a line; label TAB text; or two files, or TABs, to translate"
+Choose = Annotated[str | None, Option(help="gates, greedy, random, or an inspected column")]
+Inspection = Annotated[Path | None, Option(help="folder of `headwise inspect` of the model")]
+Task = Annotated[str | None, Option(help="classification, masked, causal or translation")]
+
+
+@app.command()
+def prune(
+    model: Annotated[Path, Argument(help="folder of a headwise run or a Hugging Face model")],
+    data: Annotated[list[Path], Option(help=FILES)],
+    dev: Annotated[list[Path], Option(help="the same, to measure quality on")],
+    out: Annotated[Path, Option(help="folder of the smaller model; OUT-pruning is its run")],
+    keep: Annotated[int | None, Option(help="how many heads; or give --penalty")] = None,
+    penalty: Annotated[float | None, Option(help="in the loss, of each open head")] = None,
+    choose: Choose = None,
+    inspection: Inspection = None,
+    where: Annotated[str | None, Option(help="sites to prune, e.g. encoder.*")] = None,
+    freeze: Annotated[str | None, Option(help="decoder: train the encoder only")] = None,
+    task: Task = None,
+    steps: Annotated[int | None, Option(help="updates of training while heads go")] = None,
+    learning_rate: Annotated[float | None, Option(help="of the weights")] = None,
+    gate_learning_rate: Annotated[float | None, Option(help="of the gates")] = None,
+    batch_size: Annotated[int | None, Option(help="sentences in a batch")] = None,
+    seed: Annotated[int | None, Option(help="of gates, batches and random choices")] = None,
+    settings: Settings = [],  # noqa: B006
+) -> None:
+    """Remove heads for good: choose and cut them, and say what it cost and what it gained."""
+    from headwise.config import override
+    from headwise.journeys import PruneConfig, prune_folder
+    from headwise.journeys.pruning.summary import summary
+
+    options = [
+        *_given({"choose": choose, "inspection": inspection, "where": where, "freeze": freeze}),
+        *_given({"task": task, "steps": steps, "learning_rate": learning_rate, "seed": seed}),
+        *_given({"gate_learning_rate": gate_learning_rate, "batch_size": batch_size}),
+    ]
+    first, second = (tuple(map(str, paths)) for paths in (data, dev))
+    config = PruneConfig(model=str(model), data=first, dev=second, keep=keep, penalty=penalty)
+    config = override(config, [*options, *settings])
+    with _interruptible(CONTINUES):
+        run = prune_folder(config, out)
+    for part in summary(run, out):
+        console.print(part, soft_wrap=isinstance(part, str), markup=False)
 
 
 @app.command()
@@ -391,44 +443,20 @@ def _interruptible(hint: str) -> Generator[None]:
         raise Exit(130) from None
 
 
-def _show(table: "HeadTable", columns: list[str], folder: Path, report: Path | None = None) -> None:
+def _show(table: "HeadTable", names: list[str], folder: Path, report: Path | None = None) -> None:
     """Print the columns that fit the terminal, and say where the rest is."""
     from headwise.recording import HeadTable
-    from headwise.recording.head_cells import printed_names
+    from headwise.recording.head_cells import fitting, printed_names
 
-    own = printed_names(table.columns)
-    hidden = "role" if "roles" in own and console.width >= WIDE else "roles"  # all, or the first
-    present = [name for name in columns if name in own and name != hidden]
-    groups = [_with_ends(name, table) for name in present]
-    room = console.width - max(len(str(head)) for head in table.heads)
-    fitting = _fitting(table, groups, room)
-    rows = min(len(table), SHOWN_ROWS)
-    cut = {name: table.columns[name][:rows] for name in fitting}
-    console.print(HeadTable(table.heads[:rows], cut))
-    if rows < len(table):
-        console.print(f"… and {len(table) - rows} more heads.")
-    console.print(f"All {len(table)} heads, {len(own)} measures: {folder / 'heads.json'}")
+    heads = table.heads[:SHOWN_ROWS]
+    columns = {name: values[:SHOWN_ROWS] for name, values in table.columns.items()}
+    shown = fitting(columns, names, width=console.width - max(len(str(head)) for head in heads))
+    console.print(HeadTable(heads, {name: columns[name] for name in shown}))
+    if len(heads) < len(table):
+        console.print(f"… and {len(table) - len(heads)} more heads.")
+    measures = len(printed_names(columns))
+    console.print(f"All {len(table)} heads, {measures} measures: {folder / 'heads.json'}")
     console.print(f"Report: {report or folder / 'report.html'}")
-
-
-def _with_ends(name: str, table: "HeadTable") -> list[str]:
-    """A column, and the columns of its interval, which are printed with it where there is room."""
-    ends = [f"{name}_low", f"{name}_high"] if console.width >= WIDE else []
-    return [name, *(end for end in ends if end in table.columns)]
-
-
-def _fitting(table: "HeadTable", groups: list[list[str]], width: int) -> list[str]:
-    """The first columns that fit, each as wide as the longest word of its name or its cells."""
-    from headwise.recording.head_cells import printed
-
-    kept: list[str] = []
-    for name, *ends in groups:
-        cells = printed({column: table.columns[column] for column in (name, *ends)})[name]
-        width -= 2 + max(map(len, (*cells, *name.split("_"))))
-        if width < 0:
-            break
-        kept += [name, *ends]
-    return kept
 
 
 def main() -> None:

@@ -66,7 +66,19 @@ def test_a_decoder_is_not_asked_for_what_it_cannot_see():
     }
     assert set(rows(neighbour_gold([["a", "b"]], "decoder.self"))) == {"previous"}
     marks = rows(punctuation_gold([["a", ",", "b"]], "decoder.self"))
-    assert marks == {"punctuation": [(0, 1, 1), (0, 2, 1)]}
+    assert marks == {"punctuation": [(0, 2, 1)]}
+
+
+def test_the_full_stop_does_not_ask_for_itself():
+    assert punctuation_gold([["a", "b", "."]], "decoder.self") == []
+    assert rows(punctuation_gold([["a", "."]])) == {"punctuation": [(0, 0, 1)]}
+
+
+def test_a_rare_word_may_look_at_itself_only_where_it_could_look_elsewhere():
+    sentences = [["the", "emu", "the"]]
+    causal = rows(rare_gold(sentences, RANKS.__getitem__, "decoder.self"))
+    assert causal["rarest"] == [(0, 2, 1)]
+    assert (0, 1, 1) in rows(rare_gold(sentences, RANKS.__getitem__))["rarest"]
 
 
 def test_relative_positions_are_those_of_the_dependent():
@@ -100,7 +112,7 @@ def test_sentences_of_common_words_are_left_out_of_the_rare():
 def test_marks_and_first_words_are_asked_for_from_everywhere():
     sentences = [["a", ",", "b", "!"], [], ["c"]]
     assert rows(punctuation_gold(sentences)) == {
-        "punctuation": [(0, query, key) for query in range(4) for key in (1, 3)]
+        "punctuation": [(0, query, key) for query in range(4) for key in (1, 3) if query != key]
     }
     assert rows(first_gold(sentences)) == {"first_word": [(0, query, 0) for query in (1, 2, 3)]}
     assert punctuation_gold([["a"]]) == [] == first_gold([["a"], []])

@@ -8,11 +8,13 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from headwise.analysis import roles, toy_gold, with_roles
+from headwise.analysis.gold import punctuation_gold, rare_gold
 from headwise.data.batching import pad
 from headwise.data.toy import ToyLanguage
 from headwise.ops import softmax_attention
 from headwise.recording import HeadTable, Pointing, Profile, Reading, Words
 from headwise.sites import Head, Site, observe
+from tests.recording.planted_heads import pointing_at, site_of
 
 SELF = "encoder.0.self"
 
@@ -61,7 +63,7 @@ def test_an_annotated_role_is_ten_points_above_the_baseline(value, role):
     [
         ("rarest", "rare words"),
         ("punctuation", "punctuation"),
-        ("first_share", "first word"),
+        ("first_word", "first word"),
         ("special_mass", "sink"),
         ("duplicate", "duplicate"),
         ("induction", "induction"),
@@ -72,7 +74,57 @@ def test_other_roles_are_what_most_words_do(column, role):
     assert role_of({column: 0.1}, **{column: 0.49}) is None
 
 
-@pytest.mark.parametrize("column", ["previous", "next", "first_word", "two_rarest"])
+@pytest.mark.parametrize("column", ["rarest", "punctuation", "first_word", "induction"])
+def test_a_majority_is_not_enough_where_one_distance_does_as_well(column):
+    assert role_of({column: 0.6}, **{column: 0.69}) is None
+    assert role_of({column: 0.6}, **{column: 0.71}) is not None
+
+
+def test_where_all_is_said_twice_a_repeated_word_needs_only_a_majority():
+    assert role_of({"induction": 1.0}, induction=0.8) == "induction"
+    assert role_of({"punctuation": 1.0}, punctuation=1.0) is None
+
+
+def test_each_kind_of_head_has_to_beat_its_own_baseline():
+    sites = {SELF: [0.7], "decoder.0.self": [0.7]}
+    baselines = {"encoder.self: punctuation": 0.2, "decoder.self: punctuation": 0.65}
+    found = with_roles(HeadTable.of({"punctuation": sites}), baselines)
+    assert found["role"] == ("punctuation", None)
+    baselines = {"encoder.self: det_to_head": 0.65, "decoder.self: det_to_head": 0.2}
+    found = with_roles(HeadTable.of({"det_to_head": sites}), baselines)
+    assert found["role"] == (None, "det_to_head")
+
+
+@pytest.mark.parametrize("sentences", [3, 60])
+def test_few_sentences_make_no_role_of_a_head_that_never_errs(sentences):
+    profile = Profile(reading=Reading(range(sentences)))
+    keys = [[[1, 2, 3, 4, 5, 5]]] * sentences
+    profile(site_of(SELF), pointing_at(keys, 6))
+    table = HeadTable.of(profile.drain())
+    assert table["offset_share"] == (1.0,)
+    assert with_roles(table, {})["role"] == (None if sentences == 3 else "next",)
+
+
+def test_only_words_after_the_first_tell_whether_a_head_looks_at_the_first():
+    assert role_of(first_share=1.0) is None
+    assert role_of(first_share=0.2, first_word=1.0) == "first word"
+
+
+def test_a_causal_head_that_looks_at_itself_has_nothing_to_do_with_marks():
+    words, name = ["Tom", "saw", "the", "cat", "today", "."], "decoder.0.self"
+    gold = punctuation_gold([words] * 60, "decoder.self")
+    ranks = {word: 600 + place for place, word in enumerate(words)}
+    gold += rare_gold([words] * 60, ranks.__getitem__, "decoder.self")
+    reading = Reading(range(60), gold=gold)
+    profile, pointing = Profile(reading=reading), Pointing(reading=reading)
+    attended = pointing_at([[[0, 1, 2, 3, 4, 5]]] * 60, 6)
+    for recorder in (profile, pointing):
+        recorder(site_of(name), attended)
+    table = HeadTable.of({**profile.drain(), **pointing.drain()})
+    assert with_roles(table, pointing.baselines())["roles"] == (None,)
+
+
+@pytest.mark.parametrize("column", ["previous", "next", "two_rarest"])
 def test_columns_that_only_repeat_others_make_no_role(column):
     assert role_of({column: 0.1}, **{column: 1.0}) is None
 

@@ -14,6 +14,14 @@ from headwise.data.words import is_mark, word_spans, words_in
         ("Doesn 't it ?", ["Doesn", "'t", "it", "?"]),
         ("WON\u2019T \u2014 Да, шёл!", ["WO", "N\u2019T", "\u2014", "Да", ",", "шёл", "!"]),
         ("  \t", []),
+        ("re\u0301sume\u0301s, cafe\u0301!", ["re\u0301sume\u0301s", ",", "cafe\u0301", "!"]),
+        (
+            "\u0939\u093f\u0928\u094d\u0926\u0940 \u0939\u0948\u0964",
+            ["\u0939\u093f\u0928\u094d\u0926\u0940", "\u0939\u0948", "\u0964"],
+        ),
+        ("\u0645\u06cc\u200c\u0631\u0648\u0645", ["\u0645\u06cc\u200c\u0631\u0648\u0645"]),
+        ("I \u2764\ufe0f it", ["I", "\u2764\ufe0f", "it"]),
+        ("\u0301a \u0301\u0301", ["\u0301", "a", "\u0301\u0301"]),  # on nothing
     ],
 )
 def test_words_are_cut_as_treebanks_do(text, words):

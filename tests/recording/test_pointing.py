@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from headwise.recording import Gold, Pointing, Profile, Reading, Words
-from headwise.recording.pointing import kind_of
+from headwise.recording.pointing import baselines_at, kind_of
 from tests.recording.planted_heads import pointing_at, site_of
 
 SELF = "encoder.0.self"
@@ -151,7 +152,52 @@ def test_merging_and_resuming_give_what_one_pass_gives():
     assert set(columns) > {"nsubj_to_head", "a/b: c"}
     for pointing in (resumed, merged):
         assert pointing.offsets() == whole.offsets()
-        assert (pointing.drain(), pointing.baselines()) == (columns, baselines)
+        found = pointing.drain()
+        assert (found, pointing.baselines()) == (columns, baselines)
+        assert list(found) == list(columns)
+
+
+def test_labels_and_sites_come_in_the_same_order_after_resuming(tmp_path):
+    # the label that comes first in the alphabet is met last
+    names = [f"encoder.{layer}.self" for layer in range(12)]
+    pointing = pointing_with(gold((0, 0, 1), label="next"), gold((0, 1, 0), label="amod"))
+    for name in names:
+        pointing(site_of(name), pointing_at([[[1, 0]]], 2))
+    save_file(pointing.state(), tmp_path / "state.safetensors")
+    resumed = Pointing()
+    resumed.load(load_file(tmp_path / "state.safetensors"))
+    for one in (resumed, pointing):
+        assert list(one.baselines()) == list(one.offsets()) == ["amod", "next"]
+        columns = one.drain()
+        assert [name for name in columns if "_" not in name] == ["amod", "next"]
+        assert list(columns["next"]) == names
+
+
+def test_an_encoder_and_a_decoder_have_baselines_of_their_own():
+    # the same label: always the next word in the encoder, anywhere before in the decoder
+    pointing = pointing_with(
+        gold((0, 0, 1), (0, 1, 2), label="mark"),
+        gold((0, 1, 0), (0, 2, 0), label="mark", kind="decoder.self"),
+        gold((0, 1, 1), label="alignment", kind="decoder.cross"),
+    )
+    for name in (SELF, "decoder.0.self", "decoder.0.cross"):
+        pointing(site_of(name), pointing_at([[[0, 0, 0]]], 3))
+    resumed = Pointing()
+    resumed.load(pointing.state())
+    resumed.merge(pointing)
+    for one in (pointing, resumed):
+        assert one.baselines() == {
+            "alignment": 1,
+            "decoder.self: mark": 1 / 2,
+            "encoder.self: mark": 1,
+        }
+    assert pointing.offsets()["decoder.self: mark"] == {-2: 1, -1: 1}
+    assert baselines_at(pointing.baselines(), "decoder.self")["mark"] == 1 / 2
+    assert baselines_at(pointing.baselines(), "encoder.self") == {
+        "alignment": 1,
+        "decoder.self: mark": 1 / 2,
+        "mark": 1,
+    }
 
 
 def test_a_profile_and_a_pointing_share_a_reading():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headwise.recording.tally import Tally, bootstrap_weights
+from headwise.recording.tally import FEWEST_SENTENCES, Tally, bootstrap_weights
 
 
 def tallied(hits, chances, sentences, **options):
@@ -88,20 +88,56 @@ def test_a_head_without_a_chance_has_no_share():
     assert columns["x_low"][1] is columns["x_high"][1] is None
 
 
-def test_all_or_nothing_leaves_the_doubt_that_so_few_chances_leave():
-    tally = tallied(torch.tensor([[3.0, 0]]), torch.tensor([[3.0, 3]]), [0])
-    columns = tally.shares().columns("x")
-    doubt = 0.025 ** (1 / 3)  # three hits in a row come about that often if a share is no higher
+def test_all_or_nothing_leaves_the_doubt_that_so_few_sentences_leave():
+    # ten words in each sentence, which are not ten times as many sentences
+    chances = torch.full((12, 2), 10.0)
+    columns = tallied(chances * torch.tensor([1.0, 0]), chances, range(12)).shares().columns("x")
+    doubt = 0.025 ** (1 / 12)  # all of twelve are hit that often if a share is no higher
     assert columns["x_low"] == pytest.approx([doubt, 0])
     assert columns["x_high"] == pytest.approx([1, 1 - doubt])
 
 
+def test_one_miss_makes_nothing_surer_than_none_does():
+    hits = torch.full((12, 2), 10.0)
+    hits[5, 1] = 9
+    shares = tallied(hits, torch.full((12, 1), 10.0), range(12)).shares()
+    assert shares.low[1] <= shares.low[0] and shares.value[1] < shares.value[0] == 1
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_too_few_sentences_have_a_share_but_no_interval(bounded):
+    sentences = FEWEST_SENTENCES + 1
+    chances = torch.full((sentences, 2), 50.0)
+    chances[:2, 1] = 0  # a sentence without a chance says nothing
+    hits = (chances / 2 + torch.arange(sentences)[:, None]) * (chances > 0)
+    columns = tallied(hits, chances, range(sentences), bounded=bounded).shares().columns("x")
+    assert None not in columns["x"]
+    for end in ("x_low", "x_high"):
+        assert columns[end][0] is not None and columns[end][1] is None
+
+
+def test_a_sentence_that_is_shown_bit_by_bit_is_one_sentence():
+    tally, weights = Tally(), bootstrap_weights(range(4))
+    for step in range(5):  # of decoding; the last sentence is over after two words
+        chances = torch.tensor([[1.0], [1], [1], [step < 2]])
+        tally.add(chances, chances, weights=weights)
+    assert tally.sentences.tolist() == [4] and tally.chances.tolist() == [17]
+    tally.add(chances, chances, weights=bootstrap_weights(range(4, 8)))
+    assert tally.sentences.tolist() == [7]
+
+
+def test_sums_that_do_not_say_how_many_sentences_there_were_are_refused():
+    state = tallied(torch.ones(3, 1), torch.ones(3, 1), range(3)).state()
+    with pytest.raises(ValueError, match="put away by an older version; count again"):
+        Tally().load(state | {"chances": state["chances"][:-1]})
+
+
 def test_what_is_not_bounded_may_be_negative_and_tiny():
-    values = torch.tensor([[-1e-12], [-3e-12]])
-    tally = tallied(values, torch.ones(2, 1), range(2), bounded=False, grain=0.0)
+    values = torch.tensor([[-1e-12], [-3e-12]]).repeat(10, 1)
+    tally = tallied(values, torch.ones(20, 1), range(20), bounded=False, grain=0.0)
     columns = tally.shares().columns("x")
     assert columns["x"] == pytest.approx([-2e-12])
-    assert -3.1e-12 < columns["x_low"][0] <= -2e-12 <= columns["x_high"][0] < -0.9e-12
+    assert -3.1e-12 < columns["x_low"][0] < -2e-12 < columns["x_high"][0] < -0.9e-12
 
 
 def test_more_sentences_make_a_narrower_interval():
@@ -113,11 +149,24 @@ def test_more_sentences_make_a_narrower_interval():
     assert widths[0] / widths[1] == pytest.approx(4, rel=0.3)
 
 
-def test_intervals_cover_the_truth_nineteen_times_in_twenty():
-    # 300 corpora of 120 sentences, whose words are alike: only sentences can be counted on
-    corpora, sentences, words, truth = 300, 120, 6, 0.3
+def coverage(sentences, truth, *, corpora=300, words=6):
+    """How often an interval holds the truth; the words of a sentence are alike."""
+    torch.manual_seed(0)
     odds = torch.distributions.Beta(truth * 4, (1 - truth) * 4).sample((sentences, corpora))
     hits = torch.distributions.Binomial(words, odds).sample()
     shares = tallied(hits, torch.full((sentences, 1), float(words)), range(sentences)).shares()
-    covered = ((shares.low <= truth) & (truth <= shares.high)).double().mean().item()
-    assert covered == pytest.approx(0.95, abs=0.04)
+    return ((shares.low <= truth) & (truth <= shares.high)).double().mean().item()
+
+
+def test_intervals_cover_the_truth_nineteen_times_in_twenty():
+    assert coverage(120, 0.3) == pytest.approx(0.95, abs=0.04)
+
+
+@pytest.mark.parametrize("truth", [0.1, 0.5, 0.85])
+@pytest.mark.parametrize("sentences", [10, 20])
+def test_intervals_of_few_sentences_cover_the_truth_nearly_as_often(sentences, truth):
+    assert coverage(sentences, truth) > 0.9
+
+
+def test_three_sentences_have_no_interval_that_could_cover():
+    assert coverage(3, 0.5) == 0

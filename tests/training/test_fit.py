@@ -240,6 +240,33 @@ def test_parameters_without_a_gradient_stay_and_resuming_knows(new_run):
     )
 
 
+def test_parameters_may_have_rates_of_their_own_and_resuming_knows(new_run):
+    config = replace(CONFIG, steps=6, schedule="constant", warmup=0, clip=1e-3, weight_decay=1.0)
+    rates = {"encoder_norm.*": 0.0, "encoder.*": 0.5}
+    models = [make_model() for _ in range(3)]
+    before = {name: value.clone() for name, value in models[0].state_dict().items()}
+    with pytest.raises(Killed):
+        interrupted = new_run("killed", config)
+        fit(models[0], copy_loss, batch, run=interrupted, config=replace(config, log_every=1,
+            checkpoint_every=2), progress=killed_at(4), rates=rates)  # fmt: skip
+    fit(models[1], copy_loss, batch, run=interrupted, config=config, rates=rates)
+    fit(models[2], copy_loss, batch, run=new_run("whole", config), config=config, rates=rates)
+    for name, value in models[2].state_dict().items():
+        assert torch.equal(value, models[1].state_dict()[name]), name
+        moved = (value - before[name]).abs().max()
+        if name.startswith("encoder_norm"):
+            assert moved == 0  # neither moved nor decayed
+        elif name == "encoder.0.attention.query.weight":
+            assert moved > 0.4  # a step of Adam is about its rate
+        elif name == "decoder.0.self_attention.query.weight":
+            assert 0 < moved < 0.2
+
+
+def test_a_rate_for_nothing_is_refused(new_run):
+    with pytest.raises(ValueError, match="no parameter that learns is called so"):
+        fit(make_model(), copy_loss, batch, run=new_run(), config=CONFIG, rates={"gates.*": 0.1})
+
+
 def test_bfloat16_is_close_and_leaves_weights_and_forward_as_they_were(new_run):
     config = replace(CONFIG, precision="bfloat16")
     runs = new_run("a"), new_run("b", config)

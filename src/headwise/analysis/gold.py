@@ -96,7 +96,8 @@ def rare_gold(
     """`rarest` and `two_rarest`: every word asks for the rarest words of its sentence.
 
     Sentences whose rarest word is among the commonest are left out. Of equally rare words all are
-    right, so `two_rarest` may be more than two; a rare word may point at itself.
+    right, so `two_rarest` may be more than two. A rare word may point at itself, except in
+    "decoder.self", where heads that have nothing to look at rest on the word itself.
 
     Args:
         sentences: the words of each.
@@ -111,11 +112,17 @@ def rare_gold(
         if rarest and rarest[-1] >= common:
             keys["rarest"] += ((item, at) for at, has in enumerate(ranks) if has == rarest[-1])
             keys["two_rarest"] += ((item, at) for at, has in enumerate(ranks) if has >= rarest[0])
-    return _golds({label: _from_everywhere(at, sentences) for label, at in keys.items()}, kind)
+    rows = {label: _from_everywhere(at, sentences) for label, at in keys.items()}
+    if kind == CAUSAL:
+        rows = {label: _of_others(rows_N3) for label, rows_N3 in rows.items()}
+    return _golds(rows, kind)
 
 
 def punctuation_gold(sentences: Sentences, kind: str = "encoder.self") -> list[Gold]:
-    """`punctuation`: every word of a sentence with marks asks for any of them.
+    """`punctuation`: every word of a sentence with marks asks for any of them but itself.
+
+    Otherwise the full stop, the only mark of many sentences and in "decoder.self" the only word
+    that sees it, would make a head that looks at itself one for punctuation.
 
     Args:
         sentences: the words of each.
@@ -127,7 +134,7 @@ def punctuation_gold(sentences: Sentences, kind: str = "encoder.self") -> list[G
         for place, word in enumerate(words)
         if is_mark(word)
     ]
-    return _golds({"punctuation": _from_everywhere(keys, sentences)}, kind)
+    return _golds({"punctuation": _of_others(_from_everywhere(keys, sentences))}, kind)
 
 
 def first_gold(sentences: Sentences, kind: str = "encoder.self") -> list[Gold]:
@@ -255,6 +262,11 @@ def _from_everywhere(keys: Sequence[tuple[int, int]], sentences: Sentences) -> T
     row_N = torch.arange(len(keys)).repeat_interleave(words_K)
     query_N = torch.arange(len(row_N)) - (words_K.cumsum(dim=0) - words_K)[row_N]
     return torch.stack([item_K[row_N], query_N, key_K[row_N]], dim=1)
+
+
+def _of_others(rows_N3: Tensor) -> Tensor:
+    """Rows without those in which a word asks for itself."""
+    return rows_N3[rows_N3[:, 1] != rows_N3[:, 2]]
 
 
 def _golds(rows: Mapping[str, Sequence[Row] | Tensor], kind: str) -> list[Gold]:

@@ -1,13 +1,15 @@
 """Naming what a head does, from how often it points where.
 
 A role is given only where a share clears its threshold for certain: it is the lower end of the
-share's 95 % interval that must reach it, where the table has one (a column X_low beside X).
+share's 95 % interval that must reach it. Where the table has intervals (a column X_low beside X)
+but a share has none, there were too few sentences to tell, and it makes no role.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headwise.recording.heads import HeadTable
+from headwise.recording.pointing import baselines_at, kind_of
 from headwise.sites import Head
 
 POSITIONAL_SHARE = 0.9  # of words at one distance (Voita et al., 2019, section 5.1)
@@ -20,13 +22,16 @@ NEIGHBOURS = {-1: "previous", 1: "next"}
 MAJORITIES = {  # column -> role
     "rarest": "rare words",
     "punctuation": "punctuation",
-    "first_share": "first word",
+    "first_word": "first word",
     "special_mass": "sink",
     "duplicate": "duplicate",
     "induction": "induction",
 }
 # Measured beside what they would only repeat: offset says the same, or the rarest.
-NO_ROLES = frozenset({"previous", "next", "first_word", "two_rarest"})
+NO_ROLES = frozenset({"previous", "next", "two_rarest"})
+# Often measured where all is said twice, so that one distance finds everything: there no head could
+# do better, and a majority is enough.
+REPEATS = frozenset({"duplicate", "induction"})
 
 Row = Mapping[str, float | int | str | None]
 
@@ -57,7 +62,9 @@ def with_roles(table: HeadTable, baselines: Mapping[str, float]) -> HeadTable:
                                         word itself is no distance, except in cross-attention
         rare words, punctuation,        the strongest word is the rarest, a punctuation mark, the
         first word, duplicate,          first, an earlier same word, the word after one: at least
-        induction                       half of the words that could
+        induction                       half of the words that could, and 10 points above the
+                                        baseline; where that is out of reach for a repeated word,
+                                        at least half
         sink                            at least half of the weight on special tokens
         any other label (nsubj_to_head,
         alignment, coreference ...)     at least 10 points above its baseline
@@ -68,7 +75,8 @@ def with_roles(table: HeadTable, baselines: Mapping[str, float]) -> HeadTable:
 
     Args:
         table: the columns of `Profile` and `Pointing`; those that are missing make no role.
-        baselines: {label: what one fixed distance reaches}, as from `Pointing.baselines()`.
+        baselines: {label: what one fixed distance reaches}, as from `Pointing.baselines()`; those
+            of "encoder.self: label" are for such heads alone.
 
     >>> table = HeadTable.of({"offset": {"encoder.0.self": [-1]},
     ...                       "offset_share": {"encoder.0.self": [0.95]}})
@@ -85,7 +93,8 @@ def with_roles(table: HeadTable, baselines: Mapping[str, float]) -> HeadTable:
 
 
 def _roles(head: Head, row: Row, baselines: Mapping[str, float]) -> list[str]:
-    claims = [*_positional(head, row), *_majorities(row), *_labelled(row, baselines)]
+    own = baselines_at(baselines, kind_of(head.site))
+    claims = [*_positional(head, row), *_majorities(row, own), *_labelled(row, own)]
     held = [claim for claim in claims if claim.holds]
     # sorting keeps the order of what is equally strong
     return [claim.role for claim in sorted(held, key=lambda claim: -claim.strength)]
@@ -101,12 +110,18 @@ def _positional(head: Head, row: Row) -> list[_Claim]:
     return [_Claim(role or f"offset {offset:+d}", share, POSITIONAL_SHARE)]
 
 
-def _majorities(row: Row) -> list[_Claim]:
+def _majorities(row: Row, baselines: Mapping[str, float]) -> list[_Claim]:
     return [
-        _Claim(role, share, MAJORITY)
+        _Claim(role, share, _majority(column, baselines.get(column)))
         for column, role in MAJORITIES.items()
         if (share := _certain(row, column)) is not None
     ]
+
+
+def _majority(column: str, baseline: float | None) -> float:
+    if baseline is None or (column in REPEATS and baseline + MARGIN > 1):
+        return MAJORITY
+    return max(MAJORITY, baseline + MARGIN)
 
 
 def _labelled(row: Row, baselines: Mapping[str, float]) -> list[_Claim]:
@@ -119,6 +134,6 @@ def _labelled(row: Row, baselines: Mapping[str, float]) -> list[_Claim]:
 
 
 def _certain(row: Row, column: str) -> float | None:
-    """What a share certainly is: the lower end of its interval, or itself where it has none."""
+    """What a share certainly is: the lower end of its interval, or itself in a table without."""
     share = row.get(f"{column}_low", row.get(column))
     return float(share) if isinstance(share, float | int) else None

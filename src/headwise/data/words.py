@@ -1,6 +1,7 @@
 """What a word is in plain text, and where words stand in it."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 __all__ = ["is_mark", "word_spans", "words_in"]
@@ -11,17 +12,32 @@ _WORD = re.compile(
     r"|['\u2019](?:s|m|t|re|ve|ll|d)\b|\w+|\.{2,}|-{2,}|`{2}|'{2}|[^\w\s]",
     re.IGNORECASE,
 )
+_JOINERS = "\u200c\u200d"  # between letters of one word, in Persian and Hindi for instance
 
 
 def words_in(text: str) -> list[str]:
     """Words and marks of a text as written, close to what treebanks of English call words.
 
-    Clitics are cut off, numbers and abbreviations stay whole, any other mark stands alone.
+    Clitics are cut off, numbers and abbreviations stay whole, any other mark stands alone. What
+    combines (accents, vowel signs; Unicode's Mn, Mc, Me) and joiners belong to what they follow.
 
     >>> words_in("Don't tell Tom's U.S. bank (1,900 of 2)...")[:8]
     ['Do', "n't", 'tell', 'Tom', "'s", 'U.S.', 'bank', '(']
     """
-    return _WORD.findall(text)
+    if text.isascii():
+        return _WORD.findall(text)
+    # words are found in the text without what only follows, and cut out of the text itself
+    bases = [place for place in range(len(text)) if not _follows(text, place)]
+    begins = [*bases, len(text)]
+    found = _WORD.finditer("".join(text[place] for place in bases))
+    return [text[begins[match.start()] : begins[match.end()]] for match in found]
+
+
+def _follows(text: str, place: int) -> bool:
+    """Whether a character only continues the one before."""
+    character = text[place]
+    continues = character in _JOINERS or unicodedata.category(character).startswith("M")
+    return continues and place > 0 and not text[place - 1].isspace()
 
 
 def word_spans(words: Sequence[str], text: str) -> list[tuple[int, int]]:

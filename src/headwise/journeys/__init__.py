@@ -4,6 +4,7 @@ from headwise.journeys.captioning import Captioner, CaptioningConfig, train_capt
 from headwise.journeys.demo import DemoConfig, demo
 from headwise.journeys.inspect import InspectConfig, inspect, inspect_folder
 from headwise.journeys.language import LanguageConfig, load_language_model, train_language
+from headwise.journeys.prune import PruneConfig, prune_folder
 from headwise.journeys.translating import open_translator, translate_stream
 from headwise.journeys.translation import TranslationConfig, train_translation
 from headwise.journeys.translator import Translator
@@ -14,6 +15,7 @@ __all__ = [
     "DemoConfig",
     "InspectConfig",
     "LanguageConfig",
+    "PruneConfig",
     "TranslationConfig",
     "Translator",
     "demo",
@@ -21,6 +23,7 @@ __all__ = [
     "inspect_folder",
     "load_language_model",
     "open_translator",
+    "prune_folder",
     "train_captioning",
     "train_language",
     "train_translation",

@@ -11,9 +11,12 @@ from headwise.data.parallel import ParallelBatch, parallel_batch
 from headwise.data.vocabulary import BOS, EOS, PAD
 from headwise.journeys.codec import Codec, load_codecs, save_codecs
 from headwise.models import Hypothesis, Transformer, TransformerConfig, beam, greedy
+from headwise.pruning.cutting import rebuild
+from headwise.pruning.record import PruningRecord, record_of
 from headwise.recording import Run
 
 Ids = list[int]
+RECORD = "pruning_record.json"  # of a run whose model was pruned: which heads it has left
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +109,8 @@ class Translator:
     def save(self, run: Run) -> None:
         """Write everything that `load` needs."""
         run.write_json("model.json", to_json(self.model.config))
+        if record := record_of(self.model):
+            run.write_json(RECORD, record.to_json())
         save_codecs(run, self.source, self.target)
         run.save_tensors("model.safetensors", self.model.state_dict())
 
@@ -118,6 +123,8 @@ class Translator:
             )
         source, target = load_codecs(run)
         model = Transformer(from_json(TransformerConfig, run.read_json("model.json")))
+        if run.has(RECORD):
+            rebuild(model, PruningRecord.from_json(run.read_json(RECORD)))
         load_weights(model, run)
         return Translator(model.eval(), source, target)
 

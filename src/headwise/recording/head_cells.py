@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 Value = float | int | str | None
+WIDE = 120  # characters for columns from which on intervals, and all roles, are shown
 
 
 def printed(columns: Mapping[str, Sequence[Value]]) -> dict[str, list[str]]:
@@ -26,6 +27,32 @@ def printed_names(columns: Mapping[str, Sequence[Value]]) -> list[str]:
         f"{name}_{end}" for name in columns if _ends(name, columns) for end in ("low", "high")
     }
     return [name for name in columns if name not in hidden]
+
+
+def fitting(
+    columns: Mapping[str, Sequence[Value]], names: Sequence[str], *, width: int
+) -> list[str]:
+    """The first of some columns that fit, each as wide as its cells or a word of its name.
+
+    Args:
+        columns: of the table.
+        names: of columns, those to be shown first; what the table has not is left out.
+        width: characters there are, without the names of heads.
+    """
+    own, wide = printed_names(columns), width >= WIDE
+    hidden = "role" if "roles" in own and wide else "roles"  # all of them, or the first
+    kept: list[str] = []
+    for name in names:
+        if name not in own or name == hidden:
+            continue
+        ends = [f"{name}_low", f"{name}_high"] if wide else []
+        group = [name, *(end for end in ends if end in columns)]
+        cells = printed({column: columns[column] for column in group})[name]
+        width -= 2 + max(map(len, (*cells, *name.split("_"))))
+        if width < 0:
+            break
+        kept += group
+    return kept
 
 
 def _ends(

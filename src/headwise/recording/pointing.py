@@ -14,9 +14,10 @@ from headwise.recording.tally import REPLICATES, Tally
 from headwise.recording.word_rows import WordRows
 from headwise.sites import Site
 
-__all__ = ["Gold", "Pointing", "kind_of"]
+__all__ = ["Gold", "Pointing", "baselines_at", "kind_of"]
 
 Tallies = dict[tuple[str, str], Tally]  # by (label, site)
+Asked = tuple[str, str]  # of a kind of site, under a label
 
 
 @dataclass
@@ -26,8 +27,10 @@ class Pointing:
     Before each forward pass set `reading`, with its `gold`. An annotated word is a hit if its
     strongest word is one of the right ones. What cannot be found is not asked: words that were
     cut off, and, in a decoder, right words that come later. The baseline of a label is the best
-    that one fixed distance could do (Voita et al., 2019, section 5.2). `drain()` gives each label
-    as a share with a 95 % interval over sentences; `merge`, `state` and `load` are as in `Profile`.
+    that one fixed distance could do (Voita et al., 2019, section 5.2), in each kind of site for
+    itself: an encoder and a decoder read other words. `drain()` gives each label as a share with a
+    95 % interval over sentences, in the order of the alphabet; `merge`, `state` and `load` are as
+    in `Profile`.
     """
 
     name: str = "pointing"
@@ -35,8 +38,8 @@ class Pointing:
     seed: int = 0  # of the bootstrap
     reading: Reading | None = None
     _tallies: Tallies = field(default_factory=dict[tuple[str, str], Tally])
-    _offsets: dict[str, Counter[int]] = field(default_factory=dict[str, Counter[int]])
-    _annotated: Counter[str] = field(default_factory=Counter[str])
+    _offsets: dict[Asked, Counter[int]] = field(default_factory=dict[Asked, Counter[int]])
+    _annotated: Counter[Asked] = field(default_factory=Counter[Asked])
     _asked: "dict[tuple[object, ...], _Asked]" = field(
         default_factory=dict[tuple[object, ...], "_Asked"]
     )
@@ -51,7 +54,7 @@ class Pointing:
         rows = reading.rows(site, attended)
         asked = self._ask(kind, rows, looks_back=is_causal(site, attended))
         if self._counting.setdefault(kind, site.name) == site.name:
-            self._count_offsets(asked)
+            self._count_offsets(kind, asked)
         hits_LBH = asked.hits(rows.strongest)
         weights_BR = reading.weights(self.replicates, seed=self.seed, device=hits_LBH.device)
         for place, label in enumerate(asked.labels):
@@ -62,36 +65,46 @@ class Pointing:
     def drain(self) -> dict[str, dict[str, list[float | None]]]:
         """{label, and its ends: {site: share of hits, one value a head}}, and start afresh."""
         columns: dict[str, dict[str, list[float | None]]] = {}
-        for (label, site), tally in self._tallies.items():
+        # in a fixed order, since batches need not all have the same labels; sites stay as met
+        by_label = sorted(self._tallies.items(), key=lambda item: item[0][0])
+        for (label, site), tally in by_label:
             for column, values in tally.shares().columns(label).items():
                 columns.setdefault(column, {})[site] = values
         self._tallies.clear()
         return columns
 
     def baselines(self) -> dict[str, float]:
-        """{label: share of annotated words that the commonest distance gets right}."""
+        """{label: share of annotated words that the commonest distance gets right}.
+
+        A label that was asked of several kinds of sites stands here once for each, as
+        "encoder.self: previous" and "decoder.self: previous"; see `baselines_at`.
+        """
         return {
-            label: max(offsets.values()) / self._annotated[label]
-            for label, offsets in self._offsets.items()
-            if offsets
+            name: max(self._offsets[asked].values()) / self._annotated[asked]
+            for name, asked in self._names()
+            if self._offsets[asked]
         }
 
     def offsets(self) -> dict[str, dict[int, int]]:
-        """{label: {distance to a right word: how many annotated words have one there}}."""
-        return {label: dict(sorted(offsets.items())) for label, offsets in self._offsets.items()}
+        """{label: {distance to a right word: how many annotated words have one there}}.
+
+        Labels are written as in `baselines()`.
+        """
+        return {name: dict(sorted(self._offsets[asked].items())) for name, asked in self._names()}
 
     def state(self) -> dict[str, Tensor]:
         """All counts, for `load`."""
+        # numbered, since files keep their tensors in an order of their own
         tallies = {
-            f"tally/{site}/{label}/{part}": tensor
-            for (label, site), tally in self._tallies.items()
+            f"tally/{place:06d}/{site}/{label}/{part}": tensor
+            for place, ((label, site), tally) in enumerate(self._tallies.items())
             for part, tensor in tally.state().items()
         }
         offsets = {
-            f"offsets/{label}": torch.tensor(
-                [(0, self._annotated[label]), *sorted(counts.items())], dtype=torch.long
+            f"offsets/{kind}/{label}": torch.tensor(
+                [(0, self._annotated[kind, label]), *sorted(counts.items())], dtype=torch.long
             )
-            for label, counts in self._offsets.items()
+            for (kind, label), counts in self._offsets.items()
         }
         return tallies | offsets
 
@@ -100,24 +113,34 @@ class Pointing:
         self._tallies.clear()
         self._offsets.clear()
         self._annotated.clear()
-        for key, tensor in state.items():
-            sort, _, rest = key.partition("/")
+        for key in sorted(state):
+            sort, first, rest = key.split("/", 2)
             if sort == "offsets":
-                (_, annotated), *counts = tensor.tolist()
-                self._annotated[rest], self._offsets[rest] = annotated, Counter(dict(counts))
+                (_, annotated), *counts = state[key].tolist()
+                self._annotated[first, rest] = annotated
+                self._offsets[first, rest] = Counter(dict(counts))
             elif rest.endswith("/hits"):
                 site, _, label = rest.removesuffix("/hits").partition("/")
-                tally = self._tallies.setdefault((label, site), Tally())
                 chances = state[key.removesuffix("hits") + "chances"]
-                tally.load({"hits": tensor, "chances": chances})
+                tally = self._tallies.setdefault((label, site), Tally())
+                tally.load({"hits": state[key], "chances": chances})
 
     def merge(self, other: "Pointing") -> None:
         """Add the counts of another, of other sentences."""
         for key, tally in other._tallies.items():
             self._tallies.setdefault(key, Tally()).merge(tally)
-        for label, counts in other._offsets.items():
-            self._offsets.setdefault(label, Counter()).update(counts)
+        for asked, counts in other._offsets.items():
+            self._offsets.setdefault(asked, Counter()).update(counts)
         self._annotated.update(other._annotated)
+
+    def _names(self) -> list[tuple[str, Asked]]:
+        """What was asked, by label, and how it is written for others."""
+        kinds = Counter(label for _, label in self._offsets)
+        in_order = sorted(self._offsets, key=lambda asked: asked[::-1])
+        return [
+            (_of_kind(kind, label) if kinds[label] > 1 else label, (kind, label))
+            for kind, label in in_order
+        ]
 
     def _ask(self, kind: str, rows: WordRows, *, looks_back: bool) -> "_Asked":
         """What is asked of sites of a kind, worked out once a batch."""
@@ -133,11 +156,11 @@ class Pointing:
             self._asked[key] = _asked(gold, rows, looks_back=looks_back)
         return self._asked[key]
 
-    def _count_offsets(self, asked: "_Asked") -> None:
+    def _count_offsets(self, kind: str, asked: "_Asked") -> None:
         for place, label in enumerate(asked.labels):
-            counts = self._offsets.setdefault(label, Counter())
+            counts = self._offsets.setdefault((kind, label), Counter())
             counts.update(asked.offsets[place])
-            self._annotated[label] += asked.annotated[place]
+            self._annotated[kind, label] += asked.annotated[place]
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,3 +258,21 @@ def kind_of(site: str) -> str:
     """
     *front, _, last = site.split(".")
     return ".".join([*front, last])
+
+
+def baselines_at(baselines: Mapping[str, float], kind: str) -> dict[str, float]:
+    """{label: share} for sites of one kind, from `Pointing.baselines()`.
+
+    Args:
+        baselines: labels, with the kind before them where there are several.
+        kind: of the sites, e.g. "encoder.self".
+
+    >>> baselines_at({"amod": 0.5, "decoder.self: next": 0.2}, "decoder.self")
+    {'amod': 0.5, 'next': 0.2}
+    """
+    mark = _of_kind(kind, "")
+    return {name.removeprefix(mark): share for name, share in baselines.items()}
+
+
+def _of_kind(kind: str, label: str) -> str:
+    return f"{kind}: {label}"

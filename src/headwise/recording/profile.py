@@ -75,9 +75,10 @@ class Profile:
 
     def state(self) -> dict[str, Tensor]:
         """All counts, for `load`."""
+        # numbered, since files keep their tensors in an order of their own
         return {
-            f"{site}/{name}/{part}": tensor
-            for site, seen in self._seen.items()
+            f"{place:06d}/{site}/{name}/{part}": tensor
+            for place, (site, seen) in enumerate(self._seen.items())
             for name, tally in vars(seen).items()
             for part, tensor in tally.state().items()
         }
@@ -85,10 +86,10 @@ class Profile:
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Go on from what `state()` gave; what was counted since is forgotten."""
         self._seen.clear()
-        for site in dict.fromkeys(key.partition("/")[0] for key in state):
-            seen = self._seen.setdefault(site, _Seen())
+        for mark in sorted({key.rsplit("/", 2)[0] for key in state}):
+            seen = self._seen.setdefault(mark.partition("/")[2], _Seen())
             for name, tally in vars(seen).items():
-                tally.load({part: state[f"{site}/{name}/{part}"] for part in ("hits", "chances")})
+                tally.load({part: state[f"{mark}/{name}/{part}"] for part in ("hits", "chances")})
 
     def merge(self, other: "Profile") -> None:
         """Add the counts of another profile, of other sentences."""

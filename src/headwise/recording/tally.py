@@ -4,6 +4,10 @@ The interval is a Poisson bootstrap: in each of R replicates a sentence counts a
 from Poisson(1) says. The draws are a pure function of the seed, the sentence's number and the
 replicate's, so that nothing of the corpus is kept, and any order of reading, any cut into batches
 and any sharing out among processes gives the same interval.
+
+A bootstrap knows nothing of what was not drawn. A kind of sentence that makes up 1 - 0.025^(1 / n)
+of a corpus is missing among n of its sentences once in 40 times, whatever those show; no interval
+of a share is narrower than this doubt allows.
 """
 
 import math
@@ -15,11 +19,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["REPLICATES", "Shares", "Tally", "bootstrap_weights"]
+__all__ = ["FEWEST_SENTENCES", "REPLICATES", "Shares", "Tally", "bootstrap_weights"]
 
 REPLICATES = 200
 GRAIN = 2.0**-24  # float32's own, next to 1: sums of its multiples are exact up to 2^29
 TAIL = 0.025  # on each side of an interval
+FEWEST_SENTENCES = 10  # with a chance; fewer say nothing of others, and so get no interval
 
 GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio as a signed number: the step of splitmix64
 FIRST_FACTOR, SECOND_FACTOR = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15  # of its mixing
@@ -27,7 +32,10 @@ FIRST_FACTOR, SECOND_FACTOR = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15  # of its
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Estimates with the ends of their 95 % intervals; nan where there was no chance."""
+    """Estimates with the ends of their 95 % intervals.
+
+    A value is nan where there was no chance, an end where too few sentences had one.
+    """
 
     value: Tensor
     low: Tensor
@@ -38,7 +46,7 @@ class Shares:
         return Shares(self.value[places], self.low[places], self.high[places])
 
     def columns(self, name: str) -> dict[str, list[float | None]]:
-        """{name, name_low, name_high: one value a head}, None where there was no chance."""
+        """{name, name_low, name_high: one value a head}, None where there is none to give."""
         ends = {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
         return {column: _plain(values) for column, values in ends.items()}
 
@@ -95,9 +103,10 @@ class Tally:
     the order of adding: two halves merged equal one pass bit for bit.
 
     Args:
-        bounded: hits lie between 0 and chances, as a share's do. Where all or none are hits every
-            replicate is the same, and its interval would have no width, whether from 3 chances or
-            from 3000; the end that is in doubt is then the exact one, 0.025^(1 / chances).
+        bounded: hits lie between 0 and chances, as a share's do. Where all are hits every replicate
+            is the same, and the interval would have no width; of n sentences with a chance, its
+            lower end is never above 0.025^(1 / n), the exact one if each were hit or missed as a
+            whole, and its upper end never below 1 less that.
         grain: 0 leaves hits as they are.
 
     >>> tally = Tally()
@@ -110,7 +119,9 @@ class Tally:
     bounded: bool = True
     grain: float = GRAIN
     _hits: Tensor | None = None  # (1 + R, ...), the plain sum first
-    _chances: Tensor | None = None
+    _chances: Tensor | None = None  # (1 + R + 1, ...), last how many sentences had a chance
+    _weights: Tensor | None = None  # of the latest sentences
+    _counted: Tensor | None = None  # (B, ...), which of them have been counted
 
     def add(
         self,
@@ -119,7 +130,7 @@ class Tally:
         *,
         weights: Float[Tensor, "B R"],
     ) -> None:
-        """Count some sentences.
+        """Count some sentences, or more of the latest: those whose weights are the same tensor.
 
         Args:
             hits: summed over each sentence, any further axes (heads, say).
@@ -130,7 +141,9 @@ class Tally:
         hits = hits.double()
         if self.grain:
             hits = (hits / self.grain).round() * self.grain
-        self._add_sums(_weighted(whole_BR, hits), _weighted(whole_BR, chances.double()))
+        fresh_B = self._newly_counted(chances > 0, weights).sum(dim=0, keepdim=True)
+        sums = _weighted(whole_BR, chances.double())
+        self._add_sums(_weighted(whole_BR, hits), torch.cat([sums, fresh_B.double()]))
 
     def merge(self, other: "Tally") -> None:
         """Add what another has counted of other sentences."""
@@ -138,21 +151,25 @@ class Tally:
             self._add_sums(other._hits, other._chances)
 
     def shares(self) -> Shares:
-        """Hits by chances, with the 2.5 and 97.5 percentiles of the replicates."""
+        """Hits by chances, with the 2.5 and 97.5 percentiles of the replicates.
+
+        Where fewer than `FEWEST_SENTENCES` sentences had a chance there are no ends.
+        """
         if self._hits is None or self._chances is None:
             return Shares(*(torch.zeros(0, dtype=torch.float64),) * 3)
-        hits, chances = torch.broadcast_tensors(self._hits.cpu(), self._chances.cpu())
+        sums, sentences = self._chances[:-1].cpu(), self._chances[-1].cpu()
+        hits, chances = torch.broadcast_tensors(self._hits.cpu(), sums)
         share = hits / chances  # nan where there was no chance
         value, replicates = share[0], share[1:].masked_fill(chances[1:] == 0, math.nan)
         if not len(replicates):
             return Shares(value, value, value)
         low, high = torch.nanquantile(replicates, torch.tensor([TAIL, 1 - TAIL]).double(), dim=0)
         if self.bounded:
-            doubt = TAIL ** (1 / chances[0])
-            low = torch.where(hits[0] == chances[0], doubt, low)
-            high = torch.where(hits[0] == 0, 1 - doubt, high)
-        none = chances[0] == 0
-        return Shares(*(end.masked_fill(none, math.nan) for end in (value, low, high)))
+            doubt = TAIL ** (1 / sentences)
+            low, high = torch.minimum(low, doubt), torch.maximum(high, 1 - doubt)
+        few = (sentences < FEWEST_SENTENCES).expand_as(value)
+        low, high = (end.masked_fill(few, math.nan) for end in (low, high))
+        return Shares(value.masked_fill(chances[0] == 0, math.nan), low, high)
 
     def state(self) -> dict[str, Tensor]:
         """All there is, on the CPU; nothing before the first `add`."""
@@ -162,7 +179,14 @@ class Tally:
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take up what `state()` gave."""
-        self._hits, self._chances = state.get("hits"), state.get("chances")
+        hits, chances = state.get("hits"), state.get("chances")
+        if hits is not None and chances is not None and len(chances) != len(hits) + 1:
+            raise ValueError(
+                "Sums with a count of their sentences were wanted, but these were put away by an "
+                "older version; count again from the start."
+            )
+        self._hits, self._chances = hits, chances
+        self._weights = self._counted = None
 
     @property
     def hits(self) -> Tensor:
@@ -173,6 +197,19 @@ class Tally:
     def chances(self) -> Tensor:
         """The plain sums of chances."""
         return torch.zeros(0).double() if self._chances is None else self._chances[0]
+
+    @property
+    def sentences(self) -> Tensor:
+        """How many sentences had a chance."""
+        return torch.zeros(0).double() if self._chances is None else self._chances[-1]
+
+    def _newly_counted(self, had: Tensor, weights: Tensor) -> Tensor:
+        """Which sentences had their first chance; decoding step by step brings them back."""
+        if self._weights is not weights or self._counted is None:
+            self._weights, self._counted = weights, torch.zeros_like(had)
+        fresh = had & ~self._counted
+        self._counted = self._counted | had
+        return fresh
 
     def _add_sums(self, hits: Tensor, chances: Tensor) -> None:
         if self._hits is None or self._chances is None:

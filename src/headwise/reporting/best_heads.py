@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headwise.recording.heads import HeadTable, Value
+from headwise.recording.pointing import baselines_at
 from headwise.reporting.explanations import explain
 from headwise.reporting.markup import Html, element
 from headwise.reporting.measures import measures_of, rows_by_layer
@@ -63,7 +64,7 @@ def best_heads(
                 share, row = max(known)
                 head = str(table.heads[-row])
                 low, high = (_at(ends, -row) for ends in (measure.low, measure.high))
-                base = baselines.get(label)
+                base = baselines_at(baselines, kind).get(label)
                 found.append(Best(label, kind, -row, head, share, low, high, base))
     return found
 

@@ -12,8 +12,10 @@ EXPLANATIONS = {
     "first_share": "Share of the queries whose largest weight lies on the first position.",
     "special_mass": "Mean weight on special tokens such as begin- and end-of-sentence: "
     "large when a head rests there.",
-    "relevance": "Share of the layer's relevance for the predicted token that reaches this head by "
-    "layer-wise relevance propagation (LRP): the heads of a layer sum to 1.",
+    "relevance": "What the head adds to the logit of the predicted token, by layer-wise relevance "
+    "propagation (LRP): positive when it speaks for the prediction, negative when against. For "
+    "each prediction, the absolute values of a layer's heads sum to 1; this is the mean of the "
+    "signed ones. The only head of a layer has its share of the logit instead.",
     "gradient_importance": "Mean size of the change in loss, to first order, if the head's output "
     "were taken away (Michel et al., 2019).",
     "output_norm": "How much the head writes into the residual stream: norm of what it adds, "
@@ -22,7 +24,8 @@ EXPLANATIONS = {
     "where that word is not among the 500 commonest.",
     "two_rarest": "Share of the queries whose largest weight lies on one of the two rarest words "
     "of the sentence, where the rarest is not among the 500 commonest.",
-    "punctuation": "Share of the queries whose largest weight lies on a punctuation mark.",
+    "punctuation": "Share of the queries whose largest weight lies on a punctuation mark other "
+    "than the query itself, of those that can see one; a decoder sees only marks before the query.",
     "first_word": "Share of the queries whose largest weight lies on the first word: "
     "large when a head rests there.",
     "previous": "Share of the queries whose largest weight lies on the word before.",

@@ -83,7 +83,7 @@ def _labels(table: HeadTable, baselines: Mapping[str, Number]) -> list[str]:
     taken = {*relation_labels(table), *_coreference_labels(table)}
     return [
         label
-        for label in dict.fromkeys((*LABELS, *baselines))
+        for label in dict.fromkeys((*LABELS, *(name.split(": ")[-1] for name in baselines)))
         if label not in taken and label in measures and measures[label].is_numeric
     ]
 

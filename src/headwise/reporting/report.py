@@ -19,6 +19,7 @@ from headwise.reporting.inspection import (
 from headwise.reporting.making import making_section, tiles
 from headwise.reporting.markup import Html, element, join, script_data
 from headwise.reporting.measures import measures_of
+from headwise.reporting.pruning_section import is_pruning, pruning_section
 
 SCRIPTS = ("page.js", "heads.js", "attention.js")
 
@@ -53,7 +54,8 @@ def _page(run: Run) -> str:
     name = _name(run)
     page = Template(_resource("page.html")).substitute(
         title=element("title", f"{name} · Headwise report"),
-        style=_resource("page.css") + (_resource("inspection.css") if inspection else ""),
+        style=_resource("page.css")
+        + (_resource("inspection.css") if inspection or is_pruning(run) else ""),
         name=element("h1", name),
         summary=element("p", _summary(run, table, attention), attributes={"class": "summary"}),
         sections=_sections(
@@ -80,6 +82,7 @@ def _sections(
     return join(
         [
             tiles(_optional(run, "figures.json", {})),
+            pruning_section(run, table) if is_pruning(run) else Html(""),
             curves_section(curves) if curves else Html(""),
             finding_sections(table, inspection) if inspection else Html(""),
             Html(_resource("head_view.html") if has_view else ""),

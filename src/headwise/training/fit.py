@@ -28,6 +28,7 @@ def fit(
     tokens: Callable[[Batch], int] | None = None,
     progress: Report | None = None,
     evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None,
+    rates: Mapping[str, float] = {},
 ) -> None:
     """Train a model in place, with AdamW; start where the run's checkpoint, if any, left off.
 
@@ -58,6 +59,8 @@ def fit(
         progress: called after every log; see `progress_bar`.
         evaluate: from the model, in evaluation mode and without gradients, to figures by name. The
             random numbers it draws are not missed by the training.
+        rates: learning rates of their own at the peak of the schedule, by pattern of parameter
+            names, e.g. {"head_gates.*": 0.05}; what matches is neither decayed nor clipped.
     """
     from accelerate import Accelerator  # lazy: takes seconds, and only training needs it
 
@@ -69,7 +72,7 @@ def fit(
     _check_together(accelerator.num_processes)
     cuda = [accelerator.device] if accelerator.device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda):
-        loop = Loop(model, config, run, accelerator)
+        loop = Loop(model, config, run, accelerator, rates=rates)
         board = config.tensorboard and accelerator.is_main_process
         with tensorboard_scalars(run, after=loop.step) if board else nullcontext() as scalars:
             loop.reports = [report for report in (scalars, progress) if report is not None]

@@ -4,7 +4,8 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, TypeVar, cast
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,13 @@ class Loop:
     """Training in progress. Nothing in a step waits for a GPU; logs and what is rarer do."""
 
     def __init__(
-        self, model: nn.Module, config: FitConfig, run: Run, accelerator: "Accelerator"
+        self,
+        model: nn.Module,
+        config: FitConfig,
+        run: Run,
+        accelerator: "Accelerator",
+        *,
+        rates: Mapping[str, float] = {},
     ) -> None:
         self.model, self.config, self.run, self.accelerator = model, config, run, accelerator
         self.reports: list[Report] = []  # who is told what was logged, beside the run
@@ -48,7 +55,7 @@ class Loop:
         # what the loss calls; the model itself keeps its names, and is evaluated as it is
         self.called = torch.compile(self.prepared) if config.compile else self.prepared
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = _adamw(self.parameters, config)
+        self.optimizer = _adamw(_groups(model, config, rates), config)
         self.step = 0  # updates done
         self.window: list[Tensor] = []  # (loss, gradient norm) of each step since the last log
         self.evaluations: list[tuple[int, float]] = []  # step, and the figure that decides
@@ -99,7 +106,7 @@ class Loop:
     ) -> None:
         """One step: the gradients of `accumulate` batches, then the parameters."""
         for group in self.optimizer.param_groups:
-            group["lr"] = self.config.learning_rate * self.factor(self.step + 1)
+            group["lr"] = group["peak"] * self.factor(self.step + 1)
         values: list[Summed] = []
         for part in range(self.config.accumulate):
             batch = next(coming)
@@ -109,7 +116,7 @@ class Loop:
                 values.append(self._backward(loss, batch))
         value = self._divide(values)
         clip = self.config.clip or math.inf  # infinity measures and does not clip
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, clip)
+        norm = torch.nn.utils.clip_grad_norm_(self.optimizer.param_groups[0]["params"], clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
@@ -241,9 +248,25 @@ class Loop:
         return window
 
 
-def _adamw(parameters: list[nn.Parameter], config: FitConfig) -> torch.optim.AdamW:
+def _groups(
+    model: nn.Module, config: FitConfig, rates: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """The parameters that learn, those of each pattern of names apart; the rest come first."""
+    learning = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    groups: list[dict[str, Any]] = []
+    for pattern, rate in rates.items():
+        names = [name for name in learning if fnmatchcase(name, pattern)]
+        if not names:
+            raise ValueError(f"rates names {pattern!r}, but no parameter that learns is called so.")
+        chosen = [learning.pop(name) for name in names]
+        groups.append({"params": chosen, "peak": rate, "weight_decay": 0.0})
+    rest = {"params": list(learning.values()), "peak": config.learning_rate}
+    return [rest, *groups] if learning else groups
+
+
+def _adamw(groups: list[dict[str, Any]], config: FitConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(
-        parameters,
+        groups,
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),
         eps=config.epsilon,

@@ -1,0 +1,190 @@
+"""A 12-layer encoder with a quarter, a half and three quarters of its heads removed.
+
+Random weights of BERT-base's shape, on which speed does not depend. The same heads go from every
+layer. Ours is measured against the unpruned model by `headwise.pruning.speed`, forward passes in
+turns; with Torch-Pruning installed (`pip install torch-pruning`), what it makes of the same model,
+with as many heads, is measured the same way. A pruned model whose outputs are not those of the
+model with these heads masked is wrong, and not timed.
+
+    python -m benchmarks prune                     # minutes on two cores
+    python -m benchmarks prune --device cuda
+    python -m benchmarks prune --only attention    # long texts, where heads are most of the work
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import nn
+from transformers import BertConfig, BertModel
+
+from benchmarks import SEED, Measured, name_of
+from headwise import adopt, masked, release
+from headwise.pruning import prune, speed
+from headwise.pruning.workloads import random_text
+
+OURS, PEER = "headwise", "Torch-Pruning"
+TOLERANCE = 1e-4
+SHARES = (0.25, 0.5, 0.75)
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured."""
+
+    width: int = 768  # BERT-base's shape
+    heads: int = 12
+    layers: int = 12
+    feed_forward: int = 3072
+    vocabulary: int = 30522
+    positions: int = 2048
+    batches: tuple[int, ...] = (1, 16)
+    lengths: tuple[int, ...] = (32, 128, 512)
+    long_lengths: tuple[int, ...] = (1024, 2048)  # with a batch of 1
+    backends: tuple[str, ...] = ("sdpa", "eager")
+
+
+SIZES = Sizes()
+PARTS = ("usual", "attention")
+
+
+def measure(repeat: int, device: torch.device, *, only: tuple[str, ...] = ()) -> Measured:
+    """Compare with the unpruned model, for every share of heads that goes.
+
+    Args:
+        repeat: seconds that each combination is timed, about.
+        device: where.
+        only: "usual" or "attention".
+    """
+    before = _encoder(device)
+    rows: list[Row] = []
+    wrong = 0
+    for share in SHARES:
+        for name, make in _contestants().items():
+            try:
+                after = make(before, share)
+            except ValueError as reason:
+                rows.append({"contestant": name, "removed": share, "reason": str(reason)})
+                continue
+            if name == OURS and (apart := _apart(before, after, share)) > TOLERANCE:
+                wrong += 1
+                reason = f"outputs differ from the masked model's by {apart:.2g}"
+                rows.append({"contestant": name, "removed": share, "reason": reason})
+                continue
+            for part in only or PARTS:
+                rows += _timed(before, after, part, seconds=float(repeat), name=name, share=share)
+    return Measured(rows, _table(rows, device), wrong)
+
+
+def _encoder(device: torch.device) -> BertModel:
+    torch.manual_seed(SEED)
+    config = BertConfig(
+        vocab_size=SIZES.vocabulary,
+        hidden_size=SIZES.width,
+        num_hidden_layers=SIZES.layers,
+        num_attention_heads=SIZES.heads,
+        intermediate_size=SIZES.feed_forward,
+        max_position_embeddings=SIZES.positions,
+    )
+    model = BertModel(config).eval()
+    nn.Module.to(model, device)
+    return model
+
+
+def _contestants() -> dict[str, Callable[[BertModel, float], nn.Module]]:
+    return {OURS: _by_headwise, PEER: _by_torch_pruning}
+
+
+def _kept(share: float) -> list[int]:
+    """The heads of each layer that stay: the last ones."""
+    return list(range(round(SIZES.heads * share), SIZES.heads))
+
+
+def _by_headwise(model: BertModel, share: float) -> nn.Module:
+    small = adopt(copy.deepcopy(model))
+    prune(small, {f"encoder.{layer}.self": _kept(share) for layer in range(SIZES.layers)})
+    release(small)
+    return small
+
+
+def _by_torch_pruning(model: BertModel, share: float) -> nn.Module:
+    """As many heads of each layer gone, those it finds the least important."""
+    if find_spec("torch_pruning") is None:
+        raise ValueError("not installed")
+    peer: Any = import_module("torch_pruning")
+    small: Any = copy.deepcopy(model)
+    small.set_attn_implementation("eager")  # it follows gradients through every operation
+    attention = [layer.attention.self for layer in small.encoder.layer]
+    heads = {part: SIZES.heads for own in attention for part in (own.query, own.key, own.value)}
+    pruner = peer.pruner.BasePruner(
+        small,
+        dict(random_text(small, 1, 8)),
+        importance=peer.importance.GroupMagnitudeImportance(),
+        pruning_ratio=0.0,
+        num_heads=heads,
+        prune_num_heads=True,
+        head_pruning_ratio=share,
+        output_transform=lambda output: output.last_hidden_state.sum(),
+        root_module_types=[nn.Linear],
+    )
+    pruner.step()
+    for own in attention:
+        own.num_attention_heads = pruner.num_heads[own.query]
+        own.all_head_size = own.query.out_features
+    return small
+
+
+def _apart(before: BertModel, after: nn.Module, share: float) -> float:
+    inputs = random_text(before, 2, 16)
+    off = [head for head in range(SIZES.heads) if head not in _kept(share)]
+    adopt(before)
+    with torch.no_grad(), masked(before, {f"encoder.{n}.self": off for n in range(SIZES.layers)}):
+        wanted = before(**inputs).last_hidden_state
+    release(before)
+    with torch.no_grad():
+        got = after(**inputs).last_hidden_state
+    return float((wanted - got).abs().max())
+
+
+def _timed(
+    before: nn.Module, after: nn.Module, part: str, *, seconds: float, name: str, share: float
+) -> list[Row]:
+    long = part == "attention"
+    found = speed(
+        before,
+        after,
+        batches=(1,) if long else SIZES.batches,
+        lengths=SIZES.long_lengths if long else SIZES.lengths,
+        backends=SIZES.backends,
+        seconds=seconds,
+    )
+    shared = {"contestant": name, "removed": share, "parameters": list(found.parameters)}
+    return [{**shared, "part": part, **work} for work in found.to_json()["workloads"]]
+
+
+def _table(rows: list[Row], device: torch.device) -> Table:
+    title = f"Heads removed from a {SIZES.layers}-layer encoder, {name_of(device)}"
+    header = ("contestant", "heads gone", "backend", "batch x length", "times faster", "FLOPs gone")
+    table = Table(*header, title=title)
+    for row in rows:
+        gone = f"{100 * row['removed']:.0f} %"
+        if "reason" in row:
+            table.add_row(row["contestant"], gone, "", "", row["reason"], "")
+            continue
+        ratio = row["time"]["ratio"]
+        table.add_row(
+            row["contestant"],
+            gone,
+            row["backend"],
+            f"{row['batch']} x {row['length']}",
+            f"{ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]",
+            f"{100 * row['saved_flops']:.0f} %",
+        )
+    return table

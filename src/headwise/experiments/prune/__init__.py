@@ -1,0 +1,1 @@
+"""Pruning heads: the second half of the paper on specialised heads, and beyond it."""

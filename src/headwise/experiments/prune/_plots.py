@@ -1,0 +1,76 @@
+"""Pictures of pruned models: quality against heads, heads by kind and layer, gates."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from headwise.experiments.sparse._drawing import panels, save
+from headwise.pruning.hard_concrete import HardConcrete, logistic
+from headwise.recording.run import Run
+
+__all__ = ["draw_counts", "draw_curves", "draw_gates", "draw_histograms"]
+
+Points = Sequence[tuple[float, float]]
+
+
+def draw_curves(
+    curves: Mapping[str, Points],
+    run: Run,
+    name: str,
+    *,
+    across: str,
+    up: str,
+    lines: Mapping[str, float] = {},
+) -> None:
+    """Points of several models, one colour each; level lines for what was before pruning."""
+    figure, axes = panels(1, width=5.5, height=3.8)
+    panel = axes[0][0]
+    for place, (label, points) in enumerate(curves.items()):
+        ordered = sorted(points)
+        colour = f"C{place}"
+        panel.plot(*zip(*ordered, strict=True), "o-", color=colour, label=label, markersize=4)
+        if label in lines:
+            panel.axhline(lines[label], color=colour, linestyle=":", linewidth=1)
+    panel.set_xlabel(across)
+    panel.set_ylabel(up)
+    panel.legend(fontsize=7)
+    save(figure, run, name)
+
+
+def draw_counts(
+    counts: Mapping[str, Mapping[str, Mapping[int, float]]], run: Run, name: str, *, across: str
+) -> None:
+    """Panels of counts: title -> line -> {place: count}."""
+    figure, axes = panels(max(1, len(counts)), width=4.2, height=3.2)
+    for panel, (title, lines) in zip(axes[0], counts.items(), strict=False):
+        for label, values in lines.items():
+            panel.plot(list(values), list(values.values()), "o-", label=label, markersize=4)
+        panel.set_title(title, fontsize=8)
+        panel.set_xlabel(across)
+        panel.set_ylabel("heads left")
+        panel.legend(fontsize=7)
+    save(figure, run, name)
+
+
+def draw_histograms(values: Mapping[str, Sequence[float]], run: Run, name: str) -> None:
+    """P(open) of all gates, a panel a model."""
+    figure, axes = panels(max(1, len(values)), width=3.2, height=2.6)
+    for panel, (title, several) in zip(axes[0], values.items(), strict=False):
+        panel.hist(several, bins=20, range=(0, 1))
+        panel.set_title(title, fontsize=8)
+        panel.set_xlabel("P(open)")
+    save(figure, run, name)
+
+
+def draw_gates(run: Run, name: str, *, draws: int = 200_000) -> None:
+    """Fig. 6: the distribution of gates for some log_alpha, drawn."""
+    figure, axes = panels(3, width=3.2, height=2.6)
+    random = torch.Generator().manual_seed(0)
+    gate = HardConcrete()
+    for panel, log_alpha in zip(axes[0], (-2.0, 0.0, 2.0), strict=True):
+        noise = logistic(torch.rand(draws, generator=random))
+        values = gate.with_noise(torch.full((draws,), log_alpha), noise)
+        panel.hist(values.numpy(), bins=50, range=(0, 1), density=True)
+        panel.set_title(f"log alpha {log_alpha:g}", fontsize=8)
+        panel.set_xlabel("gate")
+    save(figure, run, name)

@@ -1,0 +1,224 @@
+"""Translators and what is left of them: pruned by `headwise prune`, each in a folder of its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from headwise.config import from_json, to_json
+from headwise.data.translation import Lines, read_parallel_texts
+from headwise.experiments.heads._training import (
+    TINY,
+    Job,
+    Training,
+    find_file,
+    translator_run,
+)
+from headwise.experiments.heads._tuning import TuningConfig, first_lines
+from headwise.journeys import PruneConfig, TranslationConfig, prune_folder
+from headwise.journeys.prune import run_folder
+from headwise.pruning.record import PruningRecord
+from headwise.recording.run import Run
+
+__all__ = [
+    "KINDS",
+    "SMALL",
+    "Amount",
+    "Figures",
+    "Pruned",
+    "Pruning",
+    "amounts",
+    "files_of",
+    "pruned",
+    "translator_run",
+]
+
+Figures = dict[str, list[float]]
+KINDS = ("encoder.self", "decoder.self", "decoder.cross")
+
+
+@dataclass(frozen=True)
+class Pruning(Training):
+    """How translators are pruned; for their training see `Training`.
+
+    Gates and weights are trained on from the converged model. Of several weights of the penalty,
+    each gives another number of heads; a number asked for is reached by steering the penalty.
+    """
+
+    keep: tuple[int, ...] = ()  # numbers of heads that are asked for
+    penalties: tuple[float, ...] = ()  # lambda of the sum over all heads, the paper's counting
+    prune_steps: int = 500
+    prune_rate: float = 3e-4  # of the weights
+    prune_warmup: int = 0
+    gate_rate: float = 0.05
+    batch_size: int = 384  # sentence pairs
+
+
+SMALL: dict[str, Any] = {**TINY, "prune_steps": 15, "gate_rate": 1.0, "batch_size": 32}
+
+
+class Amount(NamedTuple):
+    """How far to prune."""
+
+    keep: int | None
+    penalty: float | None
+
+    @property
+    def name(self) -> str:
+        """Of figures and folders.
+
+        >>> Amount(12, None).name, Amount(None, 0.05).name
+        ('keep-12', 'lambda-0.05')
+        """
+        return f"keep-{self.keep}" if self.penalty is None else f"lambda-{self.penalty:g}"
+
+
+@dataclass(frozen=True, eq=False)
+class Pruned:
+    """A pruned translator."""
+
+    amount: Amount
+    folder: Path  # the model
+    run: Run  # of its pruning
+
+    @property
+    def bleu(self) -> float:
+        """On the test part."""
+        return float(self.run.figures()["bleu_after"])
+
+    @property
+    def lost(self) -> float:
+        """BLEU of the unpruned translator less its own; negative if it is better."""
+        return float(self.run.figures()["bleu_before"]) - self.bleu
+
+    @property
+    def record(self) -> PruningRecord:
+        """Which heads are left."""
+        return PruningRecord.from_json(self.run.read_json("trace/pruning.json")["record"])
+
+    def counts(self) -> dict[str, int]:
+        """Heads left, by kind of attention."""
+        return {kind: sum(self.by_layer(kind).values()) for kind in KINDS}
+
+    def by_layer(self, kind: str) -> dict[int, int]:
+        """Heads left of a kind of attention, by layer, which count from 0."""
+        stack, end = kind.split(".")
+        sites = self.record.kept.items()
+        return {
+            int(site.split(".")[1]): len(heads)
+            for site, heads in sites
+            if site.startswith(stack) and site.endswith(end)
+        }
+
+    def prob_open(self) -> list[float]:
+        """P(open) of every gate at the last evaluation."""
+        last: Mapping[str, Any] = self.run.read_json(self.run.names("trace/gates/*.json")[-1])
+        return [float(value) for heads in last["prob_open"].values() for value in heads]
+
+
+def amounts(config: Pruning, keep: Sequence[int] | None = None) -> list[Amount]:
+    """Everything that is asked for: numbers of heads, then weights of the penalty.
+
+    Args:
+        config: the settings of the experiment.
+        keep: other numbers than those of the settings.
+    """
+    numbers = [Amount(count, None) for count in (config.keep if keep is None else keep)]
+    return numbers + [Amount(None, penalty) for penalty in config.penalties]
+
+
+def pruned(
+    config: Pruning,
+    run: Run,
+    job: Job,
+    amount: Amount,
+    *,
+    where: str = "*",
+    freeze: Literal["decoder", "none"] = "none",
+    model: Path | None = None,
+    name: str = "pruned",
+) -> Pruned:
+    """Prune a translator, unless that was done; what only resuming needs is deleted.
+
+    Args:
+        config: the settings of the experiment.
+        run: of the experiment.
+        job: which translator.
+        amount: how far.
+        where: the sites that are pruned.
+        freeze: what is not trained.
+        model: another folder of the translator than that of `job`.
+        name: of the folder below the run.
+    """
+    base = translator_run(config, run, job)
+    train, test = files_of(run, job, base)
+    place = f"{name}/{job.folder}/{amount.name}"
+    out = run.folder / place
+    settings = PruneConfig(
+        model=str(model or base.folder),
+        data=(str(train),),
+        dev=(str(test),),
+        keep=amount.keep,
+        penalty=amount.penalty,
+        where=where,
+        freeze=freeze,
+        steps=config.prune_steps,
+        learning_rate=config.prune_rate,
+        warmup=config.prune_warmup,
+        gate_learning_rate=config.gate_rate,
+        batch_size=config.batch_size,
+        beams=config.beams or 4,
+        evaluate_every=max(1, config.prune_steps // 8),
+        checkpoint_every=max(1, config.prune_steps // 4),
+        speed_seconds=0.0,
+        seed=job.seed,
+    )
+    lent = find_file(config, run, f"{place}-pruning/figures.json")
+    if lent is not None and lent.parent != run_folder(out):
+        return Pruned(amount, lent.parent.with_name(out.name), _checked(lent.parent, settings))
+    done = prune_folder(settings, out)
+    for left in ("checkpoint.safetensors", "best.safetensors"):
+        (run_folder(out) / left).unlink(missing_ok=True)
+    return Pruned(amount, out, done)
+
+
+def _checked(folder: Path, settings: PruneConfig) -> Run:
+    """A pruning that another run lends, if it was made as is asked for; paths may differ."""
+    found, wanted = Run.open(folder), to_json(settings)
+    there = found.config()
+    for name in wanted.keys() - {"model", "data", "dev"}:
+        if there.get(name) != wanted[name]:
+            raise ValueError(
+                f"{folder} was pruned with {name}={there.get(name)!r}, but {name}={wanted[name]!r} "
+                "is asked for; leave it out of trained=."
+            )
+    return found
+
+
+def texts_of(base: Run) -> tuple[Lines, Lines]:
+    """What a translator was trained on, and its test part."""
+    settings = base.config()
+    if "size" not in settings:
+        texts = from_json(TuningConfig, settings).texts()
+        return texts.train, texts.test
+    config = from_json(TranslationConfig, settings)
+    texts = read_parallel_texts(config.corpus, config.source, config.target)
+    return (
+        first_lines(texts.train, config.train_pairs),
+        first_lines(texts.test, config.test_pairs),
+    )
+
+
+def files_of(run: Run, job: Job, base: Run) -> tuple[Path, Path]:
+    """Files of training and test pairs, a TAB between source and target."""
+    names = [f"data/{job.domain}-{job.target}.{part}.tsv" for part in ("train", "test")]
+    if not all(run.has(name) for name in names):
+        for name, lines in zip(names, texts_of(base), strict=True):
+            run.write_text(name, "".join(_rows(lines)))
+    return run.path(names[0]), run.path(names[1])
+
+
+def _rows(lines: Lines) -> Sequence[str]:
+    pairs = zip(lines.source, lines.target, strict=True)
+    plain = ([" ".join(side.split()) for side in pair] for pair in pairs)
+    return [f"{source}\t{target}\n" for source, target in plain if source and target]

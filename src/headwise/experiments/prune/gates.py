@@ -1,0 +1,152 @@
+"""Do gates end open or closed, and is it better to prune a trained model than to train with gates?
+
+Figure 6, and section 6.1 with its footnote 8. All heads of a translator from English into Russian
+get gates: once of the trained translator, with several lambdas, and once of an untrained one.
+
+    headwise reproduce prune/gates --set trained=runs/heads/importance      # 20 min. on an H200
+    headwise reproduce prune/gates --smoke                                  # 6 seconds
+
+How it is judged, decided before any result was seen:
+
+1. *Fig. 6*: the probabilities of 0 and of 1 by their formulas against 200,000 draws; the largest
+   difference is a figure, and must be below 0.01.
+2. *Gates end almost completely open or closed*: the share of gates with P(open) at most 0.1 or at
+   least 0.9 at the end of a training with a fixed lambda. Reproduced from 0.95, partly from 0.8.
+3. *Fine-tuning a trained model is 0.2 to 0.6 BLEU better than training with the penalty from the
+   start*: BLEU at the same number of heads, a pair a seed. Reproduced if the interval over seeds
+   comes within 0.2 of 0.4, partly within 0.6.
+
+Training with gates from the start has as many updates as the translator's own training had, and the
+same learning rate; pruning the trained one comes on top of that, as in the paper.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from headwise.config import from_json
+from headwise.experiments.base import Expected, Experiment
+from headwise.experiments.heads._inspecting import entering
+from headwise.experiments.heads._training import Job, jobs_of
+from headwise.experiments.prune._plots import draw_gates, draw_histograms
+from headwise.experiments.prune._translators import (
+    SMALL,
+    Amount,
+    Figures,
+    Pruned,
+    Pruning,
+    pruned,
+    translator_run,
+)
+from headwise.journeys import TranslationConfig, Translator
+from headwise.models import Transformer
+from headwise.pruning.hard_concrete import HardConcrete, logistic
+from headwise.recording.run import Run
+
+DECIDED = 0.1  # P(open) this near to 0 or 1
+DRAWS = 200_000
+
+
+@dataclass(frozen=True)
+class Config(Pruning):
+    """How far is pruned; see `Pruning` and `Training`."""
+
+    keep: tuple[int, ...] = (58, 26)
+    penalties: tuple[float, ...] = (0.01, 0.05)
+
+
+EXPECTED = (
+    Expected("formulas agree with draws", 1.0, "Fig. 6"),
+    Expected("en-ru: gates that are decided", 1.0, "section 6.1", margin=0.05, partly=0.2),
+    *(
+        Expected(
+            f"en-ru: {heads} heads: from trained less with gates from the start",
+            0.4,
+            "footnote 8",
+            margin=0.2,
+            partly=0.6,
+        )
+        for heads in (58, 26)
+    ),
+)
+
+
+def reproduce(config: Config, run: Run) -> Figures:
+    """Draw gates, prune with them, and train with them from the start."""
+    difference = _largest_difference()
+    figures: Figures = {
+        "largest difference of formulas and draws": [difference],
+        "formulas agree with draws": [float(difference < 0.01)],
+    }
+    draw_gates(run, "hard-concrete")
+    certain: dict[str, list[float]] = {}
+    for job in entering(config, run, jobs_of(config, "ru"), figures):
+        shares: list[float] = []
+        for penalty in config.penalties:
+            one = pruned(config, run, job, Amount(None, penalty), name="all")
+            values = one.prob_open()
+            shares.append(sum(v <= DECIDED or v >= 1 - DECIDED for v in values) / len(values))
+            certain[f"seed {job.seed}, lambda {penalty:g}"] = values
+            name = f"{job.name}: lambda {penalty:g}"
+            figures.setdefault(f"{name}: heads left", []).append(sum(one.counts().values()))
+            figures.setdefault(f"{name}: gates that are decided", []).append(shares[-1])
+        figures.setdefault(f"{job.name}: gates that are decided", []).append(
+            sum(shares) / len(shares)
+        )
+        for count in config.keep:
+            _compare(figures, config, run, job, count)
+    if certain:
+        draw_histograms(certain, run, "gates")
+    return figures
+
+
+def _largest_difference() -> float:
+    gate, random = HardConcrete(), torch.Generator().manual_seed(0)
+    apart: list[float] = []
+    for value in (-2.0, -1.0, 0.0, 1.0, 2.0):
+        log_alpha = torch.full((DRAWS,), value)
+        drawn = gate.with_noise(log_alpha, logistic(torch.rand(DRAWS, generator=random)))
+        one = log_alpha[:1]
+        apart.append(abs(float(gate.prob_zero(one)) - float((drawn == 0).float().mean())))
+        apart.append(abs(float(gate.prob_one(one)) - float((drawn == 1).float().mean())))
+    return max(apart)
+
+
+def _compare(figures: Figures, config: Config, run: Run, job: Job, count: int) -> None:
+    amount = Amount(count, None)
+    trained = pruned(config, run, job, amount, name="all")
+    fresh = _from_the_start(config, run, job, amount)
+    name = f"{job.name}: {count} heads"
+    figures.setdefault(f"{name}: BLEU from trained", []).append(trained.bleu)
+    figures.setdefault(f"{name}: BLEU with gates from the start", []).append(fresh.bleu)
+    figures.setdefault(f"{name}: from trained less with gates from the start", []).append(
+        trained.bleu - fresh.bleu
+    )
+
+
+def _from_the_start(config: Config, run: Run, job: Job, amount: Amount) -> Pruned:
+    base = translator_run(config, run, job)
+    settings = from_json(TranslationConfig, base.config())
+    untrained = run.folder / "untrained" / job.folder
+    if not (untrained / "model.safetensors").exists():
+        known = Translator.load(base)
+        torch.manual_seed(settings.seed)
+        model = Transformer(known.model.config)
+        with Run.create(untrained, settings) as made:
+            Translator(model, known.source, known.target).save(made)
+    as_trained = replace(
+        config,
+        prune_steps=settings.steps,
+        prune_rate=settings.learning_rate,
+        prune_warmup=settings.warmup,
+    )
+    return pruned(as_trained, run, job, amount, model=untrained, name="from-the-start")
+
+
+experiment = Experiment(
+    summary=(__doc__ or "").splitlines()[0],
+    config=Config(),
+    smoke=Config(keep=(9,), penalties=(50.0,), **SMALL),
+    reproduce=reproduce,
+    expected=EXPECTED,
+)

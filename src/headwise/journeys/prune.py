@@ -1,0 +1,204 @@
+"""Prune the heads of a model for a task, cut them out, and say what that was good for.
+
+    headwise prune MODEL --data TRAIN --dev DEV --keep 12 --out small/
+    headwise prune MODEL --data TRAIN --dev DEV --penalty 0.05 --out small/
+
+`small/` is then the smaller model, which `headwise inspect` and `headwise.pruning.load` open;
+a pruned run of ours is a run. Beside it `small-pruning/` is the run of the pruning: metrics,
+checkpoints and a report. Started again after an interruption, the same command goes on.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from torch import nn
+
+from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
+from headwise.journeys.opening import chosen_device, open_subject
+from headwise.journeys.progress import counting
+from headwise.journeys.pruning.choosing_heads import Chosen, choose_and_train, inspected
+from headwise.journeys.pruning.config import PruneConfig
+from headwise.journeys.pruning.hugging_face_tasks import hugging_face_task
+from headwise.journeys.pruning.task import Task
+from headwise.journeys.pruning.translator_task import translator_task
+from headwise.journeys.translator import RECORD, Translator
+from headwise.pruning.comparing import Speed, speed
+from headwise.pruning.folders import recover
+from headwise.pruning.recipe import RECIPE, Recipe
+from headwise.pruning.record import record_of
+from headwise.recording import HeadTable, Run
+from headwise.reporting import write_report
+from headwise.sites import find_sites
+
+__all__ = ["PruneConfig", "prune_folder", "run_folder"]
+
+
+def prune_folder(config: PruneConfig, out: Path | str) -> Run:
+    """Prune the model in a folder on text files; the smaller model is in `out`.
+
+    A pruning that was stopped goes on where it was; one that is finished is not done again.
+
+    Args:
+        config: the settings.
+        out: folder of the smaller model; its run stands beside it, see `run_folder`.
+
+    Returns:
+        The run, with figures before and after, `trace/speed.json`, and a report.
+    """
+    out = Path(out)
+    _check_alone()
+    recover(out)
+    with Run.create(run_folder(out), config) as run:
+        if not run.has("figures.json"):
+            _check_free(out)
+            try:
+                _prune(config, out, run)
+            except SafetensorError as problem:  # what writing to a full disk raises
+                raise OSError(f"{run.folder} could not be written: {problem}") from None
+        elif not out.exists():
+            raise ValueError(
+                f"The pruning in {run.folder} is finished, but {out} is gone; choose another "
+                "folder to prune again."
+            )
+        write_report(run)
+    return run
+
+
+def run_folder(out: Path) -> Path:
+    """Where the run of a pruning is: beside the model that it makes."""
+    return out.absolute().with_name(f"{out.absolute().name}-pruning")
+
+
+def open_task(config: PruneConfig, model: Path) -> Task:
+    """What the model in a folder is pruned for, with the data of the settings."""
+    if (model / "environment.json").exists():
+        return translator_task(config, Translator.load(Run.open(model)))
+    if (model / RECIPE).exists():
+        Recipe.read(model).check_files(model)
+    subject = open_subject(model, device="cpu")
+    assert isinstance(subject, HuggingFaceSubject)
+    return hugging_face_task(config, subject)
+
+
+def _prune(config: PruneConfig, out: Path, run: Run) -> None:
+    started = time.perf_counter()
+    task = open_task(config, Path(config.model))
+    task.model.to(chosen_device("auto"))
+    if not run.has("before.json"):
+        run.write_json("before.json", _measured(config, task, task.model))
+    before: dict[str, float] = run.read_json("before.json")
+    heads = sum(site.num_heads for site in find_sites(task.model))
+    chosen = choose_and_train(config, task, run)
+    task.model.eval()
+    task.save(out)
+    # what was saved is measured, not what is in memory
+    small = task.load(out)
+    after = _measured(config, task, small)
+    timed = _speed(config, small)
+    run.save_heads(_table(config, chosen))
+    _keep_trace(run, task, chosen, timed, before=before, after=after)
+    figures: dict[str, Any] = {
+        "heads_before": heads,
+        "heads_kept": _heads_left(small),
+        **{f"{name}_before": value for name, value in before.items()},
+        **{f"{name}_after": value for name, value in after.items()},
+        "parameters_before": _parameters(open_task(config, Path(config.model)).model),
+        "parameters_after": _parameters(small),
+        "chosen_by": chosen.note,
+        "seconds": time.perf_counter() - started,
+    }
+    run.save_figures(figures)
+
+
+def _measured(config: PruneConfig, task: Task, model: nn.Module) -> dict[str, float]:
+    return task.measure(model.to(chosen_device("auto")), size=config.batch_size)
+
+
+def _speed(config: PruneConfig, small: nn.Module) -> Speed | None:
+    if not config.speed_seconds:
+        return None
+    before = open_task(config, Path(config.model)).model
+    device = chosen_device("auto")
+    with counting("timing") as count:
+        return speed(
+            before.to(device),
+            small.to(device),
+            batches=config.speed_batches,
+            lengths=config.speed_lengths,
+            backends=config.speed_backends,
+            seconds=config.speed_seconds,
+            progress=count,
+        )
+
+
+def _table(config: PruneConfig, chosen: Chosen) -> HeadTable:
+    """What is known of each head, in the numbers the model had before: kept or not, and why."""
+    kept = [float(head.index in chosen.keep[head.site]) for head in chosen.table.heads]
+    table = chosen.table.with_column("kept", kept)
+    if not config.inspection:
+        return table
+    known = inspected(config.inspection)
+    rows = dict(iter(known))
+    for name in known.columns:
+        if name not in table.columns and not name.endswith(("_low", "_high")):
+            values = [rows[head][name] if head in rows else None for head in table.heads]
+            table = table.with_column(name, values)
+    return table
+
+
+def _keep_trace(
+    run: Run,
+    task: Task,
+    chosen: Chosen,
+    timed: Speed | None,
+    *,
+    before: dict[str, float],
+    after: dict[str, float],
+) -> None:
+    """What the report shows of a pruning."""
+    record = record_of(task.model)
+    about = {
+        "kind": task.kind,
+        "quality": task.quality,
+        "shown": task.quality if task.quality in ("accuracy", "perplexity") else "perplexity",
+        "chosen_by": chosen.note,
+        "keep": chosen.keep,
+        "record": record.to_json() if record else None,
+        "before": before,
+        "after": after,
+    }
+    run.write_json("trace/pruning.json", about)
+    if timed is not None:
+        run.write_json("trace/speed.json", timed.to_json())
+
+
+def _heads_left(model: nn.Module) -> int:
+    record = record_of(model)
+    assert record is not None, "it was pruned"
+    return sum(map(len, record.kept.values()))
+
+
+def _parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _check_free(out: Path) -> None:
+    """Refuse before the work what could not be replaced after it."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"A model is saved in a folder, but {out} is a file; choose another path.")
+    there = {path.name for path in out.iterdir()} if out.exists() else set[str]()
+    if there and not there & {RECIPE, RECORD}:
+        raise ValueError(
+            f"{out} holds files that are no pruned model, {sorted(there)[0]} among them; choose a "
+            "new or empty folder."
+        )
+
+
+def _check_alone() -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError(
+            "`prune` runs in one process; for several use headwise.pruning.Gates in your training."
+        )

@@ -1,0 +1,281 @@
+"""What pruning was good for: time, parameters, FLOPs, memory and quality, before and after.
+
+    rich.print(pruning.speed(before, after, batches=(1, 32), lengths=(32, 128)))
+
+Removing heads makes the four matrices of attention smaller and leaves feed-forward layers,
+embeddings and the output matrix as they were. Often that is a small part of the work, and then a
+model with a quarter of its heads is hardly faster; what is measured here says so.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from rich.table import Table
+from rich.text import Text
+from torch import nn
+from transformers import PreTrainedModel
+
+from headwise.hf import adopt, release
+from headwise.hf.adoption import backend_of, is_adopted
+from headwise.pruning.record import innermost
+from headwise.pruning.turns import Compared, take_turns
+from headwise.pruning.workloads import (
+    MakeInputs,
+    count_flops,
+    count_parameters,
+    peak_memory,
+    random_text,
+    room_of,
+)
+
+OWN = "own"  # the only backend of headwise's own models
+SMALL = 0.05  # a share of the FLOPs below which leaving them out is not noticed
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One kind of forward pass, before and after.
+
+    Args:
+        backend: how attention was computed.
+        batch: rows of the batch.
+        length: tokens of a row.
+        time: seconds of a forward pass, and how many times faster it is after.
+        flops: of its matrix products, before and after.
+        memory: bytes of weights and of what the pass holds at most, before and after.
+    """
+
+    backend: str
+    batch: int
+    length: int
+    time: Compared
+    flops: tuple[int, int]
+    memory: tuple[int, int]
+
+    @property
+    def saved(self) -> float:
+        """The share of the FLOPs that pruning left out."""
+        return 1 - self.flops[1] / self.flops[0]
+
+    @property
+    def name(self) -> str:
+        """As verdicts call it."""
+        return f"{self.backend}, {self.batch} x {self.length}"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What `speed` measured. Printed by Rich it is a table, with what to make of it below."""
+
+    device: str
+    parameters: tuple[int, int]
+    workloads: tuple[Workload, ...]
+    quality: tuple[float, float] | None = None
+    left_out: tuple[str, ...] = ()
+
+    def verdicts(self) -> list[str]:
+        """What to make of it, in sentences; plainly where nothing was gained."""
+        if self.parameters[0] == self.parameters[1]:
+            return ["Nothing was removed, so nothing can be gained.", *self.left_out]
+        said = [
+            f"{self.parameters[0]:,} parameters became {self.parameters[1]:,} "
+            f"({_percent(1 - self.parameters[1] / self.parameters[0])} fewer)."
+        ]
+        small = [work for work in self.workloads if work.saved < SMALL]
+        if small:
+            most = max(work.saved for work in small)
+            said.append(
+                f"This cannot be much faster: the heads that were removed are at most "
+                f"{_percent(most)} of the FLOPs of {_listed(small)}."
+            )
+        same = [work for work in self.workloads if work.time.ratio.is_one]
+        if same:
+            said.append(
+                f"No difference in time was measured (the interval includes 1) for {_listed(same)}."
+            )
+        slower = [work for work in self.workloads if work.time.ratio.high < 1]
+        if slower:
+            said.append(f"Slower than before: {_listed(slower)}.")
+        return said + list(self.left_out)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything measured, with the verdicts."""
+        rows = [{**asdict(work), "saved_flops": work.saved} for work in self.workloads]
+        return {
+            "device": self.device,
+            "parameters": list(self.parameters),
+            "quality": list(self.quality) if self.quality else None,
+            "workloads": rows,
+            "verdicts": self.verdicts(),
+        }
+
+    def __rich__(self) -> Table:
+        return speed_table(self.to_json())
+
+
+# where there are two values in a cell, they are before > after
+HEADER = ("backend", "batch", "length", "ms", "times faster", "tokens/s", "GFLOP", "MB")
+
+
+def speed(
+    before: nn.Module,
+    after: nn.Module,
+    *,
+    batches: Sequence[int] = (1, 8),
+    lengths: Sequence[int] = (32, 128),
+    backends: Sequence[str] = ("sdpa",),
+    inputs: MakeInputs = random_text,
+    measure: Callable[[nn.Module], float] | None = None,
+    seconds: float = 2.0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Speed:
+    """Measure a model before and after pruning: forward passes in turns, without gradients.
+
+    Both models are left as they came; while they are measured, those that were adopted are not.
+
+    Args:
+        before: the model as it was, on the device to measure.
+        after: the pruned one, on the same.
+        batches: numbers of rows to try.
+        lengths: numbers of tokens to try; those too long for the model are left out.
+        backends: of attention in a Hugging Face model: "sdpa", "eager". Headwise's own have one.
+        inputs: makes what the models are called with, of model, batch and length.
+        measure: the quality of a model, if it is to stand beside.
+        seconds: about how long to time each combination.
+        progress: called with (combinations done, in all).
+    """
+    if not batches or not lengths or not backends or min(*batches, *lengths, 1) < 1:
+        raise ValueError(
+            "batches and lengths need numbers of at least 1 and backends a name, got "
+            f"{list(batches)}, {list(lengths)} and {list(backends)}."
+        )
+    device = next(before.parameters()).device
+    if (other := next(after.parameters()).device) != device:
+        raise ValueError(f"Both models must be on one device, got {device} and {other}.")
+    quality = (measure(before), measure(after)) if measure else None
+    rooms = [room for room in (room_of(before), room_of(after)) if room]
+    fitting = [length for length in lengths if not rooms or length <= min(rooms)]
+    left_out = [
+        f"Length {length} was not measured: the model has {min(rooms)} positions."
+        for length in lengths
+        if length not in fitting
+    ]
+    names = tuple(backends) if isinstance(innermost(before), PreTrainedModel) else (OWN,)
+    plan = [(name, b, n) for name in names for b in batches for n in fitting]
+    found: list[Workload] = []
+    with _measurable(before), _measurable(after), torch.inference_mode():
+        for done, (name, batch, length) in enumerate(plan):
+            progress(done, len(plan))
+            for model in (before, after):
+                _switch(model, name)
+            found.append(_workload(before, after, name, (batch, length), inputs, seconds))
+    progress(len(plan), len(plan))
+    parameters = count_parameters(before), count_parameters(after)
+    return Speed(_device_name(device), parameters, tuple(found), quality, tuple(left_out))
+
+
+def _workload(
+    before: nn.Module,
+    after: nn.Module,
+    backend: str,
+    size: tuple[int, int],
+    inputs: MakeInputs,
+    seconds: float,
+) -> Workload:
+    batch, length = size
+    device = next(before.parameters()).device
+    old, new = inputs(before, batch, length), inputs(after, batch, length)
+    time = take_turns(lambda: before(**old), lambda: after(**new), seconds=seconds, device=device)
+    flops = count_flops(before, old), count_flops(after, new)
+    memory = peak_memory(before, old), peak_memory(after, new)
+    return Workload(backend, batch, length, time, flops, memory)
+
+
+@contextmanager
+def _measurable(model: nn.Module) -> Generator[None]:
+    """In eval mode, and a Hugging Face model without sites and free to change its backend."""
+    inner = innermost(model)
+    training = {module: module.training for module in model.modules()}
+    # a view of a parameter says that it learns, which FLOPs cannot be counted with
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    adopted = isinstance(inner, PreTrainedModel) and is_adopted(inner)
+    if adopted:
+        release(inner)
+    backend = backend_of(inner.config) if isinstance(inner, PreTrainedModel) else None
+    try:
+        model.eval()
+        for parameter in learning:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in learning:
+            parameter.requires_grad_(True)
+        for module, was_training in training.items():
+            module.training = was_training
+        if isinstance(inner, PreTrainedModel) and backend:
+            inner.set_attn_implementation(backend)
+        if adopted:
+            adopt(inner)
+
+
+def _switch(model: nn.Module, backend: str) -> None:
+    inner = innermost(model)
+    if not isinstance(inner, PreTrainedModel):
+        return
+    try:
+        inner.set_attn_implementation(backend)
+    except (ValueError, ImportError) as problem:
+        raise ValueError(
+            f"{type(inner).__name__} cannot attend with {backend!r}: {str(problem).split('. ')[0]}."
+        ) from None
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type}, {torch.get_num_threads()} threads"
+
+
+def speed_table(measured: Mapping[str, Any]) -> Table:
+    """What `Speed.to_json` gave, as a table that Rich prints, with what to make of it below."""
+    caption = Text("\n".join(measured["verdicts"]))
+    table = Table(box=None, header_style="bold", pad_edge=False, caption=caption)
+    table.caption_justify = "left"
+    for name in HEADER:
+        table.add_column(name, justify="left" if name == "backend" else "right", no_wrap=True)
+    for work in measured["workloads"]:
+        table.add_row(*_cells(work))
+    return table
+
+
+def _cells(work: Mapping[str, Any]) -> list[str]:
+    tokens, ratio = work["batch"] * work["length"], work["time"]["ratio"]
+    times = [work["time"]["before"], work["time"]["after"]]
+    return [
+        work["backend"],
+        str(work["batch"]),
+        str(work["length"]),
+        _pair(f"{1000 * seconds:.2f}" for seconds in times),
+        f"{ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]",
+        _pair(f"{tokens / seconds:,.0f}" for seconds in times),
+        _pair(f"{flops / 1e9:.3g}" for flops in work["flops"]),
+        _pair(f"{held / 1e6:.1f}" for held in work["memory"]),
+    ]
+
+
+def _pair(texts: Iterable[str]) -> str:
+    return " > ".join(texts)
+
+
+def _listed(works: Sequence[Workload]) -> str:
+    return "; ".join(work.name for work in works)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+__all__ = ["Speed", "Workload", "speed"]

@@ -1,0 +1,128 @@
+"""What a forward pass of a model costs: inputs to try it with, FLOPs, and memory."""
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import PreTrainedModel
+
+from headwise.models import Transformer
+from headwise.pruning.record import innermost
+
+Inputs = Mapping[str, Tensor]
+MakeInputs = Callable[[nn.Module, int, int], Inputs]
+
+
+def random_text(model: nn.Module, batch: int, length: int) -> Inputs:
+    """Ids drawn at random, all rows of one length; both sides of a translation are as long.
+
+    Args:
+        model: a Hugging Face model that reads text, or a Transformer.
+        batch: rows.
+        length: tokens of each.
+    """
+    inner = innermost(model)
+    device = next(model.parameters()).device
+    random = torch.Generator().manual_seed(0)
+
+    def ids(vocabulary: int) -> Tensor:
+        return torch.randint(0, vocabulary, (batch, length), generator=random).to(device)
+
+    if isinstance(inner, Transformer):
+        lengths = torch.full((batch,), length, device=device)
+        config = inner.config
+        source, target = ids(config.source_vocab), ids(config.target_vocab)
+        return {"source": source, "source_lengths": lengths, "target": target}
+    if not isinstance(inner, PreTrainedModel) or inner.main_input_name != "input_ids":
+        raise ValueError(
+            f"{type(inner).__name__} is no Transformer of headwise and no Hugging Face model that "
+            "reads text; give inputs=, a function of the model, batch and length."
+        )
+    settings: Any = inner.config.get_text_config()
+    inputs = {"input_ids": ids(settings.vocab_size)}
+    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    if settings.is_encoder_decoder:
+        inputs["decoder_input_ids"] = ids(settings.vocab_size)
+    return inputs
+
+
+def room_of(model: nn.Module) -> int | None:
+    """How many positions a model has; None if it names no limit."""
+    inner = innermost(model)
+    if isinstance(inner, Transformer):
+        return inner.config.max_length
+    config: Any = getattr(inner, "config", None)
+    named = getattr(config, "max_position_embeddings", None)
+    return named if isinstance(named, int) and named > 0 else None
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Numbers in the weights, those that are shared once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def count_flops(model: nn.Module, inputs: Inputs) -> int:
+    """Floating-point operations of the matrix products of a forward pass, two a multiplication."""
+    # fused attention is counted on some devices only; written out, it is matrix products
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        model(**inputs)
+    return int(counter.get_total_flops())
+
+
+def peak_memory(model: nn.Module, inputs: Inputs) -> int:
+    """Bytes of the weights and of what a forward pass holds at most beside them.
+
+    On a CUDA device the allocator is asked. Elsewhere tensors are followed as they come and go,
+    what an operation needs while it runs not included.
+    """
+    device = next(model.parameters()).device
+    held = {id(t.untyped_storage()): t for t in (*model.parameters(), *model.buffers())}
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in held.values())
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        model(**inputs)
+        return weights + torch.cuda.max_memory_allocated(device) - before
+    with _Following() as following:
+        model(**inputs)
+    return weights + following.most
+
+
+class _Following(TorchDispatchMode):
+    """Counts the bytes of tensors that operations make, while they live."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._known = weakref.WeakSet[Any]()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        for given in tree_leaves((args, kwargs)):
+            if isinstance(given, Tensor):
+                self._known.add(given.untyped_storage())  # was there before, so does not count
+        made = func(*args, **(kwargs or {}))
+        for leaf in cast(list[object], tree_leaves(made)):
+            if isinstance(leaf, Tensor):
+                self._count(leaf.untyped_storage())
+        return made
+
+    def _count(self, storage: Any) -> None:
+        if storage in self._known:
+            return
+        self._known.add(storage)
+        size = int(storage.nbytes())
+        self.now += size
+        self.most = max(self.most, self.now)
+        weakref.finalize(storage, self._gone, size)
+
+    def _gone(self, size: int) -> None:
+        self.now -= size

@@ -1,0 +1,131 @@
+"""Experiments on pruning: tiny, and each with a property that fails when it is broken."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headwise.experiments import load_experiment
+from headwise.experiments.base import Estimate
+from headwise.experiments.running import reproduce
+from headwise.journeys.translator import Translator
+from headwise.pruning import record_of
+from headwise.recording import Run
+from headwise.sites import find_sites
+from tests.journeys.pruning.small_tasks import grouped
+from tests.journeys.small_hosts import host, save, tokenizer_for
+
+Figures = Mapping[str, Estimate]
+
+
+def quietly(name: str, config: Any, folder: Path) -> Figures:
+    """On one thread, which is faster at this size."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return reproduce(name, config, folder)
+    finally:
+        torch.set_num_threads(before)
+
+
+def smoke(name: str, **changes: Any) -> Any:
+    return replace(load_experiment(name).smoke, **changes)
+
+
+@pytest.fixture(scope="module")
+def everything(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Figures]:
+    """The smoke run of prune/all: its folder and figures."""
+    folder = tmp_path_factory.mktemp("prune") / "run"
+    return folder, quietly("prune/all", smoke("prune/all"), folder)
+
+
+def test_heads_of_all_kinds_are_counted_and_the_pruned_are_runs(everything) -> None:
+    folder, figures = everything
+    for count in (9, 4):
+        kinds = ("encoder.self", "decoder.self", "decoder.cross")
+        left = [figures[f"en-ru: {count} heads: {kind} left"].mean for kind in kinds]
+        assert sum(left) == count
+        place = folder / "all" / "tatoeba-en-ru" / "seed-0" / f"keep-{count}"
+        model = Translator.load(Run.open(place)).model
+        assert sum(site.num_heads for site in find_sites(model)) == count
+        assert sum(record_of(model).heads.values()) == 24
+        assert not (place.with_name(f"{place.name}-pruning") / "checkpoint.safetensors").exists()
+        before = figures["en-ru: BLEU"].mean
+        lost = figures[f"en-ru: {count} heads: BLEU lost"].mean
+        assert figures[f"en-ru: {count} heads: BLEU"].mean + lost == pytest.approx(before, abs=0.5)
+    assert {path.name for path in (folder / "pictures").iterdir()} == {
+        *("all.png", "kinds.png", "layers.png", "gates.png")
+    }
+
+
+def test_an_encoder_is_pruned_alone_and_what_is_left_is_looked_at(everything, tmp_path) -> None:
+    lent, _ = everything
+    config = smoke("prune/encoder", trained=(str(lent),))
+    figures = quietly("prune/encoder", config, tmp_path / "run")
+    assert figures["en-ru: 3 heads: heads left"].mean == 3
+    assert figures["en-ru: lambda-50: heads left"].mean == 0  # so dear that all go
+    one = tmp_path / "run" / "encoder" / "tatoeba-en-ru" / "seed-0" / "keep-3"
+    kept = record_of(Translator.load(Run.open(one)).model).kept
+    assert sum(len(heads) for site, heads in kept.items() if site.startswith("decoder")) == 16
+    assert (tmp_path / "run" / "looked" / "tatoeba-en-ru" / "seed-0" / "keep-3").exists()
+
+
+def test_the_same_shape_is_trained_from_scratch_and_gates_from_the_start(
+    everything, tmp_path
+) -> None:
+    lent, _ = everything
+    figures = quietly(
+        "prune/scratch", smoke("prune/scratch", trained=(str(lent),)), tmp_path / "scratch"
+    )
+    name = "en-ru: 9 heads"
+    apart = figures[f"{name}: BLEU from scratch"].mean - figures[f"{name}: BLEU from trained"].mean
+    assert figures[f"{name}: from scratch less from trained"].mean == pytest.approx(apart)
+    fresh = Run.open(tmp_path / "scratch" / "scratch" / "tatoeba-en-ru" / "seed-0" / "keep-9")
+    model = Translator.load(fresh).model
+    lender = lent / "all" / "tatoeba-en-ru" / "seed-0" / "keep-9"
+    shape = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    other = Translator.load(Run.open(lender)).model
+    assert shape == {name: tuple(p.shape) for name, p in other.named_parameters()}
+    assert any(
+        not torch.equal(one, two)
+        for one, two in zip(model.parameters(), other.parameters(), strict=True)
+    )
+    assert not (tmp_path / "scratch" / "all").exists()  # it was lent
+
+    figures = quietly("prune/gates", smoke("prune/gates", trained=(str(lent),)), tmp_path / "gates")
+    assert figures["formulas agree with draws"].mean == 1
+    assert figures["en-ru: lambda 50: heads left"].mean == 0
+    assert figures["en-ru: gates that are decided"].mean > 0.9
+    assert f"{name}: from trained less with gates from the start" in figures
+
+
+def test_a_classifier_is_pruned_in_every_way_to_as_many_heads(data_folder, tmp_path) -> None:
+    encoder = save(host("BERT").bert, tokenizer_for("BERT"), tmp_path / "encoder")
+    config = smoke("prune/minilm", model=str(encoder))
+    figures = quietly("prune/minilm", config, tmp_path / "run")
+    for choice in config.choices:
+        assert figures[f"3 heads: {choice}: heads left"].mean == 3
+        assert 0 <= figures[f"3 heads: {choice}: accuracy"].mean <= 1
+    apart = figures["3 heads: gates: accuracy"].mean - figures["3 heads: random: accuracy"].mean
+    assert figures["3 heads: gates less random"].mean == pytest.approx(apart)
+
+
+def test_a_language_model_is_pruned_by_groups_saved_loaded_and_goes_on(
+    data_folder, tmp_path
+) -> None:
+    config = smoke("prune/smollm", model=str(grouped(tmp_path / "host")))
+    figures = quietly("prune/smollm", config, tmp_path / "run")
+    for choice in config.choices:
+        assert figures[f"4 heads: {choice}: saved and loaded gives the same"].mean == 1
+        assert figures[f"4 heads: {choice}: goes on with a text"].mean == 1
+        assert figures[f"4 heads: {choice}: perplexity"].mean < 200
+    assert figures["4 heads: gates: perplexity"].mean < figures["unpruned: perplexity"].mean
+
+
+@pytest.mark.parametrize("name", ["prune/minilm", "prune/smollm"])
+def test_a_model_must_be_named(name, tmp_path) -> None:
+    with pytest.raises(ValueError, match="give --set model=FOLDER"):
+        reproduce(name, load_experiment(name).smoke, tmp_path / "run")

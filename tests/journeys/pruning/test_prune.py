@@ -1,0 +1,204 @@
+"""prune: any kind of model, any choice, the same after an interruption, and honest at the end."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from headwise import pruning
+from headwise.journeys import InspectConfig, inspect_folder, prune_folder
+from headwise.journeys.opening import open_subject
+from headwise.journeys.prune import run_folder
+from headwise.journeys.translator import Translator
+from headwise.pruning import record_of
+from headwise.recording import Run
+from headwise.sites import find_sites
+from tests.journeys.pruning.small_tasks import KINDS, config_for, grouped, saved
+from tests.journeys.small_translation import stopping
+
+CLOCKS = ("seconds", "tokens_per_second", "minutes")
+
+
+def heads_of(folder):
+    """How many heads of each site the record of a saved model has left."""
+    record = json.loads((folder / "pruning.json").read_text())["record"]
+    return {site: len(kept) for site, kept in record["kept"].items()}
+
+
+def lasting(run):
+    metrics = [{k: v for k, v in row.items() if k not in CLOCKS} for row in run.metrics()]
+    return metrics, {k: v for k, v in run.figures().items() if k not in CLOCKS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_as_many_heads_stay_as_were_asked_for_and_quality_is_that_of_the_gated_model(
+    kind, tmp_path
+):
+    model = saved(kind, tmp_path / "host")
+    run = prune_folder(config_for(kind, model), tmp_path / "small")
+    assert sum(heads_of(tmp_path / "small").values()) == 3 == run.figures()["heads_kept"]
+    figures, last = run.figures(), run.metrics()[-1]
+    for name in ("validation_loss", "accuracy"):
+        assert figures[f"{name}_after"] == pytest.approx(last[name], rel=1e-4)
+    assert figures["parameters_after"] < figures["parameters_before"]
+    assert last["open_heads"] == 3 and last["undecided_heads"] == 0
+    assert len(run.names("trace/gates/*.json")) == 3
+    assert type(pruning.load(tmp_path / "small")) is type(open_subject(model).model)
+    page = run.path("report.html").read_text()
+    assert "What was pruned" in page and "against heads kept" in page and "P(open)" in page
+    assert "bleu_after" in figures if kind == "translation" else (tmp_path / "small/tokenizer.json")
+
+
+def test_a_dear_head_closes_all_and_a_cheap_one_none(tmp_path):
+    model = saved("classification", tmp_path / "host")
+    counts = [
+        prune_folder(
+            config_for("classification", model, penalty=penalty), tmp_path / f"at-{penalty}"
+        ).figures()["heads_kept"]
+        for penalty in (0.0, 100.0)
+    ]
+    assert counts == [8, 0]
+
+
+def test_a_killed_pruning_goes_on_as_if_nothing_had_happened(tmp_path, monkeypatch):
+    model = saved("classification", tmp_path / "host")
+    config = config_for("classification", model)
+    whole = prune_folder(config, tmp_path / "whole")
+    place = "headwise.journeys.pruning.choosing_heads.training_bar"
+    from headwise.journeys.pruning.choosing_heads import training_bar
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, stopping(training_bar, 20))
+        patch.setattr("headwise.journeys.pruning.choosing_heads.SHOWN", ("loss",))
+        with pytest.raises(KeyboardInterrupt):
+            prune_folder(config, tmp_path / "killed")
+    assert not (tmp_path / "killed").exists()
+    again = prune_folder(config, tmp_path / "killed")
+    assert lasting(again) == lasting(whole) and again.heads() == whole.heads()
+    one, other = (load_file(tmp_path / n / "model.safetensors") for n in ("whole", "killed"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+    monkeypatch.setattr("headwise.journeys.prune.open_task", None)
+    assert lasting(prune_folder(config, tmp_path / "killed")) == lasting(whole)  # not done again
+
+
+def test_a_full_disk_while_saving_leaves_what_was_there_and_the_next_start_ends_it(
+    tmp_path, monkeypatch
+):
+    model = saved("classification", tmp_path / "host")
+    config = config_for("classification", model, steps=20)
+    prune_folder(config_for("classification", model, steps=10), tmp_path / "small")
+    before = (tmp_path / "small" / "model.safetensors").read_bytes()
+    run_folder(tmp_path / "small").rename(tmp_path / "elsewhere")
+
+    def full(*given, **options):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("safetensors.torch.save_file", full)
+        patch.setattr("headwise.recording.run.Run.save_tensors", lambda *given: None)
+        with pytest.raises(OSError, match="No space left"):
+            prune_folder(config, tmp_path / "small")
+    assert (tmp_path / "small" / "model.safetensors").read_bytes() == before
+    assert sum(heads_of(tmp_path / "small").values()) == 3
+    prune_folder(config, tmp_path / "small")
+    assert (tmp_path / "small" / "model.safetensors").read_bytes() != before
+
+
+@pytest.mark.parametrize("choose", ["random", "greedy"])
+def test_other_choices_keep_as_many_and_are_then_trained(choose, tmp_path):
+    model = saved("classification", tmp_path / "host")
+    run = prune_folder(config_for("classification", model, choose=choose), tmp_path / "small")
+    assert sum(heads_of(tmp_path / "small").values()) == 3
+    losses = [row["validation_loss"] for row in run.metrics() if "validation_loss" in row]
+    assert losses[-1] < run.figures()["validation_loss_before"]
+    assert sum(run.heads()["kept"]) == 3
+
+
+def test_an_inspection_chooses_and_tells_functions(tmp_path):
+    model = saved("classification", tmp_path / "host")
+    text = str(tmp_path / "host" / "text")
+    looked = inspect_folder(
+        InspectConfig(str(model), text, sample=4, ablation_lines=0), tmp_path / "looked"
+    )
+    config = config_for(
+        "classification", model, choose="confidence", inspection=str(tmp_path / "looked"), steps=0
+    )
+    run = prune_folder(config, tmp_path / "small")
+    best = {str(head) for head in looked.sort("confidence").heads[:3]}
+    table = run.heads()
+    assert {str(h) for h, kept in zip(table.heads, table["kept"], strict=True) if kept} == best
+    assert table["confidence"] == looked["confidence"] and "role" in table.columns
+    with pytest.raises(ValueError, match="no column 'confidenze'"):
+        prune_folder(
+            config_for(
+                "classification",
+                model,
+                choose="confidenze",
+                inspection=str(tmp_path / "looked" / "heads.json"),
+            ),
+            tmp_path / "other",
+        )
+
+
+def test_heads_that_share_keys_go_together(tmp_path):
+    model = grouped(tmp_path / "host")
+    prune_folder(config_for("causal", model, keep=2), tmp_path / "small")
+    kept = heads_of(tmp_path / "small").values()
+    assert sorted(kept) == [0, 2]
+    with pytest.raises(ValueError, match="multiple of the 2 heads"):
+        prune_folder(config_for("causal", model, keep=3), tmp_path / "odd")
+
+
+def test_a_frozen_decoder_stays_and_two_files_are_pairs(tmp_path):
+    model = saved("translation", tmp_path / "host")
+    files = (str(tmp_path / "host" / "source"), str(tmp_path / "host" / "target"))
+    config = config_for(
+        "translation", model, data=files, dev=files, where="encoder.*", freeze="decoder"
+    )
+    prune_folder(config, tmp_path / "small")
+    before, after = (load_file(path / "model.safetensors") for path in (model, tmp_path / "small"))
+    decoder = [name for name in after if ".decoder." in name and name in before]
+    encoder = [name for name in after if ".encoder." in name and name in before]
+    assert decoder and all(torch.equal(before[name], after[name]) for name in decoder)
+    assert any(
+        before[name].shape == after[name].shape and not torch.equal(before[name], after[name])
+        for name in encoder
+    )
+
+
+def test_our_runs_stay_runs_that_translate_and_can_be_inspected(small_translation, tmp_path):
+    files = tuple(Run.open(small_translation).config()["valid"])
+    config = config_for(
+        "translation", small_translation, data=files, dev=files, keep=4, steps=20, length=64
+    )
+    run = prune_folder(config, tmp_path / "small")
+    assert run.figures()["heads_before"] == 6 and run.figures()["heads_kept"] == 4
+    translator = Translator.load(Run.open(tmp_path / "small"))
+    assert record_of(translator.model) is not None
+    assert sum(site.num_heads for site in find_sites(translator.model)) == 4
+    assert all(translator.translate(["the dog slept ."]))
+    text = tmp_path / "text"
+    text.write_text("the dog slept .\n" * 3)
+    looking = InspectConfig(str(tmp_path / "small"), str(text), sample=0)
+    assert len(inspect_folder(looking, tmp_path / "looked")) == 4
+    # once more: numbers are those of the smaller model, the record counts from the first
+    twice = config_for(
+        "translation", tmp_path / "small", data=files, dev=files, keep=2, steps=10, length=64
+    )
+    assert prune_folder(twice, tmp_path / "smaller").figures()["heads_kept"] == 2
+    record = record_of(Translator.load(Run.open(tmp_path / "smaller")).model)
+    assert sum(record.heads.values()) == 6 and sum(map(len, record.kept.values())) == 2
+
+
+def test_a_pruned_hugging_face_model_is_inspected_and_pruned_again(tmp_path):
+    model = saved("masked", tmp_path / "host")
+    prune_folder(config_for("masked", model, keep=5, steps=10), tmp_path / "host" / "small")
+    looking = InspectConfig(
+        str(tmp_path / "host" / "small"), str(tmp_path / "host" / "text"), sample=0
+    )
+    assert len(inspect_folder(looking, tmp_path / "looked")) == 5
+    again = config_for("masked", tmp_path / "host" / "small", keep=2, steps=10)
+    assert prune_folder(again, tmp_path / "smaller").figures()["heads_before"] == 5
+    assert sum(heads_of(tmp_path / "smaller").values()) == 2

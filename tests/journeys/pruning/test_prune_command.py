@@ -1,0 +1,88 @@
+"""The command: what it prints, and one sentence with exit code 2 for what is given wrongly."""
+
+import sys
+
+import pytest
+
+from headwise import cli
+from headwise.journeys.prune import run_folder
+from headwise.recording import HeadTable, Run
+from headwise.reporting import write_report
+from tests.journeys.pruning.small_tasks import QUICK, config_for, saved
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Run `headwise prune`; (exit code, stdout, stderr)."""
+    model = saved("classification", tmp_path / "host")
+    data = tmp_path / "host" / "lab"
+
+    def run(*arguments, data=data):
+        settings = {**QUICK, "speed_seconds": 0.02, "speed_batches": 1, "speed_lengths": 8}
+        options = [
+            part for name, value in settings.items() for part in ("--set", f"{name}={value}")
+        ]
+        given = [model, "--data", data, "--dev", data, "--out", tmp_path / "small", *arguments]
+        monkeypatch.setattr(sys, "argv", ["headwise", "prune", *map(str, given), *options])
+        capsys.readouterr()  # what saving the model printed
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+            raise SystemExit(0)
+        printed = capsys.readouterr()
+        return end.value.code or 0, printed.out, printed.err
+
+    return run
+
+
+def test_it_ends_with_quality_speed_and_where_everything_is(command, tmp_path):
+    code, out, _ = command("--keep", 3)
+    assert code == 0
+    for text in ("heads", "accuracy", "parameters", "times faster", "Gates, steered to 3 heads"):
+        assert text in out
+    assert "Model: " in out and "report.html" in out
+    page = run_folder(tmp_path / "small") / "report.html"
+    assert "Speed on cpu" in page.read_text() and "parameters became" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "either keep=12 heads, or penalty=0.05"),
+        (("--keep", 3, "--choose", "no_such"), "is a column, so give its inspection"),
+        (("--keep", 999), "keep must be between 0 and the 8 heads"),
+        (("--keep", 3, "--where", "nowhere.*"), "chooses none of the model's sites"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(command, arguments, sentence):
+    code, _, error = command(*arguments)
+    assert code == 2 and sentence in error
+    assert error.startswith("headwise: ") and error.count("\n") == 1
+
+
+def test_other_settings_for_the_same_folder_are_refused(command):
+    assert command("--keep", 3)[0] == 0
+    code, _, error = command("--keep", 4)
+    assert code == 2 and "holds a run with keep=3" in error and "(--out)" in error
+
+
+def test_a_report_shows_functions_of_heads_kept_and_escapes_what_it_shows(tmp_path):
+    with Run.create(tmp_path / "run", config_for("masked", tmp_path / "model")) as run:
+        site = "encoder.0.self"
+        kept, roles = {site: [1.0, 0.0]}, {site: ["next", "<b>"]}
+        run.save_heads(HeadTable.of({"kept": kept, "role": roles}))
+        run.log(10, open_heads=2, perplexity=8.0)
+        run.log(20, open_heads=1, perplexity=9.5)
+        for step, keep in ((10, [0, 1]), (20, [0])):
+            state = {"step": step, "prob_open": {site: [0.9, 0.2]}, "keep": {site: keep}}
+            run.write_json(f"trace/gates/{step:07}.json", state)
+        about = {"chosen_by": "Gates <script>", "shown": "perplexity"}
+        figures = {"before": {"perplexity": 7.0}, "after": {"perplexity": 9.5}}
+        run.write_json("trace/pruning.json", {**about, **figures, "keep": {site: [0]}})
+        page = write_report(run).read_text()
+    assert (
+        "Gates &lt;script&gt;" in page
+        and "<b>" not in page.split("</style>")[1].split("<script")[0]
+    )
+    assert "step 20: 1 heads kept, perplexity 9.5" in page
+    assert "positional" in page and "<th>heads kept</th><th>2</th><th>1</th>" in page
+    assert "1 between 0.90 and 0.95" in page

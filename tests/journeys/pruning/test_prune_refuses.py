@@ -1,0 +1,119 @@
+"""What `prune` is given wrongly gets one sentence, and nothing is lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from headwise.journeys import PruneConfig, prune_folder
+from headwise.journeys.prune import run_folder
+from headwise.recording import Run
+from tests.journeys.pruning.small_tasks import QUICK, config_for, saved
+from tests.journeys.pruning.test_prune import lasting
+from tests.journeys.small_hosts import host, save, tokenizer_for
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"keep": None}, "either keep=12 heads, or penalty"),
+        ({"keep": 3, "penalty": 0.1}, "either keep=12 heads, or penalty"),
+        ({"keep": None, "penalty": 0.1, "choose": "random"}, "only gates take a penalty"),
+        ({"choose": "confidence"}, "is a column, so give its inspection"),
+        ({"steps": 0}, "Gates are learned"),
+        ({"keep": -1}, "keep must not be negative"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"patience": 2}, "leave patience and average"),
+        ({"model": ""}, "model is missing"),
+        ({"dropped": 1.0}, "dropped must be between 0 and 1"),
+    ],
+)
+def test_settings_that_cannot_be(changes, sentence):
+    given = {"model": "m", "data": ("d",), "dev": ("d",), "keep": 3, **QUICK, **changes}
+    with pytest.raises(ValueError, match=sentence):
+        PruneConfig(**given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"keep": 99}, "keep must be between 0 and the 8 heads"),
+        ({"where": "decoder.*"}, "chooses none of the model's sites"),
+        ({"freeze": "decoder"}, "is for models with encoder and decoder"),
+        ({"data": ("nothing",)}, "no text file nothing"),
+        ({"data": ("{text}",)}, "a label, a TAB and a text"),
+        ({"data": ("{lab}", "{lab}")}, "One file was wanted"),
+    ],
+)
+def test_data_and_heads_that_do_not_fit(changes, sentence, tmp_path):
+    model = saved("classification", tmp_path / "host")
+    files = {name: str(tmp_path / "host" / name) for name in ("text", "lab")}
+    if "data" in changes:
+        changes = {"data": tuple(name.format(**files) for name in changes["data"])}
+    with pytest.raises(ValueError, match=sentence):
+        prune_folder(config_for("classification", model, **changes), tmp_path / "small")
+    assert not (tmp_path / "small").exists()
+
+
+def test_a_folder_with_other_files_is_not_replaced(tmp_path):
+    model = saved("classification", tmp_path / "host")
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match=r"thesis\.tex among them"):
+        prune_folder(config_for("classification", model), tmp_path / "small")
+    assert (tmp_path / "small" / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_model_without_an_output_is_refused(tmp_path):
+    model = saved("classification", tmp_path / "host")
+    bare = save(host("BERT").bert, tokenizer_for("BERT"), tmp_path / "host" / "bare")
+    assert bare.parent == model.parent
+    with pytest.raises(ValueError, match="is pruned for nothing that `prune` knows"):
+        prune_folder(config_for("classification", bare), tmp_path / "small")
+
+
+def test_a_pruned_model_of_another_version_is_refused(tmp_path):
+    model = saved("classification", tmp_path / "host")
+    (model / "pruning.json").write_text(json.dumps({"format": 99}))
+    with pytest.raises(ValueError, match="is of format 99"):
+        prune_folder(config_for("classification", model), tmp_path / "small")
+
+
+def test_a_pickle_is_not_opened(tmp_path):
+    model = saved("classification", tmp_path / "host")
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="could not be opened as a Hugging Face model"):
+        prune_folder(config_for("classification", model), tmp_path / "small")
+
+
+def test_several_processes_are_told_what_to_use(tmp_path, monkeypatch):
+    model = saved("classification", tmp_path / "host")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="runs in one process"):
+        prune_folder(config_for("classification", model), tmp_path / "small")
+
+
+def test_kill_9_in_the_middle_and_the_command_again_gives_the_same(tmp_path):
+    model = saved("classification", tmp_path / "host")
+    lab = str(tmp_path / "host" / "lab")
+    options = {**QUICK, "steps": 120, "evaluate_every": 40, "checkpoint_every": 40}
+    command = [sys.executable, "-m", "headwise", "prune", str(model), "--data", lab, "--dev", lab]
+    command += ["--keep", "3", "--out", str(tmp_path / "small")]
+    command += [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    started = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    checkpoint = run_folder(tmp_path / "small") / "checkpoint.safetensors"
+    until = time.monotonic() + 60
+    while not checkpoint.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    started.send_signal(signal.SIGKILL)
+    started.wait()
+    assert checkpoint.exists() and not (tmp_path / "small").exists()
+    config = config_for("classification", model, **options)
+    prune_folder(config, tmp_path / "small")
+    whole = prune_folder(config, tmp_path / "whole")
+    assert lasting(Run.open(run_folder(tmp_path / "small"))) == lasting(whole)
