@@ -111,6 +111,30 @@ def test_a_watcher_adds_calls_up_until_it_is_cleared(classifier):
         assert norms.values == {}
 
 
+def test_what_is_not_a_number_is_not_taken_for_nothing_but_at_padding(classifier):
+    real = torch.arange(4) < LENGTHS[:, None]
+    norms = OutputNorms(classifier)
+    plain = output_norms(classifier, lambda: classifier(TOKENS, LENGTHS), counted={"encoder": real})
+    norms.counted = {"encoder": real}
+
+    def spoilt(at):
+        def watch(site, attended):
+            attended.out[at] = torch.nan
+            norms(site, attended)
+
+        return watch
+
+    with torch.no_grad(), observe(classifier, spoilt((1, slice(None), 3))):  # behind the second
+        classifier(TOKENS, LENGTHS)
+    torch.testing.assert_close(norms.values["encoder.0.self"], plain["encoder.0.self"])
+    norms.clear()
+    with torch.no_grad(), observe(classifier, spoilt((1, 0, 0))):
+        classifier(TOKENS, LENGTHS)
+    found = norms.values["encoder.0.self"]
+    assert found[1].isnan().all()
+    torch.testing.assert_close(found[[0, 2]], plain["encoder.0.self"][[0, 2]])
+
+
 def test_positions_that_do_not_fit_are_refused(classifier):
     with pytest.raises(ValueError, match=r"queries of shape \(3, 4\), but counted has \(3, 2\)"):
         output_norms(

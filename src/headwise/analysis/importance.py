@@ -87,10 +87,13 @@ class OutputNorms:
 
     @property
     def values(self) -> dict[str, Float[Tensor, "B H"]]:
-        """By item, of all calls since the last `clear`; 0 where nothing was written at all."""
+        """By item, of all calls since the last `clear`.
+
+        0 for a head that wrote nothing; NaN where the model computes NaN.
+        """
         return {
-            name: torch.where(total > 0, self._written[name] / total, 0)
-            for name, total in ((name, total[:, None]) for name, total in self._updates.items())
+            name: torch.where(written_BH == 0, 0, written_BH / self._updates[name][:, None])
+            for name, written_BH in self._written.items()
         }
 
     def clear(self) -> None:
@@ -105,9 +108,10 @@ class OutputNorms:
                     f"{site.name} was asked by queries of shape {tuple(update_BQ.shape)}, but "
                     f"counted has {tuple(counted_BQ.shape)} for the {site.queries}."
                 )
-            counted_BQ = counted_BQ.to(update_BQ)
-            written_BHQ = written_BHQ * counted_BQ[:, None]
-            update_BQ = update_BQ * counted_BQ
+            # not a product: what padding asks may be NaN
+            left_out_BQ = ~counted_BQ.to(update_BQ.device, torch.bool)
+            written_BHQ = written_BHQ.masked_fill(left_out_BQ[:, None], 0)
+            update_BQ = update_BQ.masked_fill(left_out_BQ, 0)
         for sums, new in ((self._written, written_BHQ), (self._updates, update_BQ)):
             total = new.sum(-1)
             sums[site.name] = sums[site.name] + total if site.name in sums else total

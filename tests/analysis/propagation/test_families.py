@@ -4,18 +4,20 @@ import re
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from headwise.analysis.propagation import Propagation, head_relevance, top_class
 from headwise.hf import adopt
 from headwise.hf.projections import output_projection
 from headwise.sites import find_sites
-from tests.analysis.propagation.tracing import relevances, without_biases
+from tests.analysis.propagation.tracing import relevances, shares, without_biases
 from tests.hf.families import BACKENDS, FAMILIES, batch_of, build, outputs
 
 TEXT = [name for name, family in FAMILIES.items() if family.kind not in ("image", "crossed")]
 ONE_STACK = [name for name in TEXT if FAMILIES[name].kind != "two stacks" and name != "ALBERT"]
 PLACE = (0, 3, 7)
+EXACT = Propagation(eps=0.0)
 # these compute norms in float32, whatever the model's dtype
 ROUGH = {"Llama", "Qwen2", "T5"}
 
@@ -46,7 +48,7 @@ def test_all_relevance_comes_from_the_embeddings(name, backend):
     model, forward = adopted(name, backend)
     without_biases(model)
     embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    found = relevances(model, forward, PLACE, embeddings)
+    found = relevances(model, forward, PLACE, embeddings, EXACT)
     assert sum(part.sum().item() for part in found) == pytest.approx(1, **close(name))
 
 
@@ -66,10 +68,10 @@ def test_relevance_is_conserved_from_layer_to_layer(name, rule):
 def test_heads_have_the_relevance_of_what_their_layer_writes(name):
     model, forward = adopted(name)
     without_biases(model)
-    found = head_relevance(model, forward, torch.tensor([PLACE]), normalise=False)
+    found = shares(model, forward, PLACE)
     for site in find_sites(model):
         layer = output_projection(model, site).module
-        written = relevances(model, forward, PLACE, [layer])
+        written = relevances(model, forward, PLACE, [layer], EXACT)
         total = sum(part.sum().item() for part in written)
         assert found[site.name].sum().item() == pytest.approx(total, **close(name))
 
@@ -96,3 +98,21 @@ def test_backends_agree_and_nothing_is_left_changed(name, rule):
     for site in sdpa:
         assert torch.isfinite(sdpa[site]).all() and sdpa[site].abs().sum() > 0
         torch.testing.assert_close(sdpa[site], eager[site], rtol=1e-2, atol=1e-3)
+
+
+def test_relevance_goes_through_a_mixture_of_experts():
+    config = transformers.MixtralConfig(
+        vocab_size=60,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=2,
+    )
+    model = adopt(transformers.MixtralForCausalLM(config).eval())
+    tokens = torch.randint(4, 60, (2, 6))
+    forward = lambda: model(input_ids=tokens).logits  # noqa: E731
+    embedding = model.get_input_embeddings()
+    (found,) = relevances(model, forward, PLACE, [embedding], EXACT)
+    assert found.sum().item() == pytest.approx(1, abs=1e-3)

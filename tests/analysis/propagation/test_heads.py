@@ -13,11 +13,12 @@ from headwise.models.rnn import RnnClassifier, RnnClassifierConfig
 from headwise.models.transformer import Transformer, TransformerConfig
 from headwise.ops import topk_attention
 from headwise.sites import find_sites, gated, masked, replace
-from tests.analysis.propagation.tracing import relevances, without_biases
+from tests.analysis.propagation.tracing import relevances, shares, without_biases
 
 SITE = "encoder.0.self"
 X = torch.tensor([[[1.0, 2.0], [3.0, -1.0]]]).double()
 TOP = torch.tensor([[0, 0]])
+EXACT = Propagation(eps=0.0)
 
 
 class OneLayer(nn.Module):
@@ -69,11 +70,76 @@ def test_alpha_beta_shares_of_two_heads_are_those_derived_by_hand():
     torch.testing.assert_close(found, torch.tensor([[0.5 * 2 / 3, 0.5 * 0.5 / 2.5]]).double())
 
 
-def test_a_share_of_a_negative_logit_counts_as_one_of_a_positive():
+def test_a_head_that_speaks_against_a_logit_has_negative_relevance():
     up, down = OneLayer([1.0, 2.0]), OneLayer([-1.0, -2.0])
-    a = head_relevance(up, lambda: up(X), TOP)[SITE]
-    b = head_relevance(down, lambda: down(X), TOP)[SITE]
-    torch.testing.assert_close(a, b)
+    for normalise in (True, False):
+        a = head_relevance(up, lambda: up(X), TOP, normalise=normalise)[SITE]
+        b = head_relevance(down, lambda: down(X), TOP, normalise=normalise)[SITE]
+        torch.testing.assert_close(a, -b)
+
+
+def shifted_by(shift, **options):
+    """Relevance for the same choice, with a number added to all logits by the output bias."""
+    torch.manual_seed(0)
+    model, forward = translator()
+    model.read_out.bias = nn.Parameter(torch.full((20,), shift).double())
+    return head_relevance(model, forward, top_class(torch.tensor([[0, 4], [2, 1]])), **options)
+
+
+def test_a_number_added_to_all_logits_changes_no_relevance_but_its_scale():
+    plain = shifted_by(0.0)
+    scaled = shifted_by(0.0, normalise=False)
+    assert any((values < 0).any() for values in plain.values())
+    for shift in (30.0, -30.0):
+        there = shifted_by(shift)
+        unscaled = shifted_by(shift, normalise=False)
+        for name, values in plain.items():
+            torch.testing.assert_close(there[name], values)
+            assert torch.equal(unscaled[name].sign(), scaled[name].sign())
+            assert torch.equal(unscaled[name].argsort(1), scaled[name].argsort(1))
+
+
+def test_no_output_bias_makes_alpha_beta_shares_negative():
+    plain = shifted_by(0.0, rule="alpha_beta", bias="spread")
+    for shift in (30.0, -30.0):
+        there = shifted_by(shift, rule="alpha_beta", bias="spread")
+        kept = shifted_by(shift, rule="alpha_beta")
+        for name, values in plain.items():
+            assert (values >= 0).all() and (kept[name] >= 0).all()
+            torch.testing.assert_close(there[name], values)
+
+
+def test_the_only_head_of_a_site_has_its_share_of_the_logit():
+    config = TransformerConfig(20, 20, width=8, heads=1, feed_forward=16)
+    model = Transformer(config).double().eval()
+    source, target, lengths = (
+        torch.randint(20, (1, 6)),
+        torch.randint(20, (1, 5)),
+        torch.tensor([6]),
+    )
+    forward = lambda: model(source, lengths, target)  # noqa: E731
+    row = torch.tensor([[0, 4, 7]])
+    found = head_relevance(model, forward, row)
+    plain = head_relevance(model, forward, row, normalise=False)
+    for name, values in plain.items():
+        assert torch.equal(found[name], values) and 0 < values.abs().item() != 1
+
+
+def test_what_is_not_a_number_is_not_taken_for_nothing():
+    model = OneLayer([1.0, 2.0])
+    with torch.no_grad():
+        model.attention.value.weight[0, 0] = torch.nan
+    for options in ({}, {"normalise": False}, {"rule": "alpha_beta"}, {"bias": "spread"}):
+        found = head_relevance(model, lambda: model(X), TOP, **options)[SITE]
+        assert found[0, 0].isnan(), options
+
+
+def test_a_share_of_a_logit_of_zero_is_not_a_number():
+    model = OneLayer([5.0, -6.0])  # 5 * 3 - 6 * 2.5
+    found = head_relevance(model, lambda: model(X), TOP, normalise=False)[SITE]
+    assert found.isnan().all()
+    normalised = head_relevance(model, lambda: model(X), TOP)[SITE]
+    torch.testing.assert_close(normalised, torch.tensor([[10 / 13, -3 / 13]]).double())
 
 
 def test_centred_logits_lose_what_they_have_in_common():
@@ -99,16 +165,15 @@ def test_heads_and_what_goes_round_them_sum_to_the_logit(norm):
     model, forward = translator(norm=norm)
     without_biases(model)
     for place in ((0, 4, 7), (2, 1, 3)):
-        found = head_relevance(model, forward, torch.tensor([place]), normalise=False)
+        found = shares(model, forward, place)
         # in the last decoder layer: self-attention, cross-attention, and the two states they join
         last = model.decoder[-1]
-        (before,) = relevances(model, forward, place, [model.decoder[0]])
-        (memory,) = relevances(model, forward, place, [model.encoder_norm])
-        (words, source) = relevances(
-            model, forward, place, [model.embed_target, model.embed_source]
-        )
+        (before,) = relevances(model, forward, place, [model.decoder[0]], EXACT)
+        (memory,) = relevances(model, forward, place, [model.encoder_norm], EXACT)
+        ends = [model.embed_target, model.embed_source]
+        (words, source) = relevances(model, forward, place, ends, EXACT)
         assert words.sum() + source.sum() == pytest.approx(1)
-        written = relevances(model, forward, place, [last.attention.out, last.cross.out])
+        written = relevances(model, forward, place, [last.attention.out, last.cross.out], EXACT)
         for name, part in zip(("self", "cross"), written, strict=True):
             assert found[f"decoder.1.{name}"].sum() == pytest.approx(part.sum().item())
         # the rest of the state went round the last layer's cross-attention, whose part is memory's
@@ -146,7 +211,7 @@ def test_in_a_linear_model_relevance_is_gradient_times_value():
         logit = model(X)[0, 0]
     (slope,) = torch.autograd.grad(logit, gates[SITE])
     found = head_relevance(model, lambda: model(X), TOP, normalise=False)[SITE]
-    torch.testing.assert_close(found, (slope / logit).detach())
+    torch.testing.assert_close(found, (slope / logit.abs()).detach())
 
 
 @pytest.mark.parametrize("rule", ["ratio", "alpha_beta"])
@@ -230,7 +295,7 @@ def test_a_recurrent_model_has_relevance_where_nothing_recurrent_follows():
     found = head_relevance(model, lambda: model(tokens, lengths), pick, normalise=False)
     logits = model.eval()(tokens, lengths)
     best, bias = logits.max(-1).values, model.output.bias[logits.argmax(-1)]
-    torch.testing.assert_close(found["encoder.0.pool"][:, 0], ((best - bias) / best).detach())
+    torch.testing.assert_close(found["encoder.0.pool"][:, 0], ((best - bias) / best.abs()).detach())
 
 
 def test_the_top_class_is_picked_at_each_place():

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.analysis.propagation import Propagation, linearised
+from headwise.analysis.propagation import Propagation, head_relevance, linearised
 
 
 def without_biases(model: nn.Module) -> nn.Module:
@@ -43,3 +43,13 @@ def relevances(
     logit = logits[place]
     found = torch.autograd.grad(logit, outputs, allow_unused=True, materialize_grads=True)
     return [(u * c / logit).detach() for u, c in zip(outputs, found, strict=True)]
+
+
+def shares(
+    model: nn.Module, forward: Callable[[], Tensor], place: tuple[int, ...], *, eps: float = 0.0
+) -> dict[str, Tensor]:
+    """What heads add, as `relevances` has it: as shares of the logit and not of its size."""
+    found = head_relevance(model, forward, torch.tensor([place]), normalise=False, eps=eps)
+    with torch.no_grad():
+        sign = forward()[place].sign()
+    return {name: relevance * sign for name, relevance in found.items()}

@@ -28,13 +28,20 @@ def head_relevance(
     normalise: bool = True,
     where: Where = "*",
 ) -> dict[str, Float[Tensor, "N H"]]:
-    """The share of chosen logits that comes through each head, by layer-wise relevance propagation.
+    """What each head adds to chosen logits, by layer-wise relevance propagation.
 
-    r_h = sum over the head's features and query positions of (out * coefficient) / logit, where the
-    coefficient is the gradient of the logit in a model held linear at this input: attention
+    r_h = sum over the head's features and query positions of (out * coefficient) / |logit|, where
+    the coefficient is the gradient of the logit in a model held linear at this input: attention
     weights and the standard deviations of norms are constant, non-linearities pass relevance on as
     it is, biases keep their share. With no biases and eps = 0, the heads of a site and the
-    residual connection around it sum to 1.
+    residual connection around it sum to the sign of the logit, 1 if it is positive.
+
+    Relevance is positive where a head speaks for the logit and negative where it speaks against,
+    whatever the logit's own sign: the same number added to all logits, which softmax ignores,
+    changes neither signs nor order, and nothing at all of what is normalised. With
+    rule="alpha_beta" or bias="spread" relevance is divided up and not added up, and r_h is a share
+    of the logit as it is, its sign included; alpha-beta shares are never negative, but an output
+    bias is one of the contributions they are divided by, unless bias="spread".
 
     One forward pass, and one backward pass for all heads of all layers. Where an item has several
     rows (the steps of one sentence), there is one more backward pass for each; rows of different
@@ -49,13 +56,15 @@ def head_relevance(
         centred: take the mean logit off first. The paper does not; but softmax ignores what all
             logits have in common, and where that is most of them (GPT-2) the plain share says
             little about the choice.
-        normalise: divide by the sum of the site's absolute relevances, so that these sum to 1.
-            Where all are positive this is the paper's; it stays finite where signs differ.
+        normalise: divide by the sum of the site's absolute relevances instead of the logit, so that
+            these sum to 1. Where all are positive this is the paper's; it stays finite where signs
+            differ. The only head of a site would always have 1 or -1: it keeps r_h.
         where: the sites wanted.
 
     Returns:
         {site name: (N, H)}, a row for each row picked. A site called several times in a pass has
-        the sum.
+        the sum. 0 for a head that adds nothing; NaN where the model computes NaN, where relevance
+        is infinite, or where it is a share of a logit of exactly 0.
     """
     settings = Propagation(rule, bias, product, eps)
     with undisturbed(model), constant_parameters(model):
@@ -66,8 +75,14 @@ def head_relevance(
         check_dependence(logits, forward, "logits")
         mode.items = len(logits)
         rows = _checked(pick(logits.detach()) if callable(pick) else pick, logits)
-        found = _sweeps(logits, rows, gates)
-    return {name: _normalised(found[name]) if normalise else found[name] for name in found}
+        added = _sweeps(logits, rows, gates)
+    logit_N1 = logits.detach()[tuple(rows.T)][:, None]
+    # what is divided up has the sign of the logit; what is added up has one of its own
+    sign_N1 = 1 if rule == "ratio" and bias == "neuron" else logit_N1.sign()
+    return {
+        name: sign_N1 * _relative(added_NH, logit_N1, normalise=normalise)
+        for name, added_NH in added.items()
+    }
 
 
 def top_class(places: Int[Tensor, "N P"]) -> Callable[[Tensor], Tensor]:
@@ -95,7 +110,10 @@ def _checked(rows: Tensor, logits: Tensor) -> Tensor:
 
 
 def _sweeps(logits: Tensor, rows: Tensor, gates: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A backward pass for the first row of every item, one for the second, and so on."""
+    """What heads add, in units of the logit, {site name: (N, H)}.
+
+    A backward pass for the first row of every item, one for the second, and so on.
+    """
     found = {name: gate.new_zeros(len(rows), gate.shape[1]) for name, gate in gates.items()}
     rounds = _rounds(rows[:, 0].tolist())
     for number, chosen in enumerate(rounds):
@@ -103,8 +121,7 @@ def _sweeps(logits: Tensor, rows: Tensor, gates: dict[str, Tensor]) -> dict[str,
         logit_N = logits[tuple(rows[at].T)]
         again = number < len(rounds) - 1
         for name, slope_BH in slopes(logit_N.sum(), gates, again=again).items():
-            share_NH = slope_BH[rows[at, 0]] / logit_N.detach()[:, None]
-            found[name][at] = share_NH.nan_to_num(0.0, 0.0, 0.0)
+            found[name][at] = slope_BH[rows[at, 0]]
     return found
 
 
@@ -125,6 +142,8 @@ def _rounds(items: Sequence[int]) -> list[list[int]]:
     return rounds
 
 
-def _normalised(relevance_NH: Tensor) -> Tensor:
-    total_N1 = relevance_NH.abs().sum(1, keepdim=True)
-    return torch.where(total_N1 > 0, relevance_NH / total_N1, 0)
+def _relative(added_NH: Tensor, logit_N1: Tensor, *, normalise: bool) -> Tensor:
+    apart = normalise and added_NH.shape[1] > 1
+    size_N1 = added_NH.abs().sum(1, keepdim=True) if apart else logit_N1.abs()
+    size_N1 = size_N1.masked_fill((size_N1 == 0) | size_N1.isinf(), torch.nan)
+    return torch.where(added_NH == 0, 0, added_NH / size_N1)

@@ -14,50 +14,28 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from headwise.analysis._gates import constant_parameters
-from headwise.analysis.propagation import rules
+from headwise.analysis.propagation import calls, rules
 from headwise.analysis.propagation.redistribution import passed_on
 from headwise.analysis.propagation.rules import RuleOf, Shares, Torch
 from headwise.analysis.propagation.settings import Propagation
 from headwise.ops.attended import Attended
 from headwise.sites import Attend, Site, find_sites, replace
 
-# Non-linearities, ignored. RMS norm and normalize multiply by what is held constant: the same rule.
-IGNORED = (
-    *(functional.relu, functional.gelu, functional.silu, functional.leaky_relu, functional.elu),
-    *(functional.selu, functional.softplus, functional.mish, functional.hardtanh),
-    *(functional.relu6, functional.hardswish, functional.hardsigmoid, functional.logsigmoid),
-    *(functional.tanh, functional.sigmoid, functional.rms_norm, functional.normalize),
-    *(torch.relu, torch.tanh, torch.sigmoid, torch.exp, torch.log, torch.erf, torch.abs),
-    *(torch.square, torch.pow, torch.sqrt, torch.clamp, torch.sin, torch.cos, torch.rms_norm),
-    *(Tensor.relu, Tensor.tanh, Tensor.sigmoid, Tensor.exp, Tensor.log, Tensor.erf, Tensor.abs),
-    *(Tensor.square, Tensor.pow, Tensor.sqrt, Tensor.clamp, Tensor.sin, Tensor.cos),
-)
-CONSTANT = (
-    *(functional.softmax, torch.softmax, Tensor.softmax, torch.rsqrt, Tensor.rsqrt),
-    *(torch.var, Tensor.var, torch.std, Tensor.std, torch.reciprocal, Tensor.reciprocal),
-    *(torch.norm, Tensor.norm, torch.linalg.vector_norm, Tensor.__rdiv__),
-)
-QUOTIENTS = (torch.div, torch.true_divide, Tensor.div, Tensor.true_divide, Tensor.div_)
-PRODUCTS = (torch.mul, torch.multiply, Tensor.mul, Tensor.multiply)
-MATRIX_PRODUCTS = (torch.matmul, torch.bmm, torch.mm, Tensor.matmul, Tensor.bmm, Tensor.mm)
-SUMS = (torch.add, Tensor.add)
-REFUSED = (
-    *(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, functional.group_norm),
-    *(functional.log_softmax, torch.log_softmax, Tensor.log_softmax, functional.glu),
-    *(functional.instance_norm, functional.bilinear, functional.multi_head_attention_forward),
-)
-FIRST = ("input", "other", "query", "key", "value")  # arguments by name that rules want in order
 ACTIVATION = re.compile(r"elu|silu|swish|mish|activation", re.IGNORECASE)
 
 
 class Linearised(TorchFunctionMode):
-    """Answers PyTorch's calls by the rules. Set `items` before a backward pass with alpha-beta."""
+    """Answers PyTorch's calls by the rules, and refuses those that have none.
+
+    Set `items` before a backward pass with alpha-beta.
+    """
 
     def __init__(self, settings: Propagation):
         super().__init__()
         self.items: int | None = None  # of the batch; None: the first axis of every activation
         self.shares = Shares(settings, lambda: self.items)
         self.signed = settings.rule == "alpha_beta"
+        self.eps = settings.eps
         self._rules = _rules(settings, self.shares)
         self._paused = False
 
@@ -66,10 +44,13 @@ class Linearised(TorchFunctionMode):
     ) -> Any:
         rule = self._rules.get(func)
         options = dict(kwargs or {})
-        if rule is None or self._paused or not torch.is_grad_enabled():
+        if self._paused or not torch.is_grad_enabled():
             return func(*args, **options)
-        call = *args, *(options.pop(name) for name in FIRST if name in options)
-        if not any(isinstance(value, Tensor) and value.requires_grad for value in call):
+        if rule is None:
+            return _plain(func, args, options)
+        names = calls.ADDED.get(func, calls.FIRST)
+        call = *args, *(options.pop(name) for name in names if name in options)
+        if not any(map(rules.active, call)):
             return func(*call, **options)
         return rule(func, call, options)
 
@@ -83,6 +64,17 @@ class Linearised(TorchFunctionMode):
             self._paused = False
 
 
+def _plain(func: Torch, args: Any, options: dict[str, Any]) -> Any:
+    """A call whose relevance is its gradient; refused if it is not known to be one."""
+    result = func(*args, **options)
+    if getattr(func, "__name__", "") in calls.PLAIN:
+        return result
+    parts: Any = result if isinstance(result, tuple | list) else (result,)
+    if any(isinstance(part, Tensor) and part.grad_fn is not None for part in parts):
+        return rules.refused(func, args, options)
+    return result
+
+
 def _rules(settings: Propagation, shares: Shares) -> dict[Torch, RuleOf]:
     product = (
         partial(rules.product_as_printed, eps=settings.eps)
@@ -90,26 +82,31 @@ def _rules(settings: Propagation, shares: Shares) -> dict[Torch, RuleOf]:
         else rules.product
     )
     plain: dict[Torch, RuleOf] = {
-        **dict.fromkeys(IGNORED, rules.ignored),
-        **dict.fromkeys(CONSTANT, rules.constant),
-        **dict.fromkeys(QUOTIENTS, rules.quotient),
-        **dict.fromkeys(PRODUCTS, product),
+        **dict.fromkeys(calls.IGNORED, partial(rules.ignored, eps=settings.eps)),
+        **dict.fromkeys(calls.SCALED, partial(rules.ignored, eps=0.0)),
+        **dict.fromkeys(calls.CONSTANT, rules.constant),
+        **dict.fromkeys(calls.QUOTIENTS, rules.quotient),
+        **dict.fromkeys(calls.PRODUCTS, product),
         Tensor.mul_: rules.product_in_place,
-        **dict.fromkeys(MATRIX_PRODUCTS, shares.matmul),
-        **dict.fromkeys((functional.layer_norm, torch.layer_norm), rules.layer_norm),
-        **dict.fromkeys(REFUSED, rules.refused),
+        **dict.fromkeys(calls.MATRIX_PRODUCTS, shares.matmul),
+        Tensor.__rmatmul__: shares.matmul_from_the_right,
+        torch.einsum: shares.einsum,
+        functional.linear: rules.linear,
+        **dict.fromkeys(calls.WEIGHTED, rules.linear),
+        **dict.fromkeys(calls.ADDED, partial(rules.product_added, product=product)),
+        **dict.fromkeys(calls.LAYER_NORMS, rules.layer_norm),
         functional.scaled_dot_product_attention: rules.attention,
     }
     if settings.rule == "ratio" and settings.bias == "neuron":
         return plain
     divided: dict[Torch, RuleOf] = {
         functional.linear: shares.linear,
-        torch.addmm: shares.addmm,
-        **dict.fromkeys((functional.layer_norm, torch.layer_norm), shares.norm),
+        **dict.fromkeys((torch.addmm, Tensor.addmm), shares.addmm),
+        **dict.fromkeys(calls.LAYER_NORMS, shares.norm),
     }
     if settings.rule == "ratio":
         return plain | divided
-    signed: dict[Torch, RuleOf] = dict.fromkeys(SUMS, shares.addition)
+    signed: dict[Torch, RuleOf] = dict.fromkeys(calls.SUMS, shares.addition)
     return plain | divided | signed | {functional.scaled_dot_product_attention: shares.attention}
 
 
@@ -139,7 +136,7 @@ def linearised(
             if not _computed_by_host(site) or site.replacements:
                 attend = partial(_attend, site.replacements[-1:] or [site.attend], mode)
                 stack.enter_context(replace(model, attend, where=_only(site)))
-        for handle in _ignore_activations(model):
+        for handle in _ignore_activations(model, mode.eps):
             stack.callback(handle.remove)
         stack.enter_context(mode)
         yield mode
@@ -173,16 +170,16 @@ def _attend(
         )
 
 
-def _ignore_activations(model: nn.Module) -> list[RemovableHandle]:
+def _ignore_activations(model: nn.Module, eps: float) -> list[RemovableHandle]:
     """Activation modules as one non-linearity each, however they are composed."""
     handles: list[RemovableHandle] = []
     for module in model.modules():
         if ACTIVATION.search(type(module).__name__) and not any(True for _ in module.parameters()):
-            handles += _ignore(module)
+            handles += _ignore(module, eps)
     return handles
 
 
-def _ignore(module: nn.Module) -> list[RemovableHandle]:
+def _ignore(module: nn.Module, eps: float) -> list[RemovableHandle]:
     waiting: list[Tensor] = []
 
     def enter(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -192,6 +189,6 @@ def _ignore(module: nn.Module) -> list[RemovableHandle]:
 
     def leave(_module: nn.Module, _inputs: tuple[Any, ...], output: Tensor) -> Tensor:
         x = waiting.pop()
-        return passed_on(x, output) if x.requires_grad else output
+        return passed_on(x, output, eps=eps) if x.requires_grad else output
 
     return [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]

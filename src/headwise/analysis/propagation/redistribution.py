@@ -22,12 +22,20 @@ class Rescaling(NamedTuple):
     items: int | None = None  # None: the first axis
 
 
-def passed_on(x: Tensor, result: Tensor) -> Tensor:
-    """result = f(x), whose relevance is x's as it is: c_x = c f(x)/x. Non-linearities are ignored.
+def passed_on(x: Tensor, result: Tensor, *, eps: float) -> Tensor:
+    """result = f(x), whose relevance is x's as it is: non-linearities are ignored.
+
+        c_x = c f(x) / (x + eps sign(x))
 
     Where x is 0 it has no relevance, and none reaches what it was computed from.
+
+    Args:
+        x: what f was given.
+        result: f(x).
+        eps: keeps coefficients finite near x = 0, where f(0) is not 0 (sigmoid). It absorbs the
+            share eps / (|x| + eps).
     """
-    return _PassedOn.apply(x, result.detach())  # pyright: ignore[reportReturnType]
+    return _PassedOn.apply(x, result.detach(), eps)  # pyright: ignore[reportReturnType]
 
 
 def halved(factor: Tensor) -> Tensor:
@@ -59,14 +67,15 @@ def shared_out(
 
 class _PassedOn(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, result: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, result: Tensor, eps: float) -> Tensor:
         ctx.save_for_backward(x, result)
+        ctx.eps = eps
         return result.view_as(result)
 
     @staticmethod
-    def backward(ctx: Any, *coefficients: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *coefficients: Tensor) -> tuple[Tensor, None, None]:
         x, result = ctx.saved_tensors
-        return coefficients[0] * ratio(result, x, eps=0.0), None
+        return coefficients[0] * ratio(result, x, eps=ctx.eps), None, None
 
 
 class _Halved(torch.autograd.Function):
@@ -110,10 +119,13 @@ class _SharedOut(torch.autograd.Function):
 
 
 def ratio(numerator: Tensor, denominator: Tensor, *, eps: float) -> Tensor:
-    """numerator / (denominator + eps of its sign), and 0 where that would divide by nearly 0."""
+    """numerator / (denominator + eps of its sign), and 0 where that would divide by nearly 0.
+
+    NaN stays NaN, in either.
+    """
     stable = denominator + eps * denominator.sign()
-    safe = stable.abs() > min(torch.finfo(stable.dtype).tiny ** 0.5, 1e-4)
-    return torch.where(safe, numerator / torch.where(safe, stable, 1), 0)
+    unsafe = stable.abs() <= min(torch.finfo(stable.dtype).tiny ** 0.5, 1e-4)
+    return torch.where(unsafe, numerator * 0, numerator / torch.where(unsafe, 1, stable))
 
 
 def rescaled(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from headwise.analysis.propagation.layer_norms import Norm, plain_norm, signed_norm
 from headwise.analysis.propagation.redistribution import (
     Rescaling,
     halved,
@@ -27,12 +28,14 @@ Torch = Callable[..., Any]
 RuleOf = Callable[[Torch, Call, Options], Any]
 
 
-def ignored(function: Torch, call: Call, options: Options) -> Any:
+def ignored(function: Torch, call: Call, options: Options, *, eps: float) -> Any:
     """A non-linearity, or anything that multiplies its input by what is held constant."""
     x, *others = call
+    if not active(x) or any(map(active, (*others, *options.values()))):
+        return refused(function, call, options)
     overwritten = options.get("inplace") or any(other is True for other in others)
     given = x.detach().clone() if overwritten else x.detach()
-    return passed_on(x, function(given, *others, **options))
+    return passed_on(x, function(given, *others, **options), eps=eps)
 
 
 def constant(function: Torch, call: Call, options: Options) -> Any:
@@ -82,12 +85,37 @@ def product_in_place(function: Torch, call: Call, options: Options) -> Any:
     return refused(function, call, options) if _both_active(call) else function(*call, **options)
 
 
+def product_added(function: Torch, call: Call, options: Options, *, product: RuleOf) -> Any:
+    """s + a b, where a and b may both be activations."""
+    total, a, b, *others = call
+    if not _both_active((a, b)):
+        return function(*call, **options)
+    if function in (torch.addcmul, Tensor.addcmul) and not others:
+        return total + options.get("value", 1) * product(torch.mul, (a, b), {})
+    return function(total, halved(a), halved(b), *others, **options)
+
+
+def linear(function: Torch, call: Call, options: Options) -> Any:
+    """x W^T + b, or the like: the plain ratio, or a product if W is computed too."""
+    if "weight" in options:
+        call = call[0], options["weight"], *call[1:]
+        options = {name: value for name, value in options.items() if name != "weight"}
+    return product(function, call, options)
+
+
 def product_as_printed(function: Torch, call: Call, options: Options, *, eps: float) -> Any:
     """Two activations multiplied: u / (u + u') of the relevance to u."""
     if not _both_active(call):
         return function(*call, **options)
     a, b = call[:2]
     return shared_out(function(a, b, **options), lambda a, b: (a + b,), a, b, eps=eps)
+
+
+def active(value: Any) -> bool:
+    """Whether relevance reaches a value, or one of a list of them."""
+    if isinstance(value, list | tuple):
+        return any(map(active, value))  # pyright: ignore[reportUnknownArgumentType]
+    return isinstance(value, Tensor) and value.requires_grad
 
 
 def held(value: Any) -> Any:
@@ -100,29 +128,6 @@ def held_options(options: Options) -> Options:
     return {name: held(value) for name, value in options.items()}
 
 
-class Norm:
-    """One call of layer_norm, with its arguments by name."""
-
-    def __init__(self, x: Tensor, axes: tuple[int, ...], scale: Tensor, bias: Tensor | None):
-        self.x, self.axes, self.scale, self.bias = x, axes, scale, bias
-
-    @staticmethod
-    def of(
-        input: Tensor,
-        normalized_shape: Any,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        eps: float = 1e-5,
-        *_: object,
-    ) -> "Norm":
-        """Named as PyTorch names them, as some call it by keyword."""
-        width = 1 if isinstance(normalized_shape, int) else len(normalized_shape)
-        axes = tuple(range(-width, 0))
-        variance = input.detach().var(axes, correction=0, keepdim=True)
-        scale = (variance + eps).rsqrt()
-        return Norm(input, axes, scale if weight is None else scale * weight, bias)
-
-
 class Shares:
     """The rules that divide: with alpha-beta all, with the ratio those that leave biases out."""
 
@@ -132,15 +137,15 @@ class Shares:
     def linear(self, function: Torch, call: Call, options: Options) -> Any:
         """x W^T + b."""
         x, weight, bias = _linear_arguments(*call, **options)
-        if not x.requires_grad:
-            return function(*call, **options)
+        if weight.requires_grad or not x.requires_grad:
+            return linear(function, call, options)
         return self._linear(x, weight, bias)
 
     def addmm(self, function: Torch, call: Call, options: Options) -> Any:
         """b + x W, as GPT-2 writes a linear layer."""
         bias, x, weight = call[:3]
-        if options or not x.requires_grad:
-            return function(*call, **options)
+        if options or bias.requires_grad or weight.requires_grad or not x.requires_grad:
+            return product_added(function, call, options, product=product)
         return self._linear(x, weight.T, bias)
 
     def matmul(self, function: Torch, call: Call, options: Options) -> Any:
@@ -154,14 +159,29 @@ class Shares:
             return self._shared(function(a, b), partial(_signed_product, _swapped(function), a), b)
         return self._shared(function(a, b), partial(_signed_product, function, b), a)
 
+    def matmul_from_the_right(self, function: Torch, call: Call, options: Options) -> Any:
+        """v.__rmatmul__(A) is A v."""
+        return self.matmul(torch.matmul, (call[1], call[0]), options)
+
+    def einsum(self, function: Torch, call: Call, options: Options) -> Any:
+        """A sum of products: of two factors as any product, of more if one is an activation."""
+        equation, *factors = call
+        if len(factors) == 1 and isinstance(factors[0], list | tuple):
+            factors = [*factors[0]]
+        if len(factors) == 2:
+            return self.matmul(partial(function, equation), tuple(factors), options)
+        if sum(map(active, factors)) > 1:
+            return refused(function, call, options)
+        return function(equation, *factors, **options)
+
     def norm(self, function: Torch, call: Call, options: Options) -> Any:
         """Layer norm as a linear map with the weights w_j (1[i = j] - 1/M) / std."""
         norm = Norm.of(*call, **options)
         result = layer_norm(function, call, options)
         if self.settings.rule == "ratio":
-            return self._shared(result, partial(_plain_norm, norm), norm.x)
+            return self._shared(result, partial(plain_norm, norm), norm.x)
         counted = norm.bias if self.settings.bias == "neuron" else None
-        return self._shared(result, partial(_signed_norm, norm, counted), norm.x)
+        return self._shared(result, partial(signed_norm, norm, counted), norm.x)
 
     def addition(self, function: Torch, call: Call, options: Options) -> Any:
         """A residual connection: alpha-beta of the two summands."""
@@ -218,30 +238,6 @@ def _signed_product(times: Torch, weight: Tensor, x: Tensor) -> tuple[Tensor, ..
     return times(up, more) + times(down, less), times(up, less) + times(down, more)
 
 
-def _plain_norm(norm: Norm, x: Tensor) -> tuple[Tensor, ...]:
-    return ((x - x.mean(norm.axes, keepdim=True)) * norm.scale,)
-
-
-def _signed_norm(norm: Norm, bias: Tensor | None, x: Tensor) -> tuple[Tensor, ...]:
-    """x_j itself counts 1 - 1/M, every other x_i counts -1/M."""
-    up, down = x.clamp(min=0), x.clamp(max=0)
-    rises = up - (up / _number(x, norm.axes)) - _mean_of_others(down, norm.axes)
-    falls = down - (down / _number(x, norm.axes)) - _mean_of_others(up, norm.axes)
-    more, less = norm.scale.clamp(min=0), norm.scale.clamp(max=0)
-    positive, negative = rises * more + falls * less, rises * less + falls * more
-    if bias is None:
-        return positive, negative
-    return positive + bias.clamp(min=0), negative + bias.clamp(max=0)
-
-
-def _mean_of_others(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    return (x.sum(axes, keepdim=True) - x) / _number(x, axes)
-
-
-def _number(x: Tensor, axes: tuple[int, ...]) -> int:
-    return torch.Size([x.shape[axis] for axis in axes]).numel()
-
-
 def _signed_sum(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
     return a.clamp(min=0) + b.clamp(min=0), a.clamp(max=0) + b.clamp(max=0)
 
@@ -255,10 +251,7 @@ def _linear_arguments(
 
 def _both_active(call: Call) -> bool:
     """Whether a product is of two activations. A leaf is a gate: parameters have no gradient."""
-    return len(call) >= 2 and all(
-        isinstance(factor, Tensor) and factor.requires_grad and not _is_leaf(factor)
-        for factor in call[:2]
-    )
+    return len(call) >= 2 and all(active(factor) and not _is_leaf(factor) for factor in call[:2])
 
 
 def _is_leaf(factor: Tensor) -> bool:

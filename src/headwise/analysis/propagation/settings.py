@@ -21,8 +21,9 @@ class Propagation:
             leaves it out of the denominators, so that the other inputs get that share.
         product: of two activations: "half" gives each half, "paper" gives u / (u + u'), which
             depends on the units that u and u' are measured in.
-        eps: added to denominators with their sign. The default rules divide by nothing, so that it
-            counts with "alpha_beta", bias="spread" or product="paper" only.
+        eps: added to denominators with their sign, and absorbs a little relevance. The weight ratio
+            with bias="neuron" and product="half" is a plain gradient and has none; f(x) / x, by
+            which non-linearities are ignored, has x, whatever the rule.
     """
 
     rule: Rule = "ratio"
