@@ -2,6 +2,7 @@
 
 import json
 import lzma
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,12 +11,17 @@ from tokenizers import normalizers
 
 import headwise
 from headwise.data.frequencies import WordRanks
+from headwise.data.mentions import Mention, Passage
 from headwise.data.treebank import read_treebank
 from headwise.data.vocabulary import Vocabulary
 from headwise.journeys import InspectConfig, inspect, inspect_folder
 from headwise.journeys.codec import InWords
 from headwise.journeys.inspect import columns_of
-from headwise.journeys.opening import open_subject
+from headwise.journeys.inspecting.annotating import Annotation
+from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
+from headwise.journeys.inspecting.rules import Rules
+from headwise.journeys.inspecting.sentence import Sentence
+from headwise.journeys.opening import open_subject, padding_right
 from headwise.models import Transformer, TransformerConfig
 from headwise.models.classifier import ClassifierConfig, TransformerClassifier
 from headwise.models.rnn import RnnClassifier, RnnClassifierConfig, Seq2Seq, Seq2SeqConfig
@@ -61,7 +67,7 @@ def bert(tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_there_is_a_row_for_each_head_and_every_measure_is_in_range(name):
-    table = table_of(name, sample=4, ablation_lines=3)
+    table = table_of(name, LINES * 2, sample=12, ablation_lines=10)
     assert sorted(map(str, table.heads)) == sorted(
         f"{s}.{h}" for s in SITES[name] for h in range(4)
     )
@@ -123,7 +129,9 @@ def test_the_trace_says_what_was_found_and_what_was_not(bert, tmp_path):
     inspect_folder(InspectConfig(str(bert), str(text_file(tmp_path))), tmp_path / "run")
     run = Run.open(tmp_path / "run")
     about = run.read_json("trace/inspection.json")
-    assert set(about["left_out"]) == {"syntax"} and about["lines"] == len(LINES)
+    assert set(about["left_out"]) == {"syntax", "rarest", "intervals and roles"}
+    assert "word outside the 500 commonest" in about["left_out"]["rarest"]
+    assert about["lines"] == len(LINES)
     assert run.read_json("trace/baselines.json")["previous"] == 1
     assert run.read_json("trace/offsets.json")["next"].keys() == {"1"}
 
@@ -134,9 +142,8 @@ def test_a_treebank_asks_for_its_relations(bert, tmp_path):
     table = inspect_folder(config, tmp_path / "run")
     wanted = {f"{r}_to_{way}" for r in ("nsubj", "det") for way in ("head", "dependent")}
     assert wanted <= table.columns.keys() and "amod_to_head" not in table.columns
-    assert Run.open(tmp_path / "run").read_json("trace/inspection.json")["left_out"].keys() == {
-        "importance"
-    }
+    left_out = Run.open(tmp_path / "run").read_json("trace/inspection.json")["left_out"]
+    assert left_out.keys() == {"importance", "rarest", "intervals and roles"}
     trees = list(read_treebank(path))
     assert_close(table_of("BERT", trees, relations=("nsubj", "det"), **LOOKING), table)
     assert_close(table_of("BERT", path, relations=("nsubj", "det"), **LOOKING), table)
@@ -230,6 +237,165 @@ def test_a_finished_inspection_is_not_done_again(bert, tmp_path):
         inspect_folder(config, tmp_path / "run")
 
 
+def changed_weights(folder):
+    model = hf.BertForMaskedLM.from_pretrained(folder)
+    with torch.no_grad():
+        model.bert.encoder.layer[1].output.dense.bias[0] += 1
+    model.save_pretrained(folder)
+
+
+def changed_tokenizer(folder):
+    tokenizer = tokenizer_for("BERT")
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.save_pretrained(folder)
+
+
+def changed_settings(folder):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "layer_norm_eps": 0.1}))
+
+
+@pytest.mark.parametrize("change", [changed_weights, changed_tokenizer, changed_settings])
+def test_a_finished_inspection_is_of_the_model_it_read(change, bert, tmp_path):
+    config = InspectConfig(str(bert), str(text_file(tmp_path)), **LOOKING)
+    inspect_folder(config, tmp_path / "run")
+    inspect_folder(config, tmp_path / "run")
+    change(bert)
+    with pytest.raises(ValueError, match="The model, its settings or its tokenizer have changed"):
+        inspect_folder(config, tmp_path / "run")
+
+
+def test_a_finished_inspection_is_of_the_counts_it_read(bert, tmp_path):
+    path = tmp_path / "ranks.json"
+    WordRanks({"the": 2}).save(path)
+    config = InspectConfig(str(bert), str(text_file(tmp_path)), ranks=str(path), **LOOKING)
+    inspect_folder(config, tmp_path / "run")
+    WordRanks({"the": 3}).save(path)
+    with pytest.raises(ValueError, match="The word counts have changed since"):
+        inspect_folder(config, tmp_path / "run")
+
+
+def test_a_model_saved_without_its_pooler_is_the_same_each_time(tmp_path):
+    torch.manual_seed(0)
+    bare = hf.BertModel(hf.BertConfig(**SIZES), add_pooling_layer=False)
+    model = save(bare, tokenizer_for("BERT"), tmp_path / "model")
+    config = InspectConfig(str(model), str(text_file(tmp_path)), **LOOKING)
+    table = inspect_folder(config, tmp_path / "run")
+    assert inspect_folder(config, tmp_path / "run") == table
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_parameters_that_are_no_numbers_are_named(value, tmp_path):
+    model = host("BERT")
+    with torch.no_grad():
+        model.bert.encoder.layer[1].output.dense.bias[0] = value
+    said = r"The parameter bert\.encoder\.layer\.1\.output\.dense\.bias of BertForMaskedLM holds"
+    with pytest.raises(ValueError, match=said):
+        inspect(model, tokenizer_for("BERT"), LINES)
+    with pytest.raises(ValueError, match=said):
+        open_subject(save(model, tokenizer_for("BERT"), tmp_path / "model"))
+
+
+def test_inspect_can_leave_a_run_and_go_on_with_it(tmp_path):
+    options = {"sample": 3, "ablation_lines": 1, "out": tmp_path / "run"}
+    table = table_of("BERT", **options)
+    run = Run.open(tmp_path / "run")
+    assert run.heads() == table and run.has("report.html")
+    tokenizer = tokenizer_for("BERT")
+    tokenizer(LINES, padding=True)  # which leaves the tokenizer set to padding
+    assert inspect(host("BERT"), tokenizer, LINES, **options) == table
+    with pytest.raises(ValueError, match="The data have changed since"):
+        table_of("BERT", LINES[1:], **options)
+    with pytest.raises(ValueError, match="no run can be kept of them; give a list"):
+        table_of("BERT", iter(LINES), out=tmp_path / "other")
+
+
+def test_the_rule_of_relevance_can_be_chosen():
+    ratio, other = (
+        table_of("GPT-2", sample=3, ablation_lines=0, rule=rule) for rule in ("ratio", "alpha_beta")
+    )
+    assert ratio["relevance"] != other["relevance"] and ratio["confidence"] == other["confidence"]
+
+
+@pytest.mark.parametrize(
+    ("relation", "said"),
+    [("nsubjj", "Did you mean 'nsubj'"), ("nsubj:pas", "Did you mean 'nsubj'"), ("xyz", "Known: ")],
+)
+def test_a_misspelt_relation_is_said_before_the_work(relation, said, bert, tmp_path):
+    path = write_treebank(tmp_path / "trees.conllu")
+    config = InspectConfig(str(bert), str(path), relations=("obj", relation))
+    with pytest.raises(ValueError, match=f"has no relation '{relation}'. {said}"):
+        inspect_folder(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_relations_that_a_treebank_happens_not_to_have_are_told(bert, tmp_path):
+    path = write_treebank(tmp_path / "trees.conllu")
+    config = InspectConfig(str(bert), str(path), relations=("obj", "vocative"), **LOOKING)
+    inspect_folder(config, tmp_path / "run")
+    about = Run.open(tmp_path / "run").read_json("trace/inspection.json")
+    assert about["left_out"]["syntax"] == "The treebank has no vocative that could be found."
+
+
+def test_special_tokens_must_be_tokens():
+    with pytest.raises(ValueError, match=r"but 'teh' is none\. Did you mean 'the'"):
+        table_of("BERT", special=["teh"])
+    words = words_of_the_lines()
+    model = TransformerClassifier(ClassifierConfig(len(words), width=8, heads=2, layers=1))
+    with pytest.raises(ValueError, match=r"but 'zzz' is none\. They are written"):
+        inspect(model, words, LINES, special=["zzz"])
+
+
+def test_translations_that_were_cut_are_counted(tmp_path):
+    model = save(host("BART"), tokenizer_for("BART"), tmp_path / "model")
+    text, counts = str(text_file(tmp_path)), []
+    for most in (2, 30):
+        config = InspectConfig(str(model), text, max_translation=most, **LOOKING)
+        inspect_folder(config, tmp_path / f"run{most}")
+        counts.append(Run.open(tmp_path / f"run{most}").figures()["unfinished_translations"])
+    assert len(LINES) >= counts[0] > counts[1]
+
+
+def test_plain_text_can_be_parsed(bert, tmp_path, monkeypatch):
+    def parse(lines, *, parser):
+        assert parser == "spacy:small"
+        trees = {" ".join(tree.words): tree for tree in read_treebank(path)}
+        return (trees[line] for line in lines)
+
+    path = write_treebank(tmp_path / "trees.conllu")
+    monkeypatch.setattr("headwise.journeys.inspecting.corpus.parse_lines", parse)
+    text = text_file(tmp_path, [" ".join(tree.words) for tree in read_treebank(path)])
+    config = InspectConfig(str(bert), str(text), parser="spacy:small", **LOOKING)
+    table = inspect_folder(config, tmp_path / "run")
+    assert_close(table, table_of("BERT", path, **LOOKING))
+    with pytest.raises(ValueError, match=r"trees\.conllu has trees of its own"):
+        inspect_folder(
+            InspectConfig(str(bert), str(path), parser="spacy:small"), tmp_path / "other"
+        )
+
+
+def test_heads_and_rules_are_asked_for_the_same_mentions(bert):
+    # "it" comes before what it means, which only an encoder can look for; "they" after
+    back = Mention((4, 5), 4, "pronoun", (1,), ())
+    ahead = Mention((0, 1), 0, "pronoun", (3,), ())
+    words = ("it", "dogs", "saw", "horses", "they", "ran")
+    passage = Passage(words, " ".join(words), (back, ahead))
+    for name, asked in (("BERT", 2), ("GPT-2", 1)):
+        subject = HuggingFaceSubject(headwise.adopt(host(name)), padding_right(tokenizer_for(name)))
+        sentence = Sentence.of_passage(passage)
+        annotation = Annotation()
+        (gold, _) = annotation.coreference(subject.prepare([sentence]), [sentence])
+        assert len(gold.right) == asked
+        # some word before: never right for "it", one in four for "they"
+        assert annotation.rules.shares()["coreference"]["random"] == 0.25 / asked
+        again = Rules()
+        again.load(annotation.rules.state())
+        assert again.shares() == annotation.rules.shares()
+    cut = Sentence.of_passage(replace(passage, mentions=(replace(back, head=5),)))
+    subject = HuggingFaceSubject(subject.model, subject.tokenizer, frozenset({"ran"}))
+    assert Annotation().coreference(subject.prepare([cut]), [cut]) == []
+
+
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", ["BERT", "BART"])
 def test_model_and_tokenizer_are_left_as_they_came(name, training):
@@ -276,6 +442,9 @@ def test_the_columns_are_those_that_were_announced(tmp_path):
         found = set(table_of(name, path).columns)
         assert found <= set(columns_of(InspectConfig("", "")))
     assert columns_of(InspectConfig("", "", relations=("all",))) == ()
+    few = InspectConfig("", "", relevance=False, ablation_lines=0)
+    assert not {"relevance", "output_change"} & set(columns_of(few))
+    assert "output_norm" not in columns_of(InspectConfig("", "", sample=0))
 
 
 def test_an_adopted_model_stays_adopted():

@@ -9,7 +9,11 @@ from typing import Any, cast
 import torch
 
 from headwise.hf import adopt
-from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
+from headwise.journeys.inspecting.hugging_face_subject import (
+    MAX_TRANSLATION,
+    HuggingFaceSubject,
+)
+from headwise.journeys.inspecting.identity import check_finite
 from headwise.journeys.inspecting.own_subjects import TranslatorSubject
 from headwise.journeys.inspecting.subject import Subject
 from headwise.journeys.translator import Translator
@@ -20,7 +24,13 @@ from headwise.recording import Run
 OTHER_MODELS = {"memory": "a language model of characters", "image_size": "a captioning model"}
 
 
-def open_subject(folder: Path, *, special: Sequence[str] = (), device: str = "auto") -> Subject:
+def open_subject(
+    folder: Path,
+    *,
+    special: Sequence[str] = (),
+    device: str = "auto",
+    max_translation: int = MAX_TRANSLATION,
+) -> Subject:
     """The model in a folder: a run of Headwise, or a Hugging Face model saved there.
 
     Nothing is downloaded: a model of the hub must lie in a local folder first.
@@ -29,6 +39,7 @@ def open_subject(folder: Path, *, special: Sequence[str] = (), device: str = "au
         folder: of the model.
         special: more tokens that are not to count as words.
         device: such as "cpu" or "cuda:1"; "auto" takes a GPU where there is one.
+        max_translation: tokens of a translation that a Hugging Face model writes, at most.
     """
     place = chosen_device(device)
     if not folder.is_dir():
@@ -38,10 +49,13 @@ def open_subject(folder: Path, *, special: Sequence[str] = (), device: str = "au
         )
     if (folder / "environment.json").exists():
         translator = Translator.load(_run(folder))
+        check_finite(translator.model)
         translator.model.to(place)
         return TranslatorSubject.of(translator, special=special)
     if (folder / "config.json").exists():
-        return _hugging_face(folder, special=special, device=place)
+        model = _hugging_face(folder).to(place)
+        marks = frozenset(special)
+        return HuggingFaceSubject(adopt(model), _tokenizer(folder), marks, max_translation)
     raise ValueError(f"{folder} holds neither a headwise run nor a Hugging Face model.")
 
 
@@ -58,9 +72,7 @@ def _run(folder: Path) -> Run:
     return run
 
 
-def _hugging_face(
-    folder: Path, *, special: Sequence[str], device: torch.device
-) -> HuggingFaceSubject:
+def _hugging_face(folder: Path) -> Any:
     pruned = (folder / "pruning.json").exists()
     model = (load(folder) if pruned else _loaded(folder)).eval()
     if model.main_input_name != "input_ids":
@@ -68,7 +80,8 @@ def _hugging_face(
             f"{type(model).__name__} reads {model.main_input_name}, not text. From Python, "
             "adopt(model) and observe(model, Profile()) work for it."
         )
-    return HuggingFaceSubject(adopt(model.to(device)), _tokenizer(folder), frozenset(special))
+    check_finite(model)
+    return model
 
 
 def _loaded(folder: Path) -> Any:
@@ -89,6 +102,9 @@ def _loaded(folder: Path) -> Any:
         ) from error
     # transformers would go on with random numbers; only a pooler is left out of files on purpose
     missing = sorted(name for name in found["missing_keys"] if "pooler" not in name)
+    with torch.no_grad():  # the model is to be the same each time it is loaded
+        for name in set(found["missing_keys"]) - set(missing):
+            model.get_parameter(name).zero_()
     if missing:
         raise ValueError(
             f"The weights in {folder} are not those of a {type(model).__name__}: {len(missing)} "

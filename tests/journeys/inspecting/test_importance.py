@@ -126,4 +126,17 @@ def test_means_weigh_sentences_and_can_be_put_away():
     for one in (means, again):
         one.add("worth", {"encoder.0.self": torch.tensor([[0.5, 0.1]])}, [2], [1.0])
     assert again.columns() == means.columns()
-    assert means.columns()["worth_low"]["encoder.0.self"][0] < 7.5 / 5
+    assert means.columns()["worth"]["encoder.0.self"][0] == 7.5 / 5
+
+
+def test_means_of_other_sentences_can_be_merged():
+    value_BH = torch.rand(24, 2, generator=torch.Generator().manual_seed(0)).double()
+    whole, first, second = Means(), Means(), Means()
+    whole.add("worth", {"encoder.0.self": value_BH}, range(24), [1] * 24)
+    first.add("worth", {"encoder.0.self": value_BH[:9]}, range(9), [1] * 9)
+    second.add("worth", {"encoder.0.self": value_BH[9:]}, range(9, 24), [1] * 15)
+    first.merge(second)
+    for name, column in whole.columns().items():
+        assert first.columns()[name]["encoder.0.self"] == pytest.approx(column["encoder.0.self"])
+    with pytest.raises(ValueError, match="with the seed 1; their intervals do not go together"):
+        whole.merge(Means(seed=1))

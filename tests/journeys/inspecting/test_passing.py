@@ -63,6 +63,9 @@ def test_a_killed_inspection_goes_on_to_the_same_table(where, material):
     finally:
         passing._read = real
     assert table == whole  # every number, every bit
+    assert list(table.columns) == list(whole.columns)
+    heads = [folder / name / "heads.json" for name in ("killed", "whole")]
+    assert heads[0].read_bytes() == heads[1].read_bytes()
     assert sum(read) == (3 if where == "reading" else 0)  # the rest, and nothing twice
     assert not run.names("state/*")
     names = ("attention", "baselines", "offsets", "inspection")
@@ -81,4 +84,21 @@ def test_an_inspection_goes_on_only_with_the_data_it_began_with(material, monkey
         inspect_folder(config, folder / "run")
     Path(config.data).write_text("the dog ran .\n")
     with pytest.raises(ValueError, match="The data have changed since the inspection"):
+        inspect_folder(config, folder / "run")
+
+
+def test_an_inspection_goes_on_only_with_the_model_it_began_with(material, monkeypatch):
+    config, folder = material
+
+    def interrupted(*arguments, off):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("headwise.journeys.inspecting.importance._weigh_batch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            inspect_folder(config, folder / "run")
+    model = host("BERT")
+    model.bert.encoder.layer[0].output.dense.bias.data[0] += 1
+    save(model, tokenizer_for("BERT"), folder / "model")
+    with pytest.raises(ValueError, match="The model, its settings or its tokenizer have changed"):
         inspect_folder(config, folder / "run")

@@ -13,7 +13,7 @@ from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
 from headwise.journeys.inspecting.own_subjects import TranslatorSubject, cut_up, joined_up
 from headwise.journeys.inspecting.sentence import Sentence
 from headwise.journeys.opening import open_subject, padding_right
-from headwise.models import Transformer, TransformerConfig
+from headwise.models import Hypothesis, Transformer, TransformerConfig
 from tests.hf.families import SIZES, Watch, build
 from tests.journeys.small_hosts import LINES, host, tokenizer_for
 from tests.journeys.small_trees import write_treebank
@@ -117,6 +117,63 @@ def test_the_translations_looked_at_end_at_different_lengths():
     words_BT = prepared.words["decoder"].of >= 0
     assert len(set(words_BT.sum(dim=1).tolist())) > 1
     assert words_BT[:, 0].all()  # the mark that begins
+
+
+def test_translations_that_have_not_ended_are_counted(monkeypatch):
+    model = host("BART")
+    for most, unfinished in ((1, 3), (2, 3), (4, 2)):
+        subject = HuggingFaceSubject(model, tokenizer_for("BART"), max_translation=most)
+        assert subject.prepare(SENTENCES).unfinished == unfinished
+    words = InWords(Vocabulary.from_sentences([["a"]]))
+    own = Transformer(TransformerConfig(len(words), len(words), width=8, heads=2)).eval()
+    made = [Hypothesis([4], 0.0, ended=True), Hypothesis([4] * 14, 0.0, ended=False)]
+    monkeypatch.setattr(
+        "headwise.journeys.inspecting.own_subjects.greedy", lambda *inputs, **options: made
+    )
+    prepared = TranslatorSubject(own, words, words).prepare([Sentence.of_text("a a")] * 2)
+    assert prepared.unfinished == 1
+
+
+def test_the_first_word_is_asked_for_at_the_last_of_the_marks_before_it():
+    tokenizer = wordpieces()
+    ids = tokenizer.convert_tokens_to_ids(["[SEP]", "[CLS]", "the", "dog", "[SEP]", "ran"])
+    tokenizer.backend_tokenizer.decoder = decoders.WordPiece()
+    row = HuggingFaceSubject(host("BERT"), tokenizer)._written(ids)
+    assert row.numbers == [-1, 0, 1, 2, -1, 3] and row.texts == ["[CLS]", "the", "dog", "ran"]
+    slow = HuggingFaceSubject(host("BERT"), SlowTokenizer(tokenizer))._written(ids)
+    assert slow.numbers == [-1, 0, 1, 2, 3, 4] and slow.texts == slow.names[1:]
+
+
+def test_an_unknown_first_word_is_no_mark_and_nothing_but_marks_is_no_word():
+    tokenizer = wordpieces()
+    tokenizer.backend_tokenizer.decoder = decoders.WordPiece()
+    subject = HuggingFaceSubject(host("BERT"), tokenizer)
+    known = tokenizer.convert_tokens_to_ids
+    assert subject._written(known(["[SEP]", "[UNK]", "ran"])).numbers == [0, -1, 1]
+    assert subject._written(known(["[SEP]", "[CLS]", "[CLS]"])).numbers == [-1, -1, 0]
+
+
+def test_translations_that_bart_begins_with_two_marks_ask_for_their_first_word():
+    model = host("BART")
+    model.generation_config.forced_bos_token_id = 0
+    subject = HuggingFaceSubject(model, tokenizer_for("BART"), max_translation=6)
+    prepared = subject.prepare(SENTENCES[:2])
+    assert prepared.words["decoder"].of[:, :2].tolist() == [[-1, 0]] * 2
+    assert prepared.inputs["decoder_input_ids"].shape[1] <= 6
+
+
+def test_texts_that_fit_are_cut_into_tokens_only_once():
+    calls = []
+
+    class Counting(SlowTokenizer):
+        def __call__(self, texts, **options):
+            calls.append(list(texts))
+            return super().__call__(texts, **options)
+
+    subject = HuggingFaceSubject(host("BERT"), Counting(wordpieces()))
+    long = Sentence.of_text("the " * 60)
+    assert subject.prepare([*SENTENCES[:2], long]).truncated == 1
+    assert [len(texts) for texts in calls] == [3, 1]
 
 
 @pytest.mark.parametrize("name", ["BART", "T5"])

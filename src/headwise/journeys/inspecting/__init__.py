@@ -2,8 +2,11 @@
 
 sentence, corpus, sampling   what is read
 subject, own_subjects,       how a model reads it
-hugging_face_subject, opening
-annotating, passing          one pass: where heads look
-asking, worth, importance    a closer look at a sample: how much heads matter
+hugging_face_subject,
+at_hand, opening
+annotating, passing, rules   one pass: where heads look
+asking, worth, importance,   a closer look at a sample: how much heads matter
+means
+identity, columns            what an inspection is of, and what its table may hold
 examining                    all of it
 """

@@ -1,7 +1,7 @@
 """What heads might point at in a batch: all that its sentences and words allow to ask."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headwise.analysis.gold import (
     coreference_gold,
@@ -14,6 +14,7 @@ from headwise.analysis.gold import (
     syntax_gold,
 )
 from headwise.data.frequencies import WordRanks
+from headwise.journeys.inspecting.rules import Rules, findable
 from headwise.journeys.inspecting.sentence import Sentence
 from headwise.journeys.inspecting.subject import Prepared
 from headwise.recording.reading import Gold
@@ -32,23 +33,28 @@ class Annotation:
         relations: of syntax, where sentences have trees; ("all",) for all of them.
         ranks: how common words are; None asks for no rare words.
         knows_words: False where pieces stand for words, so that trees do not fit.
+        rules: filled with what rules reach on the mentions that were asked for.
     """
 
     relations: Sequence[str] = RELATIONS
     ranks: WordRanks | None = None
     knows_words: bool = True
+    rules: Rules = field(default_factory=Rules)
 
     def whole(self, prepared: Prepared, sentences: Sequence[Sentence]) -> list[Gold]:
         """Neighbours, first words, marks, rare words, repetitions and syntax."""
         return list(self._asked(prepared, sentences))
 
     def coreference(self, prepared: Prepared, sentences: Sequence[Sentence]) -> list[Gold]:
-        """Antecedents of mentions, in the stack that reads."""
+        """Antecedents of mentions, in the stack that reads; `rules` are asked the same."""
         passages = [sentence.passage for sentence in sentences]
         known = [passage for passage in passages if passage is not None]
         if len(known) != len(passages) or not self.knows_words:
             return []
-        return coreference_gold(known, f"{_reads(prepared)}.self")
+        stack = _reads(prepared)
+        seen = findable(known, prepared.words[stack], looks_back=stack == "decoder")
+        self.rules.add(seen)
+        return coreference_gold(seen, f"{stack}.self")
 
     def _asked(self, prepared: Prepared, sentences: Sequence[Sentence]) -> Iterator[Gold]:
         for stack, texts in prepared.texts.items():

@@ -6,14 +6,15 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from headwise.analysis.antecedents import antecedent_baselines
 from headwise.analysis.importance import OutputNorms
 from headwise.analysis.propagation.settings import Rule
 from headwise.analysis.roles import with_roles
 from headwise.data.frequencies import WordRanks
-from headwise.journeys.inspecting.annotating import Annotation
+from headwise.journeys.inspecting.annotating import ALL, Annotation
+from headwise.journeys.inspecting.columns import ordered
 from headwise.journeys.inspecting.corpus import NO_TEXT, Corpus, Numbered
 from headwise.journeys.inspecting.examples import Examples, choose_examples
+from headwise.journeys.inspecting.identity import Sources
 from headwise.journeys.inspecting.importance import Weighing, weigh
 from headwise.journeys.inspecting.passing import Bookmark, Seen, Stream, read_through
 from headwise.journeys.inspecting.sampling import Sample
@@ -21,7 +22,8 @@ from headwise.journeys.inspecting.subject import Subject
 from headwise.journeys.progress import counting
 from headwise.recording import HeadTable, Pointing, Profile, Run, Samples
 from headwise.recording.reading import Reading
-from headwise.sites import Head, observe
+from headwise.recording.tally import FEWEST_SENTENCES
+from headwise.sites import Head, find_sites, observe
 
 __all__ = ["Examined", "Options", "examine"]
 
@@ -83,6 +85,7 @@ def examine(
     ranks: WordRanks | None = None,
     mentions: Corpus | None = None,
     run: Run | None = None,
+    sources: Sources | None = None,
 ) -> Examined:
     """Read a corpus, find antecedents of mentions, and weigh heads on a sample of the corpus.
 
@@ -93,35 +96,38 @@ def examine(
         ranks: how common words are; None counts those of the corpus where it can be read twice.
         mentions: passages to find antecedents in.
         run: where to leave bookmarks, so that a killed inspection can go on.
+        sources: from `sources_of`; a bookmark is of these.
     """
     counted = corpus.count()
     known = ranks or (counted.ranks if counted else None)
     annotation = Annotation(options.relations, known, subject.knows_words)
     sample = Sample(options.sample, first=options.samples, seed=options.seed)
     sentences = Stream(sample.watch(corpus.read()), counted.sentences if counted else 0)
-    bookmark = _bookmark(run, "reading", corpus)
+    bookmark = _bookmark(run, "reading", sources)
     seen, pointed = _read(subject, sentences, annotation, options, bookmark)
     traces: dict[str, Any] = {}
     if mentions is not None:
-        bookmark = _bookmark(run, "mentions", mentions)
+        bookmark = _bookmark(run, "mentions", sources)
         traces["antecedents"] = _resolve(subject, mentions, options, pointed, bookmark)
     weighing, reasons = _weighing(subject, options)
     with counting("weighing") as count:
-        bookmark = _bookmark(run, "weighing", corpus)
+        bookmark = _bookmark(run, "weighing", sources)
         means = weigh(subject, sample.drawn, weighing, bookmark=bookmark, progress=count)
     columns = means.columns()
-    table = HeadTable.of({**columns, **pointed.columns})
+    sites = [site.name for site in find_sites(subject.model)]
+    table = HeadTable.of(ordered({**columns, **pointed.columns}, sites))
     traces |= {
-        "baselines": pointed.baselines,
-        "offsets": pointed.offsets,
+        "baselines": dict(sorted(pointed.baselines.items())),
+        "offsets": dict(sorted(pointed.offsets.items())),
         "attention": _draw(subject, sample, options),
     }
-    left_out = {**reasons, **_missing(subject, options, pointed, columns, known)}
+    left_out = {**_too_few(seen), **reasons}
+    left_out |= _missing(subject, options, pointed, columns, known)
     return Examined(with_roles(table, pointed.baselines), seen, traces, left_out)
 
 
-def _bookmark(run: Run | None, name: str, corpus: Corpus) -> Bookmark | None:
-    return None if run is None else Bookmark(run, name, corpus.fingerprint)
+def _bookmark(run: Run | None, name: str, sources: Sources | None) -> Bookmark | None:
+    return None if run is None else Bookmark(run, name, sources or {})
 
 
 def _read(
@@ -156,20 +162,21 @@ def _resolve(
     bookmark: Bookmark | None,
 ) -> dict[str, dict[str, float]]:
     """Add how often heads find antecedents to what is known; what rules reach, by label."""
-    passages = [sentence.passage for sentence in mentions.read() if sentence.passage is not None]
+    total = sum(1 for _ in mentions.read())
     pointing = Pointing(seed=options.seed)
     annotation = Annotation(knows_words=subject.knows_words)
     with counting("resolving mentions") as count:
         read_through(
             subject,
-            Stream(mentions.read(), len(passages)),
+            Stream(mentions.read(), total),
             (pointing,),
             annotation.coreference,
             batch_size=options.batch_size,
+            beside=[annotation.rules],
             bookmark=bookmark,
             progress=count,
         )
-    rules = antecedent_baselines(passages)
+    rules = annotation.rules.shares()
     for label, distance in pointing.baselines().items():
         rules[label]["fixed_distance"] = distance
         # a role must beat whatever needs no model and no gold mentions
@@ -210,15 +217,34 @@ def _missing(
             "The tokenizer does not say where in a text its tokens stand, so every token counts as "
             "a word, and syntax and coreference are left out."
         )
-    elif not any(label.endswith("_to_head") for label in pointed.baselines):
-        found["syntax"] = "The data have none of the relations; a treebank in CoNLL-U has."
+    elif unseen := _unseen(options.relations, pointed):
+        found["syntax"] = unseen
     if ranks is None:
         found["rarest"] = "The data can be read only once, so that no words were counted."
+    elif "rarest" not in pointed.columns:
+        found["rarest"] = (
+            "No sentence has a word outside the 500 commonest; give the counts of a larger corpus "
+            "(--ranks)."
+        )
     if not options.sample:
         found["importance"] = "No sample was asked for."
     elif "gradient_importance" not in columns:
         found["relevance, gradient_importance"] = "The model gives hidden states, no predictions."
     return found
+
+
+def _too_few(seen: Seen) -> dict[str, str]:
+    few = f"Fewer than {FEWEST_SENTENCES} sentences say too little of others for that."
+    return {"intervals and roles": few} if seen.sentences < FEWEST_SENTENCES else {}
+
+
+def _unseen(relations: Sequence[str], pointed: _Pointed) -> str:
+    """Which relations were not met, in a sentence; nothing where all were."""
+    met = {label.rpartition("_to_")[0] for label in pointed.baselines if "_to_" in label}
+    missing = [relation for relation in relations if relation not in met and relation != ALL]
+    if not met:
+        return "The data have none of the relations; a treebank in CoNLL-U has."
+    return f"The treebank has no {', '.join(missing)} that could be found." if missing else ""
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """A Hugging Face model and its tokenizer, as inspections read them."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from headwise.journeys.inspecting.identity import tokenizer_rules
 from headwise.journeys.inspecting.sentence import Sentence
 from headwise.journeys.inspecting.subject import (
     MAX_TOKENS,
@@ -17,6 +19,7 @@ from headwise.journeys.inspecting.subject import (
     Output,
     Predicts,
     Prepared,
+    check_special,
     without,
     word_numbers,
 )
@@ -25,7 +28,8 @@ from headwise.sites import find_sites
 __all__ = ["HuggingFaceSubject"]
 
 LARGEST_LENGTH = 10**9  # a tokenizer that names more names no limit: transformers writes 10^30
-MAX_GENERATED = 64  # tokens of a translation that the decoder is looked at with
+MAX_TRANSLATION = 64  # tokens of a translation that the decoder is looked at with
+PASSING = ("_name_or_path", "transformers_version")  # settings that change nothing
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,26 @@ class HuggingFaceSubject:
 
     Pieces belong to words by where they stand in the text, which only fast tokenizers say; with
     another one every piece counts as a word. Special tokens that the tokenizer adds are no words,
-    but for the one that begins a translation: there its first word is predicted.
+    but for the one before a translation, the last where there are several (in mBART the language
+    follows the mark that begins): there its first word is predicted.
     """
 
     model: Any  # a PreTrainedModel; the classes of its kinds share no typed forward or generate
     tokenizer: Any
     special: frozenset[str] = frozenset()  # more tokens that are not to count as words
+    max_translation: int = MAX_TRANSLATION  # tokens
+
+    def __post_init__(self) -> None:
+        if self.special:
+            check_special(self.special, self.tokenizer.get_vocab())
+
+    @property
+    def description(self) -> bytes:
+        settings = self.model.config.to_dict()
+        named = {name: value for name, value in settings.items() if name not in PASSING}
+        return json.dumps(
+            [named, tokenizer_rules(self.tokenizer)], sort_keys=True, default=str
+        ).encode()
 
     @property
     def room(self) -> int:
@@ -88,9 +106,12 @@ class HuggingFaceSubject:
             names = self._names(encoded["input_ids"][item, :real].tolist())
             spans = [(a, b) for a, b in places[item][:real]] if places is not None else None
             rows[self._first].append(_read(sentence, names, added[item][:real], spans))
+        full = encoded["attention_mask"].sum(dim=1) >= self.room
+        cut = self._too_long([text for text, at in zip(texts, full.tolist(), strict=True) if at])
+        unfinished = 0
         if self._translates:
-            inputs["decoder_input_ids"], rows["decoder"] = self._target(inputs)
-        return self._prepared(inputs, rows, truncated=self._too_long(texts))
+            inputs["decoder_input_ids"], rows["decoder"], unfinished = self._target(inputs)
+        return self._prepared(inputs, rows, truncated=cut, unfinished=unfinished)
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Output:
         output = self.model(**inputs)
@@ -111,7 +132,12 @@ class HuggingFaceSubject:
         return body if holds_all else self.model
 
     def _prepared(
-        self, inputs: dict[str, Tensor], rows: dict[str, list[_Row]], *, truncated: int
+        self,
+        inputs: dict[str, Tensor],
+        rows: dict[str, list[_Row]],
+        *,
+        truncated: int,
+        unfinished: int,
     ) -> Prepared:
         widths = {self._first: inputs["input_ids"].shape[1]}
         if self._translates:
@@ -129,7 +155,7 @@ class HuggingFaceSubject:
             for item in range(len(rows[self._first]))
         ]
         texts = {stack: [row.texts for row in of] for stack, of in rows.items()}
-        return Prepared(inputs, words, texts, tokens, truncated)
+        return Prepared(inputs, words, texts, tokens, truncated, unfinished)
 
     def _predicts(self, values: Tensor) -> Predicts:
         if values.dim() == 2:
@@ -141,50 +167,65 @@ class HuggingFaceSubject:
         return "label" if self.mask_id is None else "masked"
 
     def _too_long(self, texts: Sequence[str]) -> int:
+        """Of texts that fill the room, how many do not fit."""
+        if not texts:
+            return 0
         room = self.room
         # one token more than fits is enough to know, and draws no warning
         longer = self.tokenizer(list(texts), truncation=True, max_length=room + 1)["input_ids"]
         return sum(len(ids) > room for ids in longer)
 
-    def _target(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, list[_Row]]:
-        """What the decoder reads, and the words that it makes."""
+    def _target(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, list[_Row], int]:
+        """What the decoder reads, the words that it makes, and how many rows were cut."""
         generates = self.model.can_generate()
-        target_BT = self._translated(inputs) if generates else self._shifted(inputs["input_ids"])
-        # the end mark is predicted, never looked at: what follows it is padding
-        real_BT = ~torch.isin(target_BT, self._end_marks(target_BT.device))
+        made_BT = self._translated(inputs) if generates else self._shifted(inputs["input_ids"])
+        real_BT = ~torch.isin(made_BT, self._end_marks(made_BT.device))
         real_BT[:, 0] = True  # many models begin the target with their padding token
-        lengths = real_BT.long().cumprod(dim=1).sum(dim=1).tolist()
-        return target_BT, [
-            self._written(ids[:length])
-            for ids, length in zip(target_BT.tolist(), lengths, strict=True)
-        ]
+        cut = int(real_BT.all(dim=1).sum()) if generates else 0
+        # the end mark is predicted, never looked at: what follows it is padding
+        width = max(1, made_BT.shape[1] - generates)
+        lengths = real_BT[:, :width].long().cumprod(dim=1).sum(dim=1).tolist()
+        rows = zip(made_BT.tolist(), lengths, strict=True)
+        return made_BT[:, :width], [self._written(ids[:length]) for ids, length in rows], cut
 
     def _written(self, ids: list[int]) -> _Row:
-        """The words of ids that a model made, after the mark that begins them."""
+        """The words of ids that a model made, after the marks that begin them."""
         names, marks = self._names(ids), set(self.tokenizer.all_special_ids)
+        begin = self._begins_at(ids)
+        before, rest = [NO_WORD] * begin, ids[begin + 1 :]
         if not self.knows_words:
-            return _Row(list(range(len(ids))), names, names)
+            return _Row([*before, *range(len(rest) + 1)], names, names[begin:])
         decoded = [
             self.tokenizer.decode(
-                ids[1:end], skip_special_tokens=True, clean_up_tokenization_spaces=False
+                rest[:end], skip_special_tokens=True, clean_up_tokenization_spaces=False
             )
-            for end in range(1, len(ids) + 1)
+            for end in range(len(rest) + 1)
         ]
         sentence = Sentence.of_text(decoded[-1])
         spans = [(len(a), len(b)) for a, b in pairwise(decoded)]
         known = sentence.words_of(spans) if sentence.words else [NO_WORD] * len(spans)
         pieces = [
             NO_WORD if mark in marks or number == NO_WORD else number + 1
-            for mark, number in zip(ids[1:], known, strict=True)
+            for mark, number in zip(rest, known, strict=True)
         ]
-        return _Row([0, *pieces], names, [names[0], *sentence.words])
+        return _Row([*before, 0, *pieces], names, [names[begin], *sentence.words])
+
+    def _begins_at(self, ids: list[int]) -> int:
+        """The last of the marks before a translation: BART writes a second, mBART a language."""
+        words = {self.tokenizer.unk_token_id, self.mask_id}  # of which they stand for one
+        marks = set(self.tokenizer.all_special_ids) - words
+        forced = getattr(self.model, "generation_config", None)
+        marks |= {getattr(forced, "forced_bos_token_id", None)}
+        return next(
+            (place - 1 for place in range(1, len(ids)) if ids[place] not in marks), len(ids) - 1
+        )
 
     def _translated(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        most = min(MAX_GENERATED, self.room - 1)  # the beginning mark
-        generated_BT = self.model.generate(
-            **inputs, max_new_tokens=most, do_sample=False, num_beams=1
+        most = min(self.max_translation, self.room - 1)  # the beginning mark
+        # BART writes its end mark at the limit, as if it had ended: that is not to be believed
+        return self.model.generate(
+            **inputs, max_new_tokens=most, do_sample=False, num_beams=1, forced_eos_token_id=None
         )
-        return generated_BT[:, :-1] if generated_BT.shape[1] > 1 else generated_BT
 
     def _shifted(self, source_BT: Tensor) -> Tensor:
         """The source one position later, as BART reads it where there is nothing to generate."""

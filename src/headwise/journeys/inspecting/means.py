@@ -56,5 +56,17 @@ class Means:
         self._tallies.clear()
         for measure, site, _ in (key.split("/") for key in state if key.endswith("/hits")):
             tally = Tally(bounded=False, grain=0.0)
-            tally.load({part: state[f"{measure}/{site}/{part}"] for part in ("hits", "chances")})
+            mark = f"{measure}/{site}/"
+            tally.load({k.removeprefix(mark): v for k, v in state.items() if k.startswith(mark)})
             self._tallies[measure, site] = tally
+
+    def merge(self, other: "Means") -> None:
+        """Add the sums of another, of other sentences."""
+        if other.seed != self.seed:
+            raise ValueError(
+                f"Means with the seed {self.seed} were given some with the seed {other.seed}; "
+                "their intervals do not go together."
+            )
+        for key, tally in other._tallies.items():
+            own = self._tallies.setdefault(key, Tally(bounded=False, grain=0.0))
+            own.merge(tally)

@@ -1,5 +1,6 @@
 """Models of Headwise's own, as inspections read them: translators and classifiers."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headwise.config import to_json
 from headwise.data.batching import pad
 from headwise.data.parallel import parallel_batch
 from headwise.data.vocabulary import BOS, EOS, SPECIALS, UNK
@@ -17,6 +19,7 @@ from headwise.journeys.inspecting.subject import (
     NO_WORD,
     Output,
     Prepared,
+    check_special,
     without,
     word_numbers,
 )
@@ -26,6 +29,9 @@ from headwise.models.classifier import TransformerClassifier
 from headwise.models.rnn import RnnClassifier, Seq2Seq
 
 __all__ = ["ClassifierSubject", "Cut", "TranslatorSubject", "cut_up", "joined_up"]
+
+
+_Own = Transformer | Seq2Seq | TransformerClassifier | RnnClassifier
 
 
 @dataclass(frozen=True)
@@ -52,11 +58,18 @@ class TranslatorSubject:
     knows_words: bool = True
     mask_id: int | None = None
 
+    def __post_init__(self) -> None:
+        check_special(self.special, {*_all_names(self.source), *_all_names(self.target)})
+
     @staticmethod
     def of(translator: Translator, *, special: Sequence[str] = ()) -> "TranslatorSubject":
         """The subject of a translator."""
         parts = translator.model, translator.source, translator.target
         return TranslatorSubject(*parts, frozenset(special))
+
+    @property
+    def description(self) -> bytes:
+        return _described(self.model, self.source, self.target)
 
     @property
     def room(self) -> int:
@@ -67,13 +80,14 @@ class TranslatorSubject:
     def prepare(self, sentences: Sequence[Sentence]) -> Prepared:
         cuts = [cut_up(self.source, sentence) for sentence in sentences]
         sources = [cut.ids[: self.room] for cut in cuts]
-        targets = [joined_up(self.target, ids) for ids in self._translated(sources)]
+        made, unfinished = self._translated(sources)
+        targets = [joined_up(self.target, ids) for ids in made]
         device = next(self.model.parameters()).device
         batch = [x.to(device) for x in parallel_batch(sources, [cut.ids for cut in targets])]
         source, lengths, target = batch[0], batch[1], batch[2]
         tokens = [
-            {"encoder": [*read.names[: self.room], "<eos>"], "decoder": ["<bos>", *made.names]}
-            for read, made in zip(cuts, targets, strict=True)
+            {"encoder": [*read.names[: self.room], "<eos>"], "decoder": ["<bos>", *wrote.names]}
+            for read, wrote in zip(cuts, targets, strict=True)
         ]
         numbers = {
             "encoder": [[*cut.words[: self.room], NO_WORD] for cut in cuts],
@@ -96,6 +110,7 @@ class TranslatorSubject:
             },
             tokens=tokens,
             truncated=sum(len(cut.ids) > self.room for cut in cuts),
+            unfinished=unfinished,
         )
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Output:
@@ -107,14 +122,17 @@ class TranslatorSubject:
         self.forward(inputs)
 
     @torch.no_grad()
-    def _translated(self, sources: Sequence[list[int]]) -> list[list[int]]:
+    def _translated(self, sources: Sequence[list[int]]) -> tuple[list[list[int]], int]:
+        """Translations, and how many of them were cut."""
         device = next(self.model.parameters()).device
         padded = pad([[*ids, EOS] for ids in sources])
         # a limit for each sentence of its own, whatever stands beside it in the batch
         limits = [min(2 * length + 8, self.room) for length in padded.lengths.tolist()]
         ids, lengths = padded.ids.to(device), padded.lengths.to(device)
         found = greedy(self.model, ids, lengths, bos=BOS, eos=EOS, max_length=max(limits))
-        return [hypothesis.ids[:limit] for hypothesis, limit in zip(found, limits, strict=True)]
+        pairs = list(zip(found, limits, strict=True))
+        cut = sum(not one.ended or len(one.ids) > limit for one, limit in pairs)
+        return [one.ids[:limit] for one, limit in pairs], cut
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +144,13 @@ class ClassifierSubject:
     special: frozenset[str] = frozenset()  # tokens that are not to count as words
     knows_words: bool = True
     mask_id: int | None = None
+
+    def __post_init__(self) -> None:
+        check_special(self.special, _all_names(self.words))
+
+    @property
+    def description(self) -> bytes:
+        return _described(self.model, self.words)
 
     @property
     def room(self) -> int:
@@ -152,6 +177,19 @@ class ClassifierSubject:
 
     def look(self, inputs: Mapping[str, Tensor]) -> None:
         self.forward(inputs)
+
+
+def _all_names(codec: Codec) -> set[str]:
+    """How all that a codec knows is shown, marks included."""
+    numbers = range(len(SPECIALS), len(codec))
+    return {*SPECIALS, *codec.names(numbers)}
+
+
+def _described(model: _Own, *codecs: Codec) -> bytes:
+    """The settings of a model and all that its codecs know."""
+    content = [type(model).__name__, to_json(model.config)]
+    known = [codec.names(range(len(SPECIALS), len(codec))) for codec in codecs]
+    return json.dumps([*content, known], sort_keys=True).encode()
 
 
 def cut_up(codec: Codec, sentence: Sentence) -> Cut:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.journeys.inspecting.corpus import Numbered, batched_by_length
+from headwise.journeys.inspecting.identity import Sources, check_unchanged
 from headwise.journeys.inspecting.sentence import Sentence
 from headwise.journeys.inspecting.subject import Prepared, Subject
 from headwise.journeys.progress import Counted
@@ -52,6 +53,7 @@ class Seen:
     sentences: int = 0
     words: int = 0
     truncated: int = 0  # sentences that were cut to fit the model
+    unfinished: int = 0  # translations that were cut at their limit
     over: bool = False
 
 
@@ -61,7 +63,7 @@ class Bookmark:
 
     run: Run
     name: str  # of the pass
-    fingerprint: str  # of the corpus
+    sources: Sources  # what it is of
 
     @property
     def _file(self) -> str:
@@ -72,11 +74,7 @@ class Bookmark:
         if not self.run.has(self._file):
             return Seen()
         note = json.loads(self.run.note(self._file)["seen"])
-        if note.pop("fingerprint") != self.fingerprint:
-            raise ValueError(
-                f"The data have changed since the inspection in {self.run.folder} began; "
-                "choose another folder."
-            )
+        check_unchanged(note.pop("sources"), self.sources, self.run.folder)
         tensors = self.run.load_tensors(self._file)
         for recorder in recorders:
             mark = f"{recorder.name}/"
@@ -91,7 +89,7 @@ class Bookmark:
             for recorder in recorders
             for key, value in recorder.state().items()
         }
-        note = json.dumps({**asdict(seen), "fingerprint": self.fingerprint})
+        note = json.dumps({**asdict(seen), "sources": dict(self.sources)})
         self.run.save_tensors(self._file, tensors, {"seen": note})
 
 
@@ -110,6 +108,7 @@ def read_through(
     annotate: Annotate,
     *,
     batch_size: int,
+    beside: Sequence[Sums] = (),
     bookmark: Bookmark | None = None,
     progress: Counted = lambda done, total: None,
 ) -> Seen:
@@ -121,10 +120,12 @@ def read_through(
         recorders: filled.
         annotate: what heads might point at in a batch.
         batch_size: sentences read together.
+        beside: sums that `annotate` fills, put away together with the recorders'.
         bookmark: where to go on, and what to leave there.
         progress: called with (sentences done, in all).
     """
-    seen = bookmark.find(recorders) if bookmark else Seen()
+    sums = (*recorders, *beside)
+    seen = bookmark.find(sums) if bookmark else Seen()
     if seen.over:
         for _ in stream.sentences:  # a sample may be drawn from what goes by
             pass
@@ -136,11 +137,11 @@ def read_through(
             progress(seen.sentences, max(stream.total, seen.sentences))
         seen = replace(seen, chunks=seen.chunks + 1)
         if bookmark and time.monotonic() - put_at >= SECONDS:
-            bookmark.put(recorders, seen)
+            bookmark.put(sums, seen)
             put_at = time.monotonic()
     seen = replace(seen, over=True)
     if bookmark:
-        bookmark.put(recorders, seen)
+        bookmark.put(sums, seen)
     return seen
 
 
@@ -164,6 +165,7 @@ def _read(
         sentences=seen.sentences + len(batch),
         words=seen.words + sum(_count(words.of) for words in prepared.words.values()),
         truncated=seen.truncated + prepared.truncated,
+        unfinished=seen.unfinished + prepared.unfinished,
     )
 
 

@@ -1,7 +1,8 @@
 """What `inspect` looks at: a model, and how sentences become its forward passes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -17,6 +18,7 @@ __all__ = [
     "Predicts",
     "Prepared",
     "Subject",
+    "check_special",
     "without",
     "word_numbers",
 ]
@@ -37,6 +39,7 @@ class Prepared:
     texts: Mapping[str, Sequence[Sequence[str]]]  # stack -> of each sentence, its words
     tokens: Sequence[Mapping[str, Sequence[str]]]  # of each sentence, by stack: how to show them
     truncated: int  # sentences that were cut to fit the model
+    unfinished: int = 0  # translations that were cut at their limit
 
     @property
     def last(self) -> str:
@@ -74,6 +77,11 @@ class Subject(Protocol):
         """The token that stands for a hidden word, in a model that predicts hidden words."""
         ...
 
+    @property
+    def description(self) -> bytes:
+        """All that decides, beside the weights, what it computes: settings, and its words."""
+        ...
+
     def prepare(self, sentences: Sequence[Sentence]) -> Prepared:
         """Turn sentences into inputs. A translator translates them: its decoder needs words."""
         ...
@@ -85,6 +93,18 @@ class Subject(Protocol):
     def look(self, inputs: Mapping[str, Tensor]) -> None:
         """One pass for those who watch: through all sites, with no prediction if it can be."""
         ...
+
+
+def check_special(special: Iterable[str], known: Collection[str]) -> None:
+    """Refuse tokens that are to count as no words, but that a vocabulary does not have."""
+    for token in special:
+        if token not in known:
+            close = get_close_matches(token, known, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ValueError(
+                f"Special tokens must be tokens of the model, but {token!r} is none.{hint} They "
+                "are written as its vocabulary has them."
+            )
 
 
 def word_numbers(rows: Sequence[Sequence[int]], *, width: int, device: torch.device) -> Words:

@@ -115,7 +115,7 @@ class _SwitchingOff:
         best_K = whole_KV.argmax(-1)
         gap_N = _mean(part, (values_KV - whole_KV).square().sum(-1), n)
         size_N = _mean(part, whole_KV.square().sum(-1), n)
-        moved_N = torch.where(size_N > 0, gap_N / size_N, 0).sqrt()
+        moved_N = torch.where(size_N == 0, 0, gap_N / size_N).sqrt()  # nan stays nan
         changed_N = _mean(part, (values_KV.argmax(-1) != best_K).float(), n)
         self.noted.append(torch.stack([moved_N, changed_N], dim=1))
         if not self.predicts:
