@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -375,12 +376,17 @@ def test_an_interrupted_demo_says_how_to_go_on(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # tests in several processes ignore it, and so would what they start
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),
     )
     limit = time.monotonic() + 60
     while not (tmp_path / "run" / "checkpoint.safetensors").exists() and time.monotonic() < limit:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    try:
+        _, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert error == "headwise: interrupted; the same command continues where this one stopped.\n"
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()
