@@ -14,8 +14,8 @@ from headwise import pruning
 from headwise.hf.adoption import is_adopted
 from headwise.models import Transformer, TransformerConfig
 from headwise.pruning.turns import Ratio, take_turns
-from headwise.pruning.workloads import count_flops, peak_memory, random_text
-from tests.hf.families import SIZES
+from headwise.pruning.workloads import count_flops, peak_memory, random_text, room_of
+from tests.hf.families import SIZES, TWO_STACKS
 
 CPU = torch.device("cpu")
 QUICK = {"batches": (1,), "lengths": (8,), "seconds": 0.01}
@@ -74,6 +74,36 @@ def test_a_model_against_itself_is_not_faster_and_says_so(bert):
     found = pruning.speed(bert, copy.deepcopy(bert), measure=lambda model: 0.5, **QUICK)
     assert found.quality == (0.5, 0.5)
     assert found.verdicts() == ["Nothing was removed, so nothing can be gained."]
+    shown = printed(found)
+    assert "Quality: 0.5 > 0.5." in shown
+    assert f"One forward pass on {found.device}, before > after" in shown
+
+
+def printed(found):
+    console = Console(width=200, record=True)
+    console.print(found)
+    return console.export_text()
+
+
+def test_inputs_hold_words_alone_and_end_as_a_classifier_with_a_decoder_needs():
+    config = hf.BartConfig(**TWO_STACKS, num_labels=2)
+    model = hf.BartForSequenceClassification(config).eval()
+    inputs = random_text(model, 3, 16)
+    marks = torch.tensor([config.pad_token_id, config.bos_token_id, config.eos_token_id])
+    assert not torch.isin(inputs["input_ids"][:, :-1], marks).any()
+    assert (inputs["input_ids"][:, -1] == config.eos_token_id).all()
+    with torch.no_grad():
+        assert model(**inputs).logits.shape == (3, 2)
+    ours = Transformer(TransformerConfig(9, 9, width=8, heads=2))
+    inputs = random_text(ours, 4, 30)
+    assert inputs["source"].min() == 4 and inputs["target"].min() == 4
+
+
+def test_a_model_that_counts_positions_after_padding_has_that_much_less_room():
+    roberta = hf.RobertaModel(hf.RobertaConfig(**{**SIZES, "max_position_embeddings": 18}))
+    assert room_of(roberta) == 18 - 2
+    found = pruning.speed(roberta, roberta, batches=(1,), lengths=(16, 18), seconds=0.01)
+    assert [work.length for work in found.workloads] == [16]
 
 
 def test_little_attention_is_said_to_gain_little():
@@ -83,9 +113,8 @@ def test_little_attention_is_said_to_gain_little():
     found = pruning.speed(model, small, **{**QUICK, "lengths": (8, 1000)})
     said = " ".join(found.verdicts())
     assert "cannot be much faster" in said and "Length 1000 was not measured" in said
-    console = Console(width=200, record=True)
-    console.print(found)
-    shown = console.export_text()
+    assert "Decoding word by word was not timed" in said
+    shown = printed(found)
     assert "own" in shown and "times faster" in shown and "cannot be much faster" in shown
 
 

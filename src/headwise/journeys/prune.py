@@ -3,9 +3,10 @@
     headwise prune MODEL --data TRAIN --dev DEV --keep 12 --out small/
     headwise prune MODEL --data TRAIN --dev DEV --penalty 0.05 --out small/
 
-`small/` is then the smaller model, which `headwise inspect` and `headwise.pruning.load` open;
-a pruned run of ours is a run. Beside it `small-pruning/` is the run of the pruning: metrics,
-checkpoints and a report. Started again after an interruption, the same command goes on.
+`small/` is then the smaller model, which `headwise inspect` opens. A Hugging Face model is read by
+`headwise.pruning.load`; a run of ours is still a run. Beside it `small-pruning/` is the run of the
+pruning: metrics, checkpoints and a report. Started again after an interruption, the same command
+goes on.
 """
 
 import os
@@ -19,7 +20,12 @@ from torch import nn
 from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
 from headwise.journeys.opening import chosen_device, open_subject
 from headwise.journeys.progress import counting
-from headwise.journeys.pruning.choosing_heads import Chosen, choose_and_train, inspected
+from headwise.journeys.pruning.choosing_heads import (
+    Chosen,
+    check_choice,
+    choose_and_train,
+    inspected,
+)
 from headwise.journeys.pruning.config import PruneConfig
 from headwise.journeys.pruning.hugging_face_tasks import hugging_face_task
 from headwise.journeys.pruning.task import Task
@@ -29,11 +35,15 @@ from headwise.pruning.comparing import Speed, speed
 from headwise.pruning.folders import recover
 from headwise.pruning.recipe import RECIPE, Recipe
 from headwise.pruning.record import record_of
+from headwise.pruning.workloads import count_parameters
 from headwise.recording import HeadTable, Run
 from headwise.reporting import write_report
 from headwise.sites import find_sites
 
 __all__ = ["PruneConfig", "prune_folder", "run_folder"]
+
+FIGURES = "figures.json"  # of a run whose pruning is finished
+SPEED = "trace/speed.json"
 
 
 def prune_folder(config: PruneConfig, out: Path | str) -> Run:
@@ -50,12 +60,14 @@ def prune_folder(config: PruneConfig, out: Path | str) -> Run:
     """
     out = Path(out)
     _check_alone()
+    _check_elsewhere(config, out)
     recover(out)
+    finished = (run_folder(out) / FIGURES).exists()
+    task = None if finished else _checked_task(config, out)
     with Run.create(run_folder(out), config) as run:
-        if not run.has("figures.json"):
-            _check_free(out)
+        if task is not None:
             try:
-                _prune(config, out, run)
+                _prune(config, task, out, run)
             except SafetensorError as problem:  # what writing to a full disk raises
                 raise OSError(f"{run.folder} could not be written: {problem}") from None
         elif not out.exists():
@@ -63,6 +75,8 @@ def prune_folder(config: PruneConfig, out: Path | str) -> Run:
                 f"The pruning in {run.folder} is finished, but {out} is gone; choose another "
                 "folder to prune again."
             )
+        if config.speed_seconds and not run.has(SPEED):
+            run.write_json(SPEED, _timed(config, out))
         write_report(run)
     return run
 
@@ -83,10 +97,18 @@ def open_task(config: PruneConfig, model: Path) -> Task:
     return hugging_face_task(config, subject)
 
 
-def _prune(config: PruneConfig, out: Path, run: Run) -> None:
-    started = time.perf_counter()
+def _checked_task(config: PruneConfig, out: Path) -> Task:
+    """The task, when everything fits: what is refused here leaves no folder behind."""
+    _check_free(out)
     task = open_task(config, Path(config.model))
+    check_choice(config, task)
+    return task
+
+
+def _prune(config: PruneConfig, task: Task, out: Path, run: Run) -> None:
+    started = time.perf_counter()
     task.model.to(chosen_device("auto"))
+    parameters = count_parameters(task.model)
     if not run.has("before.json"):
         run.write_json("before.json", _measured(config, task, task.model))
     before: dict[str, float] = run.read_json("before.json")
@@ -97,16 +119,15 @@ def _prune(config: PruneConfig, out: Path, run: Run) -> None:
     # what was saved is measured, not what is in memory
     small = task.load(out)
     after = _measured(config, task, small)
-    timed = _speed(config, small)
     run.save_heads(_table(config, chosen))
-    _keep_trace(run, task, chosen, timed, before=before, after=after)
+    _keep_trace(run, task, chosen, before=before, after=after)
     figures: dict[str, Any] = {
         "heads_before": heads,
         "heads_kept": _heads_left(small),
         **{f"{name}_before": value for name, value in before.items()},
         **{f"{name}_after": value for name, value in after.items()},
-        "parameters_before": _parameters(open_task(config, Path(config.model)).model),
-        "parameters_after": _parameters(small),
+        "parameters_before": parameters,
+        "parameters_after": count_parameters(small),
         "chosen_by": chosen.note,
         "seconds": time.perf_counter() - started,
     }
@@ -117,10 +138,23 @@ def _measured(config: PruneConfig, task: Task, model: nn.Module) -> dict[str, fl
     return task.measure(model.to(chosen_device("auto")), size=config.batch_size)
 
 
-def _speed(config: PruneConfig, small: nn.Module) -> Speed | None:
-    if not config.speed_seconds:
-        return None
-    before = open_task(config, Path(config.model)).model
+def _timed(config: PruneConfig, out: Path) -> dict[str, Any]:
+    """The speed table as JSON; where timing fails, a note, as the pruning itself is done."""
+    task = open_task(config, Path(config.model))
+    small = task.load(out)
+    try:
+        return _speed(config, task.model, small).to_json()
+    except (ValueError, RuntimeError, LookupError, TypeError) as problem:
+        return {
+            "device": str(chosen_device("auto")),
+            "parameters": [count_parameters(task.model), count_parameters(small)],
+            "quality": None,
+            "workloads": [],
+            "verdicts": [f"Speed could not be measured: {problem}"],
+        }
+
+
+def _speed(config: PruneConfig, before: nn.Module, small: nn.Module) -> Speed:
     device = chosen_device("auto")
     with counting("timing") as count:
         return speed(
@@ -153,7 +187,6 @@ def _keep_trace(
     run: Run,
     task: Task,
     chosen: Chosen,
-    timed: Speed | None,
     *,
     before: dict[str, float],
     after: dict[str, float],
@@ -163,7 +196,7 @@ def _keep_trace(
     about = {
         "kind": task.kind,
         "quality": task.quality,
-        "shown": task.quality if task.quality in ("accuracy", "perplexity") else "perplexity",
+        "shown": task.watched,
         "chosen_by": chosen.note,
         "keep": chosen.keep,
         "record": record.to_json() if record else None,
@@ -171,8 +204,6 @@ def _keep_trace(
         "after": after,
     }
     run.write_json("trace/pruning.json", about)
-    if timed is not None:
-        run.write_json("trace/speed.json", timed.to_json())
 
 
 def _heads_left(model: nn.Module) -> int:
@@ -181,8 +212,13 @@ def _heads_left(model: nn.Module) -> int:
     return sum(map(len, record.kept.values()))
 
 
-def _parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
+def _check_elsewhere(config: PruneConfig, out: Path) -> None:
+    """Refuse to put the smaller model where the one that it is made of is."""
+    if Path(config.model).resolve().is_relative_to(out.resolve()):
+        raise ValueError(
+            f"The smaller model would replace {config.model}, of which it is made; choose another "
+            f"folder than {out}."
+        )
 
 
 def _check_free(out: Path) -> None:

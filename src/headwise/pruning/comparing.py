@@ -26,6 +26,7 @@ from headwise.pruning.workloads import (
     MakeInputs,
     count_flops,
     count_parameters,
+    decodes,
     peak_memory,
     random_text,
     room_of,
@@ -116,7 +117,7 @@ class Speed:
         return speed_table(self.to_json())
 
 
-# where there are two values in a cell, they are before > after
+# where there are two values in a cell, they are before > after, as the title says
 HEADER = ("backend", "batch", "length", "ms", "times faster", "tokens/s", "GFLOP", "MB")
 
 
@@ -173,6 +174,8 @@ def speed(
                 _switch(model, name)
             found.append(_workload(before, after, name, (batch, length), inputs, seconds))
     progress(len(plan), len(plan))
+    if decodes(before):
+        left_out.append("Decoding word by word was not timed: a pass reads all words at once.")
     parameters = count_parameters(before), count_parameters(after)
     return Speed(_device_name(device), parameters, tuple(found), quality, tuple(left_out))
 
@@ -241,14 +244,22 @@ def _device_name(device: torch.device) -> str:
 
 def speed_table(measured: Mapping[str, Any]) -> Table:
     """What `Speed.to_json` gave, as a table that Rich prints, with what to make of it below."""
-    caption = Text("\n".join(measured["verdicts"]))
-    table = Table(box=None, header_style="bold", pad_edge=False, caption=caption)
-    table.caption_justify = "left"
+    said = [*quality_said(measured), *measured["verdicts"]]
+    title = Text(f"One forward pass on {measured['device']}, before > after")
+    table = Table(box=None, header_style="bold", pad_edge=False, title=title)
+    table.caption = Text("\n".join(said))
+    table.title_justify = table.caption_justify = "left"
     for name in HEADER:
         table.add_column(name, justify="left" if name == "backend" else "right", no_wrap=True)
     for work in measured["workloads"]:
         table.add_row(*_cells(work))
     return table
+
+
+def quality_said(measured: Mapping[str, Any]) -> list[str]:
+    """The quality that `Speed.to_json` gave, as a sentence; nothing if it was not measured."""
+    quality = measured["quality"]
+    return [f"Quality: {_pair(f'{value:.4g}' for value in quality)}."] if quality else []
 
 
 def _cells(work: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """What a forward pass of a model costs: inputs to try it with, FLOPs, and memory."""
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, cast
 
 import torch
@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
+from headwise.data.vocabulary import SPECIALS
 from headwise.models import Transformer
 from headwise.pruning.record import innermost
 
@@ -22,6 +23,9 @@ MakeInputs = Callable[[nn.Module, int, int], Inputs]
 def random_text(model: nn.Module, batch: int, length: int) -> Inputs:
     """Ids drawn at random, all rows of one length; both sides of a translation are as long.
 
+    Marks such as padding are not drawn; what an encoder before a decoder reads ends with the end
+    mark, which some models look for.
+
     Args:
         model: a Hugging Face model that reads text, or a Transformer.
         batch: rows.
@@ -31,13 +35,15 @@ def random_text(model: nn.Module, batch: int, length: int) -> Inputs:
     device = next(model.parameters()).device
     random = torch.Generator().manual_seed(0)
 
-    def ids(vocabulary: int) -> Tensor:
-        return torch.randint(0, vocabulary, (batch, length), generator=random).to(device)
+    def ids(vocabulary: int, marks: Collection[int]) -> Tensor:
+        words = torch.tensor([word for word in range(vocabulary) if word not in marks])
+        drawn = torch.randint(0, len(words), (batch, length), generator=random)
+        return words[drawn].to(device)
 
     if isinstance(inner, Transformer):
         lengths = torch.full((batch,), length, device=device)
-        config = inner.config
-        source, target = ids(config.source_vocab), ids(config.target_vocab)
+        config, marks = inner.config, range(len(SPECIALS))
+        source, target = ids(config.source_vocab, marks), ids(config.target_vocab, marks)
         return {"source": source, "source_lengths": lengths, "target": target}
     if not isinstance(inner, PreTrainedModel) or inner.main_input_name != "input_ids":
         raise ValueError(
@@ -45,11 +51,22 @@ def random_text(model: nn.Module, batch: int, length: int) -> Inputs:
             "reads text; give inputs=, a function of the model, batch and length."
         )
     settings: Any = inner.config.get_text_config()
-    inputs = {"input_ids": ids(settings.vocab_size)}
+    marks = set(_marks(settings))
+    inputs = {"input_ids": ids(settings.vocab_size, marks)}
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     if settings.is_encoder_decoder:
-        inputs["decoder_input_ids"] = ids(settings.vocab_size)
+        inputs["decoder_input_ids"] = ids(settings.vocab_size, marks)
+        if isinstance(settings.eos_token_id, int):
+            inputs["input_ids"][:, -1] = settings.eos_token_id
     return inputs
+
+
+def _marks(settings: Any) -> Iterator[int]:
+    """Ids that stand for no word, as far as a model's settings name them."""
+    for name in dir(settings):
+        if name.endswith("token_id"):
+            value = getattr(settings, name)
+            yield from value if isinstance(value, list) else [] if value is None else [value]
 
 
 def room_of(model: nn.Module) -> int | None:
@@ -57,9 +74,27 @@ def room_of(model: nn.Module) -> int | None:
     inner = innermost(model)
     if isinstance(inner, Transformer):
         return inner.config.max_length
-    config: Any = getattr(inner, "config", None)
+    return min(_positions(inner), default=None)
+
+
+def _positions(model: nn.Module) -> Iterator[int]:
+    config: Any = getattr(model, "config", None)
     named = getattr(config, "max_position_embeddings", None)
-    return named if isinstance(named, int) and named > 0 else None
+    if isinstance(named, int) and named > 0:
+        yield named
+    for name, module in model.named_modules():
+        # RoBERTa and its kin count positions from the one after that of padding
+        if name.split(".")[-1] == "position_embeddings" and isinstance(module, nn.Embedding):
+            before = 0 if module.padding_idx is None else module.padding_idx + 1
+            yield module.num_embeddings - before
+
+
+def decodes(model: nn.Module) -> bool:
+    """Whether a model makes text, which takes it many passes."""
+    inner = innermost(model)
+    if isinstance(inner, PreTrainedModel):
+        return bool(inner.can_generate())
+    return isinstance(inner, Transformer)
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headwise.pruning.comparing import quality_said
 from headwise.recording import HeadTable, Run
 from headwise.reporting.by_heads_kept import histogram, scatter
 from headwise.reporting.markup import Html, element, join
@@ -52,7 +53,7 @@ def _before_and_after(about: Trace) -> Html:
 
 
 def _quality(run: Run, about: Trace) -> Html:
-    """Fig. 7 of Voita et al. (2019): what it costs to keep fewer heads."""
+    """What it costs to keep fewer heads, as Fig. 7 of Voita et al. (2019), but of one training."""
     shown = str(about["shown"])
     points = [
         (row["open_heads"], row[shown], f"step {row['step']}")
@@ -63,7 +64,16 @@ def _quality(run: Run, about: Trace) -> Html:
         return Html("")
     caption = element("figcaption", f"{shown} on the dev set against heads kept, during training")
     figure = element("figure", caption, scatter(points, across="heads kept", up=shown))
-    return element("div", figure, attributes={"class": "charts"})
+    hint = (
+        "The way of one training: a point is an evaluation while heads go, so those with few heads "
+        "were trained longer. For a model of each size, prune once for each."
+    )
+    return join(
+        [
+            element("div", figure, attributes={"class": "charts"}),
+            element("p", hint, attributes={"class": "hint"}),
+        ]
+    )
 
 
 def _kept_by_layer(table: HeadTable) -> Html:
@@ -140,7 +150,7 @@ def _certainty(gates: Sequence[Trace]) -> Html:
     if not gates:
         return Html("")
     values = [value for heads in gates[-1]["prob_open"].values() for value in heads]
-    text = "P(open) of all gates at the last evaluation"
+    text = "P(open) of all gates at the last evaluation, or when they were settled"
     figure = element("figure", element("figcaption", text), histogram(values))
     return element("div", figure, attributes={"class": "charts"})
 
@@ -161,9 +171,9 @@ def _speed(measured: Trace) -> Html:
         )
     header = ["backend", "batch x length", "ms before", "ms after", "times faster"]
     header += ["FLOPs saved", "MB before", "MB after"]
-    said = [element("p", text) for text in measured["verdicts"]]
-    title = element("h3", f"Speed on {measured['device']}")
-    return join([title, _plain(header, rows), *said])
+    said = [element("p", text) for text in (*quality_said(measured), *measured["verdicts"])]
+    title = element("h3", f"Speed of one forward pass on {measured['device']}")
+    return join([title, _plain(header, rows) if rows else Html(""), *said])
 
 
 def _plain(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:

@@ -4,17 +4,21 @@ import json
 
 import pytest
 import torch
+import transformers as hf
 from safetensors.torch import load_file
 
 from headwise import pruning
 from headwise.journeys import InspectConfig, inspect_folder, prune_folder
 from headwise.journeys.opening import open_subject
 from headwise.journeys.prune import run_folder
+from headwise.journeys.pruning.task import Task
 from headwise.journeys.translator import Translator
 from headwise.pruning import record_of
 from headwise.recording import Run
 from headwise.sites import find_sites
+from tests.hf.families import TWO_STACKS
 from tests.journeys.pruning.small_tasks import KINDS, config_for, grouped, saved
+from tests.journeys.small_hosts import save, tokenizer_for
 from tests.journeys.small_translation import stopping
 
 CLOCKS = ("seconds", "tokens_per_second", "minutes")
@@ -42,12 +46,25 @@ def test_as_many_heads_stay_as_were_asked_for_and_quality_is_that_of_the_gated_m
     for name in ("validation_loss", "accuracy"):
         assert figures[f"{name}_after"] == pytest.approx(last[name], rel=1e-4)
     assert figures["parameters_after"] < figures["parameters_before"]
-    assert last["open_heads"] == 3 and last["undecided_heads"] == 0
+    assert last["open_heads"] == 3
     assert len(run.names("trace/gates/*.json")) == 3
     assert type(pruning.load(tmp_path / "small")) is type(open_subject(model).model)
     page = run.path("report.html").read_text()
     assert "What was pruned" in page and "against heads kept" in page and "P(open)" in page
-    assert "bleu_after" in figures if kind == "translation" else (tmp_path / "small/tokenizer.json")
+    assert ("bleu_after" in figures) == (kind == "translation")
+    assert (tmp_path / "small" / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize(("kind", "figure", "best"), [("classification", "accuracy", 30),
+                                                      ("masked", "perplexity", 10)])  # fmt: skip
+def test_the_best_weights_are_those_with_the_better_figure(
+    kind, figure, best, tmp_path, monkeypatch
+):
+    rising = iter(range(1, 100))
+    monkeypatch.setattr(Task, "evaluate", lambda task, model, size: {figure: float(next(rising))})
+    config = config_for(kind, saved(kind, tmp_path / "host"))
+    run = prune_folder(config, tmp_path / "small")
+    assert int(run.note("best.safetensors")["step"]) == best
 
 
 def test_a_dear_head_closes_all_and_a_cheap_one_none(tmp_path):
@@ -59,6 +76,45 @@ def test_a_dear_head_closes_all_and_a_cheap_one_none(tmp_path):
         for penalty in (0.0, 100.0)
     ]
     assert counts == [8, 0]
+
+
+def test_gates_without_time_to_close_are_warned_of(tmp_path):
+    model = saved("classification", tmp_path / "host")
+    config = config_for("classification", model, penalty=100.0, gate_learning_rate=0.05)
+    with pytest.warns(UserWarning, match="more --steps or a larger --gate-learning-rate"):
+        figures = prune_folder(config, tmp_path / "small").figures()
+    assert figures["heads_kept"] == 8 and "--gate-learning-rate" in figures["chosen_by"]
+
+
+@pytest.mark.parametrize("choose", ["random", "greedy"])
+def test_no_head_may_be_left_and_the_rest_is_trained_and_timed(choose, tmp_path):
+    model = saved("classification", tmp_path / "host")
+    quick = {"steps": 10, "speed_seconds": 0.01, "speed_batches": (1,), "speed_lengths": (8,)}
+    config = config_for("classification", model, choose=choose, keep=0, **quick)
+    run = prune_folder(config, tmp_path / "small")
+    assert run.figures()["heads_kept"] == 0 and run.metrics()[-1]["open_heads"] == 0
+    assert len(run.read_json("trace/speed.json")["workloads"]) == 1
+
+
+def test_timing_that_fails_is_a_note_on_a_pruning_that_is_done(tmp_path):
+    model = saved("classification", tmp_path / "host")
+    config = config_for(
+        "classification", model, steps=10, speed_seconds=0.01, speed_backends=("no_such",)
+    )
+    run = prune_folder(config, tmp_path / "small")
+    assert run.figures()["heads_kept"] == 3
+    note = "Speed could not be measured: BertForSequenceClassification cannot attend with"
+    assert run.read_json("trace/speed.json")["verdicts"][0].startswith(note)
+    assert note in run.path("report.html").read_text()
+
+
+def test_a_classifier_with_a_decoder_is_pruned_and_timed(tmp_path):
+    folder = saved("classification", tmp_path / "host").parent
+    shape = hf.BartConfig(**TWO_STACKS, num_labels=2)
+    model = save(hf.BartForSequenceClassification(shape), tokenizer_for("BART"), folder / "bart")
+    quick = {"speed_seconds": 0.01, "speed_batches": (2,), "speed_lengths": (8,)}
+    run = prune_folder(config_for("classification", model, **quick), tmp_path / "small")
+    assert len(run.read_json("trace/speed.json")["workloads"]) == 1
 
 
 def test_a_killed_pruning_goes_on_as_if_nothing_had_happened(tmp_path, monkeypatch):

@@ -41,7 +41,9 @@ def test_it_ends_with_quality_speed_and_where_everything_is(command, tmp_path):
         assert text in out
     assert "Model: " in out and "report.html" in out
     page = run_folder(tmp_path / "small") / "report.html"
-    assert "Speed on cpu" in page.read_text() and "parameters became" in page.read_text()
+    assert "One forward pass on cpu" in out
+    assert "Speed of one forward pass on cpu" in page.read_text()
+    assert "parameters became" in page.read_text()
 
 
 @pytest.mark.parametrize(

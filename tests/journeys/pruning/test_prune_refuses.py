@@ -11,8 +11,8 @@ import pytest
 
 from headwise.journeys import PruneConfig, prune_folder
 from headwise.journeys.prune import run_folder
-from headwise.recording import Run
-from tests.journeys.pruning.small_tasks import QUICK, config_for, saved
+from headwise.recording import HeadTable, Run
+from tests.journeys.pruning.small_tasks import QUICK, config_for, grouped, saved
 from tests.journeys.pruning.test_prune import lasting
 from tests.journeys.small_hosts import host, save, tokenizer_for
 
@@ -47,6 +47,9 @@ def test_settings_that_cannot_be(changes, sentence):
         ({"data": ("nothing",)}, "no text file nothing"),
         ({"data": ("{text}",)}, "a label, a TAB and a text"),
         ({"data": ("{lab}", "{lab}")}, "One file was wanted"),
+        ({"keep": 99, "choose": "greedy"}, "count must be between 0 and the 8 heads"),
+        ({"freeze": "decoder", "choose": "random"}, "is for models with encoder and decoder"),
+        ({"inspection": "nowhere"}, "nowhere is not one"),
     ],
 )
 def test_data_and_heads_that_do_not_fit(changes, sentence, tmp_path):
@@ -57,6 +60,7 @@ def test_data_and_heads_that_do_not_fit(changes, sentence, tmp_path):
     with pytest.raises(ValueError, match=sentence):
         prune_folder(config_for("classification", model, **changes), tmp_path / "small")
     assert not (tmp_path / "small").exists()
+    assert not run_folder(tmp_path / "small").exists()  # the corrected command can have it
 
 
 def test_a_folder_with_other_files_is_not_replaced(tmp_path):
@@ -68,12 +72,40 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path):
     assert (tmp_path / "small" / "thesis.tex").read_text() == "years of work"
 
 
+@pytest.mark.parametrize("out", ["host/classification", "host/more/../classification", "host"])
+def test_a_model_is_not_replaced_by_what_is_made_of_it(out, tmp_path):
+    model = saved("classification", tmp_path / "host")
+    with pytest.raises(ValueError, match=r"would replace .* choose another folder"):
+        prune_folder(config_for("classification", model), tmp_path / out)
+    assert (model / "config.json").exists()
+
+
+def test_heads_that_share_keys_cannot_be_asked_to_part(tmp_path):
+    model = grouped(tmp_path / "host")
+    for choose in ("gates", "random"):
+        config = config_for("causal", model, keep=2, group=1, choose=choose)
+        with pytest.raises(ValueError, match="multiple of the 2 heads that share keys"):
+            prune_folder(config, tmp_path / "small")
+    assert not run_folder(tmp_path / "small").exists()
+
+
+def test_an_inspection_of_another_model_is_refused_before_the_work(tmp_path):
+    model = saved("classification", tmp_path / "host")
+    with Run.create(tmp_path / "looked", config_for("classification", model)) as run:
+        run.save_heads(HeadTable.of({"confidence": {"encoder.0.self": [0.1, 0.2, 0.3, 0.4]}}))
+    config = config_for("classification", model, inspection=str(tmp_path / "looked"))
+    with pytest.raises(ValueError, match=r"does not know encoder\.1\.self\.0"):
+        prune_folder(config, tmp_path / "small")
+    assert not run_folder(tmp_path / "small").exists()
+
+
 def test_a_model_without_an_output_is_refused(tmp_path):
     model = saved("classification", tmp_path / "host")
     bare = save(host("BERT").bert, tokenizer_for("BERT"), tmp_path / "host" / "bare")
     assert bare.parent == model.parent
     with pytest.raises(ValueError, match="is pruned for nothing that `prune` knows"):
         prune_folder(config_for("classification", bare), tmp_path / "small")
+    assert not run_folder(tmp_path / "small").exists()
 
 
 def test_a_pruned_model_of_another_version_is_refused(tmp_path):

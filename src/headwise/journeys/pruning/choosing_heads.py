@@ -1,7 +1,8 @@
 """Which heads stay: gates that learn it in training, or a choice before a fine-tuning."""
 
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from headwise.recording import HeadTable, Run
 from headwise.sites import find_sites
 from headwise.training import fit
 
-__all__ = ["Chosen", "choose_and_train", "inspected"]
+__all__ = ["Chosen", "check_choice", "choose_and_train", "inspected"]
 
 SHOWN = ("accuracy", "perplexity", "open_heads")  # beside the bar
 TENTH = 10  # of the heads go in a round of the greedy choice
@@ -51,9 +52,38 @@ def choose_and_train(config: PruneConfig, task: Task, run: Run) -> Chosen:
         for parameter in decoder_parameters(task.model):
             parameter.requires_grad_(False)
     if config.steps:
-        left = float(sum(site.num_heads for site in find_sites(task.model, where=config.where)))
+        left = float(sum(map(len, chosen.keep.values())))
         _fit(config, task, run, task.loss, lambda: {"open_heads": left}, {})
     return chosen
+
+
+def check_choice(config: PruneConfig, task: Task) -> None:
+    """Refuse before the work what choosing and training would refuse; the model stays as it is."""
+    model = task.model
+    for part in (task.train, task.dev):
+        part.epochs(size=config.batch_size, seed=config.seed)
+    if config.inspection:
+        _check_inspection(config, model)
+    if config.choose == GATES:
+        _gates(config, model)[0].undo()
+        return
+    if config.freeze == "decoder":
+        decoder_parameters(model)
+    if config.by_column:
+        _choose(config, task)
+    else:  # any choice of so many heads; that of greedy takes long
+        group = group_of(config, model)
+        random(model, config.keep or 0, seed=0, where=config.where, group=group)
+
+
+def _check_inspection(config: PruneConfig, model: nn.Module) -> None:
+    known = set(inspected(config.inspection).heads)
+    heads = [head for site in find_sites(model, where=config.where) for head in site.heads]
+    if missing := [str(head) for head in heads if head not in known]:
+        raise ValueError(
+            f"The inspection {config.inspection} is of another model: it does not know "
+            f"{missing[0]}. Inspect {config.model} first."
+        )
 
 
 def inspected(path: str) -> HeadTable:
@@ -65,10 +95,15 @@ def inspected(path: str) -> HeadTable:
 
 def group_of(config: PruneConfig, model: nn.Module) -> int:
     """How many heads go together."""
-    if config.group:
-        return config.group
     sites = find_sites(model, where=config.where)
     sizes = {anatomy(model, site).heads.each for site in sites}
+    if config.group:
+        if split := [size for size in sizes if config.group % size]:
+            raise ValueError(
+                f"group must be a multiple of the {split[0]} heads that share keys and values, "
+                f"got {config.group}."
+            )
+        return config.group
     if len(sizes) > 1:
         raise ValueError(
             f"Sites share keys and values by {sorted(sizes)} heads; choose some with where=, or "
@@ -77,8 +112,8 @@ def group_of(config: PruneConfig, model: nn.Module) -> int:
     return sizes.pop()
 
 
-def _with_gates(config: PruneConfig, task: Task, run: Run) -> Chosen:
-    model = task.model
+def _gates(config: PruneConfig, model: nn.Module) -> tuple[Gates, Target | None]:
+    """Gates on the model and what steers them, if a number of heads was asked for."""
     gates = Gates(
         model,
         where=config.where,
@@ -86,12 +121,23 @@ def _with_gates(config: PruneConfig, task: Task, run: Run) -> Chosen:
         group=group_of(config, model),
         seed=config.seed,
     )
-    target = None if config.keep is None else Target(gates, config.keep, steps=config.steps)
-    gates.parameter_groups(
-        model,
-        learning_rate=config.gate_learning_rate,
-        freeze="decoder" if config.freeze == "decoder" else None,
-    )
+    try:
+        target = None if config.keep is None else Target(gates, config.keep, steps=config.steps)
+        gates.parameter_groups(
+            model,
+            learning_rate=config.gate_learning_rate,
+            freeze="decoder" if config.freeze == "decoder" else None,
+        )
+    except ValueError:
+        gates.undo()
+        raise
+    return gates, target
+
+
+def _with_gates(config: PruneConfig, task: Task, run: Run) -> Chosen:
+    model = task.model
+    gates, target = _gates(config, model)
+    too_slow = _warn_if_too_slow(config)
     penalty = config.penalty or 0.0
     loss = penalised(
         task.loss,
@@ -108,13 +154,27 @@ def _with_gates(config: PruneConfig, task: Task, run: Run) -> Chosen:
     _fit(config, task, run, loss, stand, {f"{NAME}.*": config.gate_learning_rate})
     keep, table = (target or gates).keep(), gates.table()
     note = (
-        f"Gates, steered to {config.keep} heads."
+        " ".join([f"Gates, steered to {config.keep} heads.", target.note() or ""]).strip()
         if target
-        else f"Gates, {gates.lambda_in_both(penalty, config.normalise)}."
+        else f"Gates, {gates.lambda_in_both(penalty, config.normalise)}.{too_slow}"
     )
     gates.undo()
     prune(model, keep)
     return Chosen(keep, table, note)
+
+
+def _warn_if_too_slow(config: PruneConfig) -> str:
+    """Warn if gates have no time to close: Adam moves them by the learning rate a step at most."""
+    factor = config.fit_config(cuda=False).factor()
+    way = config.gate_learning_rate * sum(map(factor, range(1, config.steps + 1)))
+    if not config.penalty or way >= config.initial:
+        return ""
+    warning = (
+        f"In {config.steps} steps gates fall by about {way:.2g} of the {config.initial:g} that "
+        "close them, so hardly a head can go; give more --steps or a larger --gate-learning-rate."
+    )
+    warnings.warn(warning, stacklevel=2)
+    return f" {warning}"
 
 
 def _trace(run: Run, gates: Gates, *, step: int) -> None:
@@ -141,7 +201,7 @@ def _fit(
             loss,
             task.train.epochs(size=config.batch_size, seed=config.seed),
             run=run,
-            config=config.fit_config(cuda=torch.cuda.is_available()),
+            config=replace(config.fit_config(cuda=torch.cuda.is_available()), better=task.better),
             tokens=lambda batch: int((batch["labels"] >= 0).sum()),
             progress=lambda step, metrics: show(
                 step, {name: metrics[name] for name in SHOWN if name in metrics}
@@ -176,7 +236,7 @@ def _choose(config: PruneConfig, task: Task) -> Keep:
     groups = sum(site.num_heads for site in find_sites(model, where=where)) // group
 
     def measure(model: nn.Module) -> float:
-        return next(iter(task.evaluate(model, size=config.batch_size).values()))
+        return task.evaluate(model, size=config.batch_size)[task.watched]
 
     model.eval()
     with counting("choosing heads") as count_done:
@@ -184,7 +244,7 @@ def _choose(config: PruneConfig, task: Task) -> Keep:
             model,
             measure,
             count,
-            better="higher" if task.quality == "accuracy" else "lower",
+            better=task.better,
             where=where,
             group=group,
             at_once=config.at_once or max(1, groups // TENTH),

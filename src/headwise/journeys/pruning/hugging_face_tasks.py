@@ -64,7 +64,6 @@ def _task(
     score: Callable[[nn.Module], dict[str, float]] = nothing_more,
 ) -> Task:
     qualities = {"classification": "accuracy", "translation": "bleu"}
-    quality = qualities.get(kind, "perplexity")
     model, tokenizer = subject.model, subject.tokenizer
 
     def write(folder: Path) -> None:
@@ -76,8 +75,7 @@ def _task(
         train=train,
         dev=dev,
         predict=_predict,
-        quality=quality,
-        better="lower" if quality == "perplexity" else "higher",
+        quality=qualities.get(kind, "perplexity"),
         score=score,
         save=write,
         load=load,

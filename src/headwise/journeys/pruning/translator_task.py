@@ -48,7 +48,6 @@ def translator_task(config: PruneConfig, translator: Translator) -> Task:
         dev=_data(translator, dev),
         predict=_predict,
         quality="bleu",
-        better="higher",
         score=score,
         save=write,
         load=lambda folder: Translator.load(Run.open(folder)).model,
