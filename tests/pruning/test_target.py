@@ -41,6 +41,60 @@ def test_as_many_heads_as_wanted_stay_and_those_of_most_worth(keep, scale):
     assert abs(before - keep) <= 2
 
 
+def test_the_coefficient_does_not_wind_up_while_the_gates_cannot_follow():
+    """Worths in a straight line from 0 to 1, a rate that decays: gates are slower than the goal."""
+    steps, keep = 400, 12
+    torch.manual_seed(0)
+    model = Worth((torch.randperm(48) / 48).view(6, 8))
+    gates = Gates(model.train())
+    target = Target(gates, keep, steps=steps)
+    optimizer = torch.optim.Adam(gates.parameters(), lr=0.05, betas=(0.9, 0.98))
+    largest, before = 0.0, 0
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = 0.05 * (1 - step / steps)
+        target.step()
+        if target.settled:
+            break
+        largest, before = max(largest, target.coefficient.item()), gates.open_heads
+        optimizer.zero_grad()
+        (model() + target.loss()).backward()
+        optimizer.step()
+    assert largest < 100  # closing a head costs 1 at most; without the bound lambda was above 400
+    assert abs(before - keep) <= 4 and target.log()["open_when_settled"] == before
+    kept = sum(
+        model.worth[int(name.split(".")[1]), heads].sum() for name, heads in target.keep().items()
+    )
+    assert kept >= 0.9 * model.worth.flatten().topk(keep).values.sum()
+
+
+def test_it_says_when_settling_moved_many_gates():
+    _, _, target, _ = train(5, stop=60)
+    assert target.note() is None and "open_when_settled" not in target.log()
+    target.updates.fill_(STEPS)
+    target.step()
+    left = int(target.log()["open_when_settled"])
+    assert left > 7 and f"{left} heads were open when the gates were settled at 5" in target.note()
+    assert train(12)[2].note() is None
+
+
+def test_how_sure_gates_were_is_not_changed_by_settling():
+    model, gates, target, _ = train(5, stop=60)
+    before = gates.table()
+    target.updates.fill_(STEPS)
+    for _ in range(2):
+        target.step()
+    after = gates.table()
+    for column in ("log_alpha", "prob_open", "prob_one"):
+        assert after[column] == before[column]
+    assert sum(after["gate"]) == 5 != sum(before["gate"])
+    assert (gates.log_alpha().abs() >= 5).all()
+    other = Worth(model.worth.clone())
+    again = Gates(other)
+    Target(again, 5, steps=STEPS)
+    other.load_state_dict(model.state_dict())
+    assert again.table()["prob_open"] == before["prob_open"]
+
+
 @pytest.mark.parametrize("keep", [0, 12])
 def test_none_and_all_are_numbers_too(keep):
     assert train(keep)[1].open_heads == keep

@@ -112,6 +112,15 @@ def test_an_optimiser_without_the_gates_is_refused(tmp_path):
         trainer.train()
 
 
+def test_an_optimiser_that_moves_gates_as_it_moves_weights_is_refused(tmp_path):
+    """The Trainer's own does."""
+    model = classifier()
+    callback = GatesCallback(Gates(model), 0.1)
+    trainer = Trainer(model, arguments(tmp_path), train_dataset=Rows(), callbacks=[callback])
+    with pytest.raises(ValueError, match=r"share a parameter group .* gates\.parameter_groups"):
+        trainer.train()
+
+
 def bart():
     sizes = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "vocab_size": 20}
     layers = {"encoder_layers": 1, "decoder_layers": 1}

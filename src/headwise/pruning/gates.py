@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from headwise.pruning.choosing import Keep
@@ -37,6 +37,8 @@ class SiteGates(nn.Module):
     """
 
     noise: Tensor
+    held: Tensor
+    learned: Tensor
 
     def __init__(
         self,
@@ -51,12 +53,30 @@ class SiteGates(nn.Module):
         self.mode: Mode = mode
         self.log_alpha = nn.Parameter(log_alpha)
         self.register_buffer("noise", torch.zeros_like(log_alpha), persistent=False)
+        self.register_buffer("held", torch.zeros((), dtype=torch.bool, device=log_alpha.device))
+        self.register_buffer("learned", log_alpha.clone())  # log_alpha before it was held
 
     def forward(self) -> Float[Tensor, " H"]:
         """One factor a head."""
         if self.training:
             return self.by_head(self.distribution.with_noise(self.log_alpha, self.noise))
         return self.by_head(self.distribution.deterministic(self.log_alpha, self.mode))
+
+    @torch.no_grad()
+    def hold(self, chosen: Bool[Tensor, " G"], *, at: float, when: Bool[Tensor, ""]) -> None:
+        """Put log_alpha of the chosen gates at `at` or above and of others at -`at` or below.
+
+        What was learned until the first time stays in `learned`. Where `when` is False nothing
+        happens; it is a tensor so that nothing waits for the device.
+        """
+        self.learned.copy_(torch.where(self.held, self.learned, self.log_alpha))
+        self.held.logical_or_(when)
+        held_G = torch.where(chosen, self.log_alpha.clamp(min=at), self.log_alpha.clamp(max=-at))
+        self.log_alpha.copy_(torch.where(when, held_G, self.log_alpha))
+
+    def learned_log_alpha(self) -> Float[Tensor, " G"]:
+        """log_alpha, of gates that are held as it was before: how sure training had been."""
+        return torch.where(self.held, self.learned, self.log_alpha)
 
     def by_head(self, values: Shaped[Tensor, " G"]) -> Shaped[Tensor, " H"]:
         """What is said of gates, said of the heads they stand before."""
@@ -238,8 +258,8 @@ class Gates(nn.Module):
         )
 
     def prob_open(self) -> dict[str, Tensor]:
-        """P(g > 0) of each head, {site name: (H,)}."""
-        return self._by_head(self.distribution.prob_open)
+        """P(g > 0) of each head, {site name: (H,)}; of settled gates, what it was before that."""
+        return self._learned_by_head(self.distribution.prob_open)
 
     def deterministic(self) -> dict[str, Tensor]:
         """The gates of eval mode, {site name: (H,)}."""
@@ -266,13 +286,24 @@ class Gates(nn.Module):
         parts = {site.name: self.of(site) for site in self.sites}
         return {name: part.by_head(measure(part.log_alpha)) for name, part in parts.items()}
 
+    @torch.no_grad()
+    def _learned_by_head(self, measure: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        parts = {site.name: self.of(site) for site in self.sites}
+        return {
+            name: part.by_head(measure(part.learned_log_alpha())) for name, part in parts.items()
+        }
+
     def table(self) -> HeadTable:
-        """The state of every gate: log_alpha, P(g > 0), P(g = 1), and the gate of eval mode."""
+        """The state of every gate: log_alpha, P(g > 0), P(g = 1), and the gate of eval mode.
+
+        Where a `Target` settled the gates, the first three are those from just before: settling
+        puts every gate far from the middle, and would say nothing of how sure they were.
+        """
         return HeadTable.of(
             {
-                "log_alpha": self._by_head(lambda log_alpha: log_alpha),
+                "log_alpha": self._learned_by_head(lambda log_alpha: log_alpha),
                 "prob_open": self.prob_open(),
-                "prob_one": self._by_head(self.distribution.prob_one),
+                "prob_one": self._learned_by_head(self.distribution.prob_one),
                 "gate": self.deterministic(),
             }
         )

@@ -1,15 +1,22 @@
 """Target: how many heads to keep is given, and the penalty's coefficient is steered there.
 
 A gate counts as open by (P(g > 0) + P(g = 1)) / 2, which is above one half exactly when the gate
-is open in eval mode. The sum of that over heads is compared with a goal that falls in a straight
-line from all heads to those to keep, and the coefficient follows the error:
+is open in eval mode. The sum of that over heads, after `reach` the number of open heads itself, is
+compared with a goal that falls in a straight line from where the gates stood after the warmup to
+the heads to keep, and the coefficient follows the error:
 
     error_t  = (open_t - goal_t) / heads, or 0 where it is less than half a head
-    I_t      = I_(t-1) + integral * error_t
+    I_t      = I_(t-1) + integral / steps * error_t     while the gates can follow
+             = I_(t-1) - EASE / steps                   too many open, but they all fall already
+                                                        (after `reach` it waits: EASE is 0)
     lambda_t = initial * exp(I_t + proportional * error_t)
 
 The exponential makes the control the same for losses of any scale, and keeps lambda above 0: too
 few open heads lower it, and the loss opens the gates it needs.
+
+An optimiser such as Adam moves a gate by no more than its learning rate an update. When nearly all
+open gates fall, a larger lambda makes none of them faster: it only drowns what the loss says of
+each, and which are left would be chance. So lambda grows only while some open gates still rise.
 
     steps x   0 ... warmup ........ reach ........ settle ........ 1
     lambda    0     steered, the    steered, the   0; the chosen gates are held
@@ -29,6 +36,10 @@ from headwise.pruning.choosing import Keep
 from headwise.pruning.gates import Gates
 
 HELD = 5.0  # log_alpha of a settled gate; 98.5 % of its draws are exactly 1, or exactly 0
+TOGETHER = 0.85  # gates cannot follow when more than this share of the open ones falls
+EASE = 20.0  # by how much log lambda would fall over all steps while they cannot
+MEMORY = 0.1  # weight of the newest update in the share that falls, a mean over some ten updates
+FAR = 0.1  # settling this share of the heads away from those to keep is worth a note
 
 
 class Target(nn.Module):
@@ -58,6 +69,11 @@ class Target(nn.Module):
         proportional: how much lambda answers to the error at once.
     """
 
+    start: Tensor
+    falling: Tensor
+    previous: Tensor
+    left: Tensor
+
     updates: Tensor
     growth: Tensor
     coefficient: Tensor
@@ -77,7 +93,7 @@ class Target(nn.Module):
         patience: int = 20,
         initial: float = 1e-3,
         integral: float = 300.0,
-        proportional: float = 20.0,
+        proportional: float = 8.0,
     ) -> None:
         super().__init__()
         _check_heads(gates, keep)
@@ -105,6 +121,10 @@ class Target(nn.Module):
         self.register_buffer("coefficient", number.clone())  # lambda_t
         self.register_buffer("right", number.long())  # updates in a row with the right number
         self.register_buffer("settled", number.bool())
+        self.register_buffer("start", number + gates.heads)  # how open gates were after the warmup
+        self.register_buffer("falling", number + 0.5)  # share of the open gates, smoothed
+        self.register_buffer("previous", log_alpha_N.clone())  # log_alpha one update ago
+        self.register_buffer("left", number.long())  # heads open when gates were settled
         self.register_buffer("chosen", torch.zeros_like(log_alpha_N, dtype=torch.bool))
 
     @property
@@ -120,7 +140,7 @@ class Target(nn.Module):
         """How many heads should be open by now."""
         share = self.updates.float() / self.steps
         done = ((share - self.warmup) / max(self.reach - self.warmup, 1e-9)).clamp(0, 1)
-        return self.gates.heads - (self.gates.heads - self.heads_to_keep) * done
+        return self.start - (self.start - self.heads_to_keep) * done
 
     @torch.no_grad()
     def step(self) -> None:
@@ -130,7 +150,7 @@ class Target(nn.Module):
         """
         self.updates.add_(1)
         log_alpha_N = self.gates.log_alpha().float()
-        self._steer(self._openness(log_alpha_N))
+        self._steer(log_alpha_N, self._openness(log_alpha_N))
         self._settle(log_alpha_N)
         self._hold()
 
@@ -139,18 +159,36 @@ class Target(nn.Module):
         distribution = self.gates.distribution
         return (distribution.prob_open(log_alpha_N) + distribution.prob_one(log_alpha_N)) / 2
 
-    def _steer(self, open_N: Tensor) -> None:
-        excess = open_N.sum() * self.gates.group - self.goal()
-        error = torch.where(excess.abs() < 0.5, 0.0, excess) / self.gates.heads
+    def _steer(self, log_alpha_N: Tensor, open_N: Tensor) -> None:
         started = self.updates > self.warmup * self.steps
-        self.growth.add_(torch.where(started, self.integral / self.steps * error, 0.0))
+        self.start.copy_(torch.where(started, self.start, open_N.sum() * self.gates.group))
+        excess = self._excess(open_N)
+        error = torch.where(excess.abs() < 0.5, 0.0, excess) / self.gates.heads
+        stuck = self._all_fall(log_alpha_N, open_N) & (error > 0)
+        ease = torch.where(self.updates < self.reach * self.steps, EASE, 0.0)
+        growth = torch.where(stuck, -ease, self.integral * error) / self.steps
+        self.growth.add_(torch.where(started, growth, 0.0)).clamp_(-20, 20)
         exponent = (self.growth + self.proportional * error).clamp(-20, 20)
         steering = started & ~self.settled
         self.coefficient.copy_(torch.where(steering, self.initial * exponent.exp(), 0.0))
+
+    def _excess(self, open_N: Tensor) -> Tensor:
+        """How many heads too many are open. Counts whether the number is right, too."""
         reached = self.updates >= self.reach * self.steps
         number = (open_N >= 0.5).sum() * self.gates.group
         is_right = reached & (number == self.heads_to_keep)
         self.right.copy_(torch.where(is_right, self.right + 1, 0))
+        self.left.copy_(torch.where(self.settled, self.left, number))
+        return torch.where(reached, number, open_N.sum() * self.gates.group) - self.goal()
+
+    def _all_fall(self, log_alpha_N: Tensor, open_N: Tensor) -> Tensor:
+        """Whether nearly all open gates have been falling of late."""
+        is_open_N = open_N >= 0.5
+        falls_N = (log_alpha_N < self.previous) & is_open_N
+        share = falls_N.sum() / is_open_N.sum().clamp(min=1)
+        self.falling.lerp_(share.to(self.falling.dtype), MEMORY)
+        self.previous.copy_(log_alpha_N)
+        return self.falling > TOGETHER
 
     def _settle(self, log_alpha_N: Tensor) -> None:
         """Choose the heads to keep, once."""
@@ -165,11 +203,10 @@ class Target(nn.Module):
 
     def _hold(self) -> None:
         """Keep settled gates where they were put; leave others alone."""
-        parts = [self.gates.of(site).log_alpha for site in self.gates.sites]
-        chosen = self.chosen.split([len(part) for part in parts])
+        parts = [self.gates.of(site) for site in self.gates.sites]
+        chosen = self.chosen.split([len(part.log_alpha) for part in parts])
         for part, chosen_G in zip(parts, chosen, strict=True):
-            held_G = torch.where(chosen_G, part.clamp(min=HELD), part.clamp(max=-HELD))
-            part.copy_(torch.where(self.settled, held_G, part))
+            part.hold(chosen_G, at=HELD, when=self.settled)
 
     def keep(self) -> Keep:
         """Exactly the heads to keep, whether settled or not: those of the largest log_alpha."""
@@ -182,8 +219,23 @@ class Target(nn.Module):
         }
 
     def log(self) -> dict[str, float]:
-        """How the control stands, to be logged."""
-        return {"penalty_coefficient": self.coefficient.item(), "goal_heads": self.goal().item()}
+        """How the control stands, to be logged.
+
+        Once gates are settled, `open_when_settled` is how many heads steering had left open: the
+        further from those to keep, the more of the choice was made by settling alone.
+        """
+        rows = {"penalty_coefficient": self.coefficient.item(), "goal_heads": self.goal().item()}
+        return rows | ({"open_when_settled": float(self.left)} if self.settled else {})
+
+    def note(self) -> str | None:
+        """A sentence for a report where settling moved many gates, else None."""
+        left = int(self.left)
+        if not self.settled or abs(left - self.heads_to_keep) <= FAR * self.gates.heads:
+            return None
+        return (
+            f"{left} heads were open when the gates were settled at {self.heads_to_keep}, so "
+            "settling made part of the choice; more steps let the gates make all of it."
+        )
 
 
 def _check_heads(gates: Gates, keep: int) -> None:

@@ -53,17 +53,7 @@ class GatesCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
         """Check that the optimiser moves the gates, and say the coefficient in both countings."""
-        optimizer: torch.optim.Optimizer | None = parts.get("optimizer")
-        learning = {
-            id(p)
-            for group in (optimizer.param_groups if optimizer else [])
-            for p in group["params"]
-        }
-        if any(id(parameter) not in learning for parameter in self.gates.parameters()):
-            raise ValueError(
-                "The optimiser does not know these gates; put them on the model before the Trainer "
-                "is made, and build the optimiser from gates.parameter_groups(...)."
-            )
+        _check_optimizer(parts.get("optimizer"), self.gates)
         if args.fp16 and not args.max_grad_norm:
             raise ValueError(
                 "With fp16 gradients are scaled until they are clipped, and the penalty would be "
@@ -108,6 +98,22 @@ class GatesCallback(TrainerCallback):
             rows |= self.penalty.log()
         logs.update(rows)
         state.log_history[-1].update(rows)
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer | None, gates: Gates) -> None:
+    groups = optimizer.param_groups if optimizer else []
+    learning = [{id(parameter) for parameter in group["params"]} for group in groups]
+    own = {id(parameter) for parameter in gates.parameters()}
+    if not own <= set[int]().union(*learning):
+        raise ValueError(
+            "The optimiser does not know these gates; put them on the model before the Trainer "
+            "is made, and build the optimiser from gates.parameter_groups(...)."
+        )
+    if any(group & own and group - own for group in learning):
+        raise ValueError(
+            "The gates share a parameter group with weights, whose learning rate would hardly move "
+            "them; give the Trainer an optimiser built from gates.parameter_groups(...)."
+        )
 
 
 def _add(parameter: nn.Parameter, gradient: torch.Tensor) -> None:
