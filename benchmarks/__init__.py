@@ -9,7 +9,7 @@
     headwise bench guided-step                          # a training step with guidance; needs a GPU
     headwise bench translation                          # a Transformer against Marian
     headwise bench inspect                              # all heads, against output_attentions=True
-    headwise bench prune                                # a pruned encoder, against itself before and Torch-Pruning
+    headwise bench prune                                # a pruned encoder, against Torch-Pruning
 
 Trust the ratios more than the milliseconds: contestants take turns, and the best turn counts, so
 that a busy machine disturbs all of them alike. A contestant that gives wrong answers is not timed.
