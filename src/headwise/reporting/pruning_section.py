@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.pruning.comparing import quality_said
 from headwise.recording import HeadTable, Run
 from headwise.reporting.by_heads_kept import histogram, scatter
 from headwise.reporting.markup import Html, element, join
@@ -171,7 +170,7 @@ def _speed(measured: Trace) -> Html:
         )
     header = ["backend", "batch x length", "ms before", "ms after", "times faster"]
     header += ["FLOPs saved", "MB before", "MB after"]
-    said = [element("p", text) for text in (*quality_said(measured), *measured["verdicts"])]
+    said = [element("p", text) for text in (*_quality_said(measured), *measured["verdicts"])]
     title = element("h3", f"Speed of one forward pass on {measured['device']}")
     return join([title, _plain(header, rows) if rows else Html(""), *said])
 
@@ -184,3 +183,9 @@ def _plain(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
     ]
     grid = element("table", element("thead", top), element("tbody", *body))
     return element("div", grid, attributes={"class": "plain scroll"})
+
+
+def _quality_said(measured: Mapping[str, Any]) -> list[str]:
+    """Quality before and after, where it was measured."""
+    quality = measured["quality"]
+    return [f"Quality: {' > '.join(f'{value:.4g}' for value in quality)}."] if quality else []
