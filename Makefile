@@ -15,12 +15,11 @@ demo: .venv/ready
 	$(BIN)/headwise demo
 
 # The tests speak of the CPU, so a GPU that happens to be there is hidden from them.
-# Two processes with one thread each: small tensors gain nothing from threads.
 test: .venv/ready
-	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
+	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -m "not slow and not gpu"
 
 test-all: .venv/ready
-	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu"
+	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -m "not gpu"
 
 test-gpu: .venv/ready
 	$(BIN)/python -m pytest -m gpu
