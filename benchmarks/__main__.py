@@ -26,6 +26,7 @@ BENCHMARKS = {
     "relevance": {"cpu": "relevance", "cuda": "relevance"},
     "guided-step": {"cuda": "guided_step"},
     "translation": {"cpu": "translation", "cuda": "translation"},
+    "mlm": {"cpu": "encoder", "cuda": "encoder"},
     "inspect": {"cpu": "inspecting", "cuda": "inspecting"},
     "prune": {"cpu": "pruning", "cuda": "pruning"},
 }

@@ -9,13 +9,10 @@ from transformers import RobertaConfig, RobertaForMaskedLM
 
 from benchmarks import SEED
 from benchmarks.gpu_cases import guided_half
+from headwise.guidance import Plan, guide, pattern
 from headwise.hf import adopt
-from headwise.ops import Attended, softmax_attention
-from headwise.ops._impl import Impl
-from headwise.ops.guidance import GuidedHeads, guidance_loss
 from headwise.ops.guidance.reference import targets
 from headwise.ops.scores import Scores
-from headwise.sites import Site, observe, replace
 
 STRENGTH = 10.0  # the guidance loss is multiplied by it
 
@@ -27,27 +24,7 @@ class Settings:
     config: RobertaConfig
     batch: int = 32
     length: int = 512
-    impl: Impl = "triton"
     compiled: bool = True  # also compiled steps
-
-
-class Total:
-    """The guidance loss so far, of the sites that were called.
-
-    One tensor and no list: a function that lengthens a list is compiled anew for every length.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.clear()
-
-    def clear(self) -> None:
-        """Begin a step; the last one is not looked at, as it has a gradient and the first none."""
-        self.loss = torch.zeros((), device=self.device)
-
-    def add(self, loss: Tensor) -> None:
-        """Of one site."""
-        self.loss = self.loss + loss
 
 
 @dataclass(frozen=True)
@@ -104,61 +81,29 @@ def plain(settings: Settings, device: torch.device, *, compiled: bool = False) -
     return Trainee(_stepper(model, lambda: call(**batch).loss, device))
 
 
-def guided(settings: Settings, device: torch.device) -> Trainee:
-    """A watcher at every site reads q and k, and leaves a loss."""
+def guided(settings: Settings, device: torch.device, *, compiled: bool = False) -> Trainee:
+    """Attention stays with SDPA, and the loss is computed beside it from q and k of all layers.
+
+    A compiled model hands q and k out of its graph; the loss is computed after it.
+    """
     model, batch = adopt(_model(settings, device, "sdpa")), _batch(settings, device)
-    chosen = guided_half(settings.config.num_attention_heads, device)
-    total = Total(device)
+    plan = _half_the_heads(settings)
+    guidance = guide(model, plan, alpha=STRENGTH, schedule="constant")
+    call = torch.compile(model) if compiled else model
 
-    def watch(site: Site, attended: Attended) -> None:
-        total.add(_loss(attended.scores, chosen, settings.impl))
+    def measured() -> Tensor:
+        model(**batch)
+        return guidance.unscaled
 
-    observe(model, watch)
-    loss = _with_guidance(model, batch, total)
-    return Trainee(_stepper(model, loss, device), _quiet(model, loss, total, device))
-
-
-def guided_inside(settings: Settings, device: torch.device) -> Trainee:
-    """A watcher is never compiled; an op that also computes the loss is, with the whole model."""
-    model, batch = adopt(_model(settings, device, "sdpa")), _batch(settings, device)
-    chosen = guided_half(settings.config.num_attention_heads, device)
-    total = Total(device)
-
-    def attend(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        mask: Tensor | None,
-        bias: Tensor | None,
-        causal: bool,
-        lengths: Tensor | None,
-        scale: float | None,
-        dropout: float,
-    ) -> Attended:
-        attended = softmax_attention(
-            q, k, v, mask=mask, causal=causal, scale=scale, dropout=dropout, impl="torch"
-        )
-        total.add(_loss(attended.scores, chosen, settings.impl))
-        return attended
-
-    replace(model, attend)
-    loss = _with_guidance(model, batch, total)
-    step = _stepper(model, torch.compile(loss), device)
-    return Trainee(step, _quiet(model, loss, total, device))
+    step = _stepper(model, lambda: call(**batch).loss + guidance.loss(), device)
+    return Trainee(step, _quiet(model, measured, device))
 
 
-def _with_guidance(
-    model: RobertaForMaskedLM, batch: dict[str, Tensor], total: Total
-) -> Callable[[], Tensor]:
-    """A model's loss and what its sites add to a total meanwhile."""
-
-    def loss() -> Tensor:
-        total.clear()
-        guessing = model(**batch).loss
-        return guessing + STRENGTH * total.loss
-
-    return loss
+def _half_the_heads(settings: Settings) -> Plan:
+    """What `guided_half` has, by name."""
+    names = ("next", "prev", "first")
+    guided_heads = max(1, settings.config.num_attention_heads // 2)
+    return Plan({head: pattern(names[head % 3]) for head in range(guided_heads)})
 
 
 def from_matrices(settings: Settings, device: torch.device) -> Trainee:
@@ -169,41 +114,30 @@ def from_matrices(settings: Settings, device: torch.device) -> Trainee:
     blank = torch.zeros(1, count, length, 1, device=device)
     everything = torch.ones(1, count, length, length, dtype=torch.bool, device=device)
     target_NQK = targets(Scores(blank, blank), everything, chosen.patterns, None)[0].float()
-    total = Total(device)
+    weights = [1 / chosen.patterns.count(pattern) for pattern in chosen.patterns]
+    weight_N = torch.tensor(weights, device=device)  # the heads of a pattern share one weight
+
+    def of_layer(weights_BHQK: Tensor) -> Tensor:
+        squares_N = (weights_BHQK[:, :count] - target_NQK).square().mean(dim=(0, 2, 3))
+        return (squares_N * weight_N).sum()
+
+    def both() -> tuple[Tensor, Tensor]:
+        given = model(**batch, output_attentions=True)
+        return given.loss, torch.stack([of_layer(layer) for layer in given.attentions]).sum()
 
     def loss() -> Tensor:
-        given = model(**batch, output_attentions=True)
-        total.clear()
-        for weights_BHQK in given.attentions:
-            total.add((weights_BHQK[:, :count] - target_NQK).square().mean(dim=(0, 2, 3)).sum())
-        return given.loss + STRENGTH * total.loss
+        own, guidance = both()
+        return own + STRENGTH * guidance
 
-    return Trainee(_stepper(model, loss, device), _quiet(model, loss, total, device))
+    return Trainee(_stepper(model, loss, device), _quiet(model, lambda: both()[1], device))
 
 
-def _loss(scores: Scores, chosen: GuidedHeads, impl: Impl) -> Tensor:
-    """The mean squared distance of every guided head from its pattern, summed over heads."""
-    return guidance_loss(
-        scores.q,
-        scores.k,
-        chosen,
-        mask=scores.mask,
-        scale=scores.scale,
-        reduction="mean",
-        impl=impl,
-    ).sum()
-
-
-@torch.no_grad()
 def _quiet(
-    model: RobertaForMaskedLM,
-    loss: Callable[[], object],
-    total: Total,
-    device: torch.device,
+    model: RobertaForMaskedLM, guidance: Callable[[], Tensor], device: torch.device
 ) -> float:
     """The guidance loss with dropout off."""
     model.eval()
     with torch.autocast(device.type, torch.bfloat16):
-        loss()
+        measured = guidance().item()
     model.train()
-    return total.loss.item()
+    return measured

@@ -20,7 +20,6 @@ from benchmarks.guided_models import (
     base_settings,
     from_matrices,
     guided,
-    guided_inside,
     plain,
 )
 from benchmarks.peers import FAILURES, one_line
@@ -70,7 +69,7 @@ def _rounds(settings: Settings, device: torch.device) -> Iterator[dict[str, Buil
     if settings.compiled:  # these take a while to start
         yield {
             "plain, compiled": partial(plain, settings, device, compiled=True),
-            "guided, compiled": partial(guided_inside, settings, device),
+            "guided, compiled": partial(guided, settings, device, compiled=True),
         }
 
 

@@ -17,6 +17,7 @@ NAMES = [
     "find_sites",
     "gated",
     "gaussian_attention",
+    "guide",
     "inspect",
     "masked",
     "observe",

@@ -15,6 +15,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [  # a module may import from lower lines only, or from its own package
     {"__main__"},
     {"cli"},
+    {"cli_train"},
+    {"cli_parts"},
     {"experiments"},
     {"journeys"},
     {"reporting"},

@@ -20,6 +20,7 @@ from benchmarks.gpu_cases import PARTS, Case, Shape, cases
 from benchmarks.judging import Contestant, Question, answer, complaint, dropout_complaint
 from benchmarks.trained_heads import Training, train_heads
 from headwise import cli
+from headwise.guidance import Plan
 from headwise.ops import topk_attention
 
 TINY = relevance.Sizes(
@@ -416,7 +417,7 @@ def test_slow_contestants_get_fewer_turns(monkeypatch):
 
 
 def step_settings(**changes) -> guided_models.Settings:
-    return guided_models.Settings(ROBERTA, batch=2, length=8, impl="torch", compiled=False)
+    return guided_models.Settings(ROBERTA, batch=2, length=8, compiled=False)
 
 
 def test_a_guided_step_is_timed_beside_the_plain_one_and_the_eager_way():
@@ -432,8 +433,7 @@ def test_a_guided_step_is_timed_beside_the_plain_one_and_the_eager_way():
 
 
 def test_a_guided_step_with_another_loss_is_not_timed(monkeypatch):
-    loss = guided_models._loss
-    monkeypatch.setattr(guided_models, "_loss", lambda *given: 1.1 * loss(*given))
+    monkeypatch.setattr(guided_models, "_half_the_heads", lambda settings: Plan(next=1))
     measured = guided_step.measure(1, CPU, settings=step_settings())
     assert measured.wrong == 1 and "from the matrices" in measured.rows[2]["wrong"]
     assert "step_ms" not in measured.rows[2]

@@ -442,7 +442,7 @@ def test_train_translation_takes_files_and_shows_the_figures(command, tmp_path):
     assert config["corpus"] == "files" and config["encoder_attention"] == "topk:4"
 
 
-@pytest.mark.parametrize("kind", ["translation", "lm", "caption"])
+@pytest.mark.parametrize("kind", ["translation", "lm", "caption", "mlm", "electra"])
 def test_help_of_each_training_names_its_options(command, kind):
     code, out, _ = command("train", kind, "--help")
     assert code == 0 and "--attention" in out and "--set" in out and "--corpus" in out
@@ -459,6 +459,12 @@ def test_help_of_each_training_names_its_options(command, kind):
         (("translation", "--corpus", "multi30k", "--test", "a"), "Give either --corpus or"),
         (("lm", "--corpus", "enwik"), "Did you mean 'enwik8'?"),
         (("lm", "--file", "no.txt"), "There is no text file no.txt"),
+        (("mlm", "--corpus", "debian"), "There is no text 'debian' to pre-train on."),
+        (("mlm", "--file", "no.txt", "--guide", "next=1"), "There is no text file no.txt"),
+        (("mlm", "--guide", "nxt=1"), "There is no pattern 'nxt'. Did you mean 'next'?"),
+        (("mlm", "--text-of", "no"), "A run is a folder, but no is not one"),
+        (("electra", "--layers", "0"), "layers must be at least 1, got 0"),
+        (("electra", "--set", "objective=mlm"), "`headwise train mlm` is the command"),
         (("caption", "--corpus", "coco"), "'corpus' wants one of 'flickr8k'"),
         (("caption", "--features", "no"), "There is no file of features no"),
     ],
@@ -470,9 +476,19 @@ def test_what_cannot_be_trained_is_said_in_one_sentence(complaint, tmp_path, arg
 
 def test_training_without_data_says_what_to_set(complaint, monkeypatch, tmp_path):
     monkeypatch.delenv("HEADWISE_DATA", raising=False)
-    for kind in ("translation", "lm", "caption"):
+    for kind in ("translation", "lm", "caption", "mlm"):
         assert "HEADWISE_DATA" in complaint("train", kind)
     assert not (tmp_path / "runs").exists()
+
+
+def test_train_mlm_takes_a_file_and_guides_heads(command, tmp_path):
+    (tmp_path / "text.txt").write_text("the dog saw a cat .\na cat slept .\n" * 40)
+    small = ("size=tiny", "vocab=270", "block=16", "batch_size=4", "steps=4", "warmup=1")
+    options = ("--layers", "1", "--guide", "next=1", "--alpha", "5", *set_options(*small))
+    code, out, _ = command("train", "mlm", "--file", "text.txt", "--out", "out", *options)
+    assert code == 0 and "average loss" in out and "guidance loss" in out and "Run: out" in out
+    config = Run.open(tmp_path / "out").config()
+    assert (config["objective"], config["guide"], config["alpha"]) == ("mlm", "next=1", 5.0)
 
 
 def given(monkeypatch, text):

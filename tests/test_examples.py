@@ -11,6 +11,7 @@ import torch
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 SHOWN = {  # a line that the output must have
     "gate_heads": "3 of 8 heads kept",
+    "guide_mlm": "loss guided  3.2",
     "output_relevance": "1.00            1.00",
     "output_relevance_of_bert": "random baseline",
     "own_model": "sites: decoder.0.self decoder.1.self decoder.2.self",

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from headwise.ops import softmax_attention, topk_attention, uniform_attention
 from headwise.ops.attended import Attended
-from headwise.sites import Change, Head, Site, find_sites, gated, masked, observe, replace
+from headwise.sites import Change, Head, Site, find_sites, gated, masked, observe, replace, tapped
 
 
 class Layer(nn.Module):
@@ -305,3 +306,19 @@ def test_a_compiled_model_shows_its_calls_and_obeys_masks(model, x_BTM, unchecke
         compiled(x_BTM)
     assert len(seen) == 4
     assert torch.equal(compiled(x_BTM), plain)
+
+
+def test_a_tap_gets_what_is_compared_with_gradients_and_is_undone(model, x_BTM):
+    taken = {}
+    with tapped(model, lambda site, scores: taken.update({site.name: scores}), where="*.1.self"):
+        output = model(x_BTM)
+    assert list(taken) == ["encoder.1.self"]
+    assert taken["encoder.1.self"].q.requires_grad
+    assert torch.equal(model(x_BTM), output) and find_sites(model)[1].changes == 0
+
+
+def test_a_tap_is_not_called_again_when_a_computation_is_repeated(model, x_BTM):
+    taken = []
+    with tapped(model, lambda site, scores: taken.append(scores)):
+        checkpoint(model, x_BTM, use_reentrant=False).sum().backward()
+    assert len(taken) == 2

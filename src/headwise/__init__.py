@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headwise.guidance import guide
     from headwise.hf import adopt, check_parity, release
     from headwise.journeys import demo, inspect
     from headwise.ops import (
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "headwise.guidance": ("guide",),
     "headwise.hf": ("adopt", "check_parity", "release"),
     "headwise.journeys": ("demo", "inspect"),
     "headwise.ops": (
@@ -54,6 +56,7 @@ __all__ = [
     "find_sites",
     "gated",
     "gaussian_attention",
+    "guide",
     "inspect",
     "masked",
     "observe",

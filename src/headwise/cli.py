@@ -3,14 +3,14 @@
 import os
 import re
 import sys
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
-from rich.console import Console
 from rich.table import Table
 from typer import Argument, Exit, Option, Typer
+
+from headwise.cli_parts import CONTINUES, Continued, Settings, console, given, interruptible
+from headwise.cli_train import train
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -25,24 +25,11 @@ app = Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-console = Console(width=None if sys.stdout.isatty() else 200)
 
 FIRST = ("roles", "role", "relevance", "confidence", "loss_rise", "offset", "offset_share")
 SHOWN_ROWS = 48  # a longer table is shown by its head and told where the rest is
 
-train = Typer(help="Train a model with any attention, and score it.", no_args_is_help=True)
 app.add_typer(train, name="train")
-
-Settings = Annotated[
-    list[str], Option("--set", help="NAME=VALUE, any setting of the journey; may be repeated")
-]
-Attention = Annotated[
-    str | None,
-    Option(help="of all heads: softmax, topk:8, sparsemax, entmax:1.5 or entmax:learned"),
-]
-Corpus = Annotated[str | None, Option(help="a corpus below the folder HEADWISE_DATA names")]
-Continued = Annotated[Path, Option(help="folder of the run; one that is there is continued")]
-CONTINUES = "the same command continues where this one stopped."
 
 
 @app.command()
@@ -55,85 +42,10 @@ def demo(
     from headwise.journeys import DemoConfig, demo
 
     config = override(DemoConfig(), settings)
-    with _interruptible(CONTINUES):
+    with interruptible(CONTINUES):
         table = demo(config, out)
     first = ["role", "confidence", "bleu_drop", "accuracy_drop", "alignment", "coreference"]
     _show(table, [*first, *(name for name in table.columns if name not in first)], out)
-
-
-@train.command()
-def translation(
-    corpus: Corpus = None,
-    source: Annotated[str | None, Option(help="language to translate from")] = None,
-    target: Annotated[str | None, Option(help="language to translate into")] = None,
-    training: Annotated[
-        list[Path],
-        Option("--train", help="your own text, no corpus; twice: source, target"),
-    ] = [],  # noqa: B006
-    valid: Annotated[list[Path], Option(help="the same, to validate on")] = [],  # noqa: B006
-    test: Annotated[list[Path], Option(help="the same, to translate at the end")] = [],  # noqa: B006
-    size: Annotated[str | None, Option(help="small, iwslt or base")] = None,
-    attention: Attention = None,
-    out: Continued = Path("runs/translation"),
-    settings: Settings = [],  # noqa: B006
-) -> None:
-    """Train a Transformer to translate, and translate the test set."""
-    from headwise.config import override
-    from headwise.journeys import TranslationConfig, train_translation
-
-    first, second, third = (tuple(map(str, paths)) for paths in (training, valid, test))
-    config = TranslationConfig()
-    if first or second or third:
-        if corpus:
-            raise ValueError("Give either --corpus or your own --train, --valid and --test files.")
-        config = TranslationConfig(corpus="files", train=first, valid=second, test=third)
-    options = _given({"corpus": corpus, "source": source, "target": target, "size": size})
-    config = override(config, [*options, *_everywhere(attention), *settings])
-    with _interruptible(CONTINUES):
-        run = train_translation(config, out)
-    _show_figures(run.figures(), out)
-
-
-@train.command()
-def lm(
-    corpus: Corpus = None,
-    file: Annotated[Path | None, Option(help="your own text instead of a corpus")] = None,
-    size: Annotated[str | None, Option(help="small or enwik8")] = None,
-    attention: Attention = None,
-    out: Continued = Path("runs/lm"),
-    settings: Settings = [],  # noqa: B006
-) -> None:
-    """Train a Transformer-XL on characters, and measure bits per character."""
-    from headwise.config import override
-    from headwise.journeys import LanguageConfig, train_language
-
-    corpus = "file" if file and corpus is None else corpus
-    options = {"corpus": corpus, "file": file, "size": size, "attention": attention}
-    config = override(LanguageConfig(), [*_given(options), *settings])
-    with _interruptible(CONTINUES):
-        run = train_language(config, out)
-    _show_figures(run.figures(), out)
-
-
-@train.command()
-def caption(
-    corpus: Corpus = None,
-    features: Annotated[
-        Path | None, Option(help="safetensors with a tensor for each image, instead of pixels")
-    ] = None,
-    attention: Attention = None,
-    out: Continued = Path("runs/caption"),
-    settings: Settings = [],  # noqa: B006
-) -> None:
-    """Train a model that describes images, and describe those of the test set."""
-    from headwise.config import override
-    from headwise.journeys import CaptioningConfig, train_captioning
-
-    options = _given({"corpus": corpus, "features": features})
-    config = override(CaptioningConfig(), [*options, *_everywhere(attention), *settings])
-    with _interruptible(CONTINUES):
-        run = train_captioning(config, out)
-    _show_figures(run.figures(), out)
 
 
 @app.command()
@@ -154,7 +66,7 @@ def translate(
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    with _interruptible("what was translated is printed."):
+    with interruptible("what was translated is printed."):
         cut = translate_stream(
             translator,
             cast("BufferedReader", sys.stdin.buffer),
@@ -165,30 +77,6 @@ def translate(
         )
     if cut:
         print(f"headwise: lines cut to {translator.room} pieces: {cut}", file=sys.stderr)
-
-
-def _given(options: Mapping[str, str | Path | float | None]) -> list[str]:
-    """The options that were given, as settings."""
-    return [f"{name}={value}" for name, value in options.items() if value is not None]
-
-
-def _everywhere(attention: str | None) -> list[str]:
-    """One attention for encoder, decoder and between them; --set changes one alone."""
-    places = ("encoder", "decoder", "cross") if attention else ()
-    return [f"{place}_attention={attention}" for place in places]
-
-
-def _show_figures(figures: "dict[str, object]", folder: Path) -> None:
-    from headwise.journeys.training_run import is_first_process
-
-    if not is_first_process():
-        return
-    table = Table("figure", "value", box=None, header_style="bold", pad_edge=False)
-    for name, value in figures.items():
-        shown = f"{value:,.4g}" if isinstance(value, float) else str(value)
-        table.add_row(name.replace("_", " "), shown)
-    console.print(table)
-    console.print(f"Run: {folder}")
 
 
 Inspected = Annotated[Path, Argument(help="folder of a headwise run or a Hugging Face model")]
@@ -207,6 +95,10 @@ Special = Annotated[str | None, Option(help="more tokens that are no words, part
 Relations = Annotated[str | None, Option(help="of a treebank, e.g. nsubj,obj; or all")]
 Ranks = Annotated[Path | None, Option(help="word counts; those of the data unless given")]
 Parser = Annotated[str | None, Option(help="of plain text: spacy:PIPELINE or stanza:LANGUAGE")]
+Alignments = Annotated[
+    Path | None, Option(help="links a line, 0-0 1-2, of words of --data and --references")
+]
+References = Annotated[Path | None, Option(help="translations of the lines of --data, for these")]
 Coreference = Annotated[str | None, Option(help="also find antecedents in gap, winobias …")]
 
 
@@ -223,6 +115,8 @@ def inspect(
     relations: Relations = None,
     ranks: Ranks = None,
     coreference: Coreference = None,
+    alignments: Alignments = None,
+    references: References = None,
     parser: Parser = None,
     batch_size: Annotated[int | None, Option(help="sentences read together")] = None,
     device: Annotated[str | None, Option(help="auto, cpu, cuda, cuda:1 …")] = None,
@@ -232,7 +126,7 @@ def inspect(
     from headwise.config import override
     from headwise.journeys import InspectConfig, inspect_folder
 
-    given: dict[str, str | Path | float | None] = {
+    options: dict[str, str | Path | float | None] = {
         "steps": "none" if steps == "all" else steps,
         "relevance": relevance,
         "ablation_lines": ablation_lines,
@@ -240,17 +134,19 @@ def inspect(
         "relations": relations,
         "ranks": ranks,
         "coreference": coreference,
+        "alignments": alignments,
+        "references": references,
         "parser": parser,
         "batch_size": batch_size,
         "device": device,
     }
-    config = override(InspectConfig(str(model), str(data)), [*_given(given), *settings])
+    config = override(InspectConfig(str(model), str(data)), [*given(options), *settings])
     if sort:
         _check_column(sort, config)
     wanted = out or Path("runs") / f"inspect-{model.resolve().name}-{data.name.split('.')[0]}"
     page = wanted if wanted.suffix == ".html" else None
     folder = wanted.with_suffix("") if page else wanted
-    with _interruptible(CONTINUES):
+    with interruptible(CONTINUES):
         table = inspect_folder(config, folder)
     if page:
         page.write_bytes((folder / "report.html").read_bytes())
@@ -317,14 +213,14 @@ def prune(
     from headwise.journeys.pruning.summary import summary
 
     options = [
-        *_given({"choose": choose, "inspection": inspection, "where": where, "freeze": freeze}),
-        *_given({"task": task, "steps": steps, "learning_rate": learning_rate, "seed": seed}),
-        *_given({"gate_learning_rate": gate_learning_rate, "batch_size": batch_size}),
+        *given({"choose": choose, "inspection": inspection, "where": where, "freeze": freeze}),
+        *given({"task": task, "steps": steps, "learning_rate": learning_rate, "seed": seed}),
+        *given({"gate_learning_rate": gate_learning_rate, "batch_size": batch_size}),
     ]
     first, second = (tuple(map(str, paths)) for paths in (data, dev))
     config = PruneConfig(model=str(model), data=first, dev=second, keep=keep, penalty=penalty)
     config = override(config, [*options, *settings])
-    with _interruptible(CONTINUES):
+    with interruptible(CONTINUES):
         run = prune_folder(config, out)
     for part in summary(run, out):
         console.print(part, soft_wrap=isinstance(part, str), markup=False)
@@ -358,7 +254,7 @@ def reproduce(
     config = override(experiment.smoke if smoke else experiment.config, settings)
     folder = out / (f"{name}-smoke" if smoke else name)
     recorded = None if smoke else kept(name)
-    with _interruptible("the same command starts it again."):
+    with interruptible("the same command starts it again."):
         figures = reproduce(name, config, folder, save=save)
     console.print(_verdicts(experiment.expected, figures))
     console.print(f"Run: {folder}")
@@ -387,7 +283,7 @@ def data(
         return
     if chosen is None:
         raise ValueError(f"Say where to put {name}: give --folder, or set {VARIABLE}.")
-    with _interruptible("nothing was left half-written."):
+    with interruptible("nothing was left half-written."):
         paths = fetch_set(name, chosen)
     for path in paths:
         console.print(path, soft_wrap=True)
@@ -403,7 +299,7 @@ def bench(
     """Measure speed against peers, in a checkout: headwise bench ops, headwise bench --help."""
     from headwise.journeys.bench import bench
 
-    with _interruptible("what was measured so far is in the folder of results."):
+    with interruptible("what was measured so far is in the folder of results."):
         bench(arguments)
 
 
@@ -431,16 +327,6 @@ def _verdicts(expected: "tuple[Expected, ...]", figures: "dict[str, Estimate]") 
     for row in verdict_rows(expected, figures):
         table.add_row(*row)
     return table
-
-
-@contextmanager
-def _interruptible(hint: str) -> Generator[None]:
-    """Ctrl-C ends with one sentence and the exit code that shells expect."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"headwise: interrupted; {hint}", file=sys.stderr)
-        raise Exit(130) from None
 
 
 def _show(table: "HeadTable", names: list[str], folder: Path, report: Path | None = None) -> None:

@@ -22,10 +22,12 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from headwise.config import suggestion
 from headwise.ops.attended import Attended
+from headwise.ops.scores import Scores
 
 P = ParamSpec("P")
 Attend = Callable[..., Attended]  # attend(q, k, v, *, mask, bias, causal, …) -> Attended
 Watcher = Callable[["Site", Attended], None]
+Tap = Callable[["Site", Scores], None]
 Where = str | Callable[["Site"], bool]  # a pattern of names like "decoder.*.cross", or a test
 Gate = Tensor | Callable[[], Tensor]  # factors of heads, or what gives them at each call
 
@@ -71,6 +73,7 @@ class Site:
     watchers: list[Watcher] = field(default_factory=list[Watcher])
     replacements: list[Attend] = field(default_factory=list[Attend])
     gates: list[Gate] = field(default_factory=list[Gate])
+    taps: list[Tap] = field(default_factory=list[Tap])
     obstacle: Callable[[nn.Module], str | None] = _no_obstacle  # why nobody calls this site
 
     def __call__(
@@ -99,6 +102,7 @@ class Site:
             dropout=dropout,
         )
         self.show(attended)
+        self.hand_on(attended.scores)
         return self.gated(attended.out)
 
     @property
@@ -113,8 +117,8 @@ class Site:
 
     @property
     def changes(self) -> int:
-        """How many watchers, replacements and gates are in effect."""
-        return len(self.watchers) + len(self.replacements) + len(self.gates)
+        """How many watchers, replacements, gates and taps are in effect."""
+        return sum(map(len, (self.watchers, self.replacements, self.gates, self.taps)))
 
     @property
     def heads(self) -> list[Head]:
@@ -125,6 +129,12 @@ class Site:
         """Call the watchers, once a computation: not when it is repeated in a backward pass."""
         if self.watchers and not in_backward():
             _call_uncompiled(self.watchers, self, attended)
+
+    def hand_on(self, scores: Scores) -> None:
+        """Call the taps, once a computation: not when it is repeated in a backward pass."""
+        if self.taps and not in_backward():
+            for tap in self.taps:
+                tap(self, scores)
 
     def gated(self, out: Float[Tensor, "B H Q E"]) -> Float[Tensor, "B H Q E"]:
         """Multiply each head's output by its gates, before the output projection mixes heads."""
@@ -190,6 +200,15 @@ def observe(model: nn.Module, *watchers: Watcher, where: Where = "*") -> Change:
     return _put(
         [(site.watchers, watch) for site in find_sites(model, where=where) for watch in watchers]
     )
+
+
+def tapped(model: nn.Module, tap: Tap, *, where: Where = "*") -> Change:
+    """Hand each attention computation's q, k and masks to a function that keeps them for a loss.
+
+    Unlike a watcher, it is a part of compiled graphs. So it may keep what it is given, and should
+    do no more; what is kept carries gradients, also through gradient checkpointing.
+    """
+    return _put([(site.taps, tap) for site in find_sites(model, where=where)])
 
 
 def replace(model: nn.Module, attend: Attend, *, where: Where = "*") -> Change:

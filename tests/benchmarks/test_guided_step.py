@@ -21,13 +21,11 @@ CONFIG = RobertaConfig(
     num_attention_heads=4,
     intermediate_size=16,
 )
-SETTINGS = guided_models.Settings(CONFIG, batch=2, length=8, impl="torch")
+SETTINGS = guided_models.Settings(CONFIG, batch=2, length=8)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter wants no GPU")
 def test_a_guided_step_is_compiled_once():
-    pytest.importorskip("triton", reason="Triton is not installed")
     command = [sys.executable, "-m", "tests.benchmarks.compiling_step"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -50,6 +48,7 @@ def test_compiled_steps_take_turns_among_themselves_after_the_others_are_kept(mo
 
 def test_all_ways_have_one_guidance_loss(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda call: call)
-    ways = (guided_models.from_matrices, guided_models.guided, guided_models.guided_inside)
-    losses = [way(SETTINGS, CPU).guidance for way in ways]
-    assert losses == pytest.approx([losses[0]] * 3, rel=0.02)
+    losses = [
+        way(SETTINGS, CPU).guidance for way in (guided_models.from_matrices, guided_models.guided)
+    ]
+    assert losses == pytest.approx([losses[0]] * 2, rel=0.02)

@@ -68,6 +68,9 @@ def test_the_sets_at_hand_are_found(data_folder):
         "flickr8k",
         "tatoeba-en-ru",
         "opensubtitles",
+        "debian-docs-en",
+        "filipino",
+        "oromo",
         *TREEBANKS,
         *COREFERENCE,
     }

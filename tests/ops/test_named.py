@@ -4,11 +4,20 @@ from functools import partial
 import pytest
 import torch
 
-from headwise.ops import entmax_attention, named, softmax_attention, topk_attention
+from headwise.ops import (
+    entmax_attention,
+    gaussian_attention,
+    named,
+    softmax_attention,
+    topk_attention,
+)
 from headwise.ops.named import LEARNED, attention_name, attention_op, check_attention
 from tests.ops.attention_cases import inputs
 
-SPECS = ["softmax", "topk:1", "topk:8", "sparsemax", "entmax:1.5", "entmax:1.25", "entmax:2"]
+SPECS = [
+    *("softmax", "topk:1", "topk:8", "sparsemax", "entmax:1.5", "entmax:1.25", "entmax:2"),
+    *("gaussian:-1,1", "gaussian:0", "gaussian:-1,0,2.5:0.5"),
+]
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -24,6 +33,22 @@ def test_the_number_is_what_the_op_is_called_with():
         ("entmax:1.3", entmax_attention(q, k, v, alpha=1.3)),
     ):
         assert torch.equal(attention_op(spec)(q, k, v).out, wanted.out)
+    wanted = gaussian_attention(k, k, v, offset=(-1, 2), std=0.5)
+    assert torch.equal(attention_op("gaussian:-1,2:0.5")(k, k, v).out, wanted.out)
+
+
+def test_heads_take_turns_with_the_distances_of_a_gaussian():
+    q, k, v = (tensor.repeat(1, 2, 1, 1)[:, :3] for tensor in inputs(9))
+    peak_BHQ = attention_op("gaussian:-1,1", heads=3)(q, k, v).peak_key
+    place_Q = torch.arange(9)
+    assert (peak_BHQ[:, 0] == (place_Q - 1).clamp(min=0)).all()
+    assert (peak_BHQ[:, 1] == (place_Q + 1).clamp(max=8)).all()
+    assert torch.equal(peak_BHQ[:, 2], peak_BHQ[:, 0])
+
+
+def test_a_gaussian_is_for_a_text_that_looks_at_itself():
+    with pytest.raises(ValueError, match="'gaussian:0' looks at distances within one text"):
+        check_attention("gaussian:0", within=False)
 
 
 def test_an_op_without_settings_has_the_name_of_its_defaults():
@@ -42,6 +67,7 @@ def test_the_implementation_is_no_part_of_a_name():
     (
         *("", "Softmax", "softmax:1", "topk", "topk:0", "topk:-1", "topk:2.5", "sparsemax:2"),
         *("entmax", "entmax:1", "entmax:0.5", "entmax:inf", "entmax:nan", "entmax:x", "uniform"),
+        *("gaussian", "gaussian:", "gaussian:x", "gaussian:1,,2", "gaussian:inf", "gaussian:1:0"),
     ),
 )
 def test_an_unknown_name_is_answered_with_the_choices(spec):

@@ -46,8 +46,10 @@ def test_only_floating_point_numbers_are_averaged(run):
             self.register_buffer("weight", torch.tensor(weight, dtype=torch.bfloat16))
             self.register_buffer("count", torch.tensor(count))
 
-    keep_weights(run, Counting(1.0, 10), step=9)
-    keep_weights(run, Counting(2.0, 21), step=10)  # 10 comes after 9, though not as a text
+    keep_weights(run, Counting(1.0, 10).state_dict(), step=9)
+    keep_weights(
+        run, Counting(2.0, 21).state_dict(), step=10
+    )  # 10 comes after 9, though not as a text
     mean = average_checkpoints(run)
     assert mean["weight"].dtype == torch.bfloat16 and mean["weight"].item() == 1.5
     assert mean["count"].item() == 21

@@ -7,6 +7,8 @@
 - `headwise.data.labelled`: IMDB, AG News, 20 Newsgroups, SST, Amazon and Yelp, to classify.
 - `headwise.data.translation`, `headwise.data.subword`: parallel corpora in pieces of words;
   which there are says `headwise.data.corpora`.
+- `headwise.data.pretraining`, `headwise.data.byte_pieces`: texts to pre-train on, and pieces over
+  bytes; `headwise.data.packing`, `headwise.data.masking`: blocks, and what is to be guessed.
 - `headwise.data.characters`: enwik8 and other texts as bytes.
 - `headwise.data.captions`: Flickr8k.
 - `headwise.data.glove`: word vectors.

@@ -131,11 +131,14 @@ def _attend_at_site(
     out_BQHE, weights = host.function(backend)(
         module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **others
     )
-    if site is not None and site.watchers:
+    if site is not None and (site.watchers or site.taps):
         call = HostCall(
             module, site, backend, query, key, value, attention_mask, scaling, dropout, others
         )
-        site.show(Attended(out_BQHE.transpose(1, 2), _scores(call), softmax_rows))
+        scores = _scores(call)
+        site.hand_on(scores)
+        if site.watchers:
+            site.show(Attended(out_BQHE.transpose(1, 2), scores, softmax_rows))
     if site is not None and site.gates:
         out_BQHE = site.gated(out_BQHE.transpose(1, 2)).transpose(1, 2).contiguous()
     return out_BQHE, weights
@@ -159,6 +162,7 @@ def _replaced(call: HostCall) -> tuple[Tensor, Tensor | None]:
         dropout=call.dropout,
     )
     call.site.show(attended)
+    call.site.hand_on(attended.scores)
     out_BQHE = call.site.gated(attended.out).transpose(1, 2).contiguous()
     wanted = call.backend == "eager" and _attentions_wanted()
     return out_BQHE, attended.weights if wanted else None

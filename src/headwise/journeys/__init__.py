@@ -4,6 +4,12 @@ from headwise.journeys.captioning import Captioner, CaptioningConfig, train_capt
 from headwise.journeys.demo import DemoConfig, demo
 from headwise.journeys.inspect import InspectConfig, inspect, inspect_folder
 from headwise.journeys.language import LanguageConfig, load_language_model, train_language
+from headwise.journeys.pretraining import (
+    Pretrained,
+    PretrainingConfig,
+    load_pretrained,
+    pretrain,
+)
 from headwise.journeys.prune import PruneConfig, prune_folder
 from headwise.journeys.translating import open_translator, translate_stream
 from headwise.journeys.translation import TranslationConfig, train_translation
@@ -15,6 +21,8 @@ __all__ = [
     "DemoConfig",
     "InspectConfig",
     "LanguageConfig",
+    "Pretrained",
+    "PretrainingConfig",
     "PruneConfig",
     "TranslationConfig",
     "Translator",
@@ -22,7 +30,9 @@ __all__ = [
     "inspect",
     "inspect_folder",
     "load_language_model",
+    "load_pretrained",
     "open_translator",
+    "pretrain",
     "prune_folder",
     "train_captioning",
     "train_language",

@@ -240,7 +240,7 @@ def _train(
             loss,
             train,
             run=run,
-            config=config.fit_config(cuda=torch.cuda.is_available()),
+            config=config.fit_config(cuda=torch.cuda.is_available(), replayable=True),
             tokens=lambda batch: int(batch.target_lengths.sum()),
             progress=show,
             evaluate=clock.timed(evaluate),

@@ -19,6 +19,7 @@ from headwise.data.corpora import CORPORA, corpus_file
 from headwise.data.fetching import fetch
 from headwise.data.glove import COMMONEST, published
 from headwise.data.news import AG_SUBSET, AG_TEST, AG_TRAIN, NEWSGROUPS
+from headwise.data.pretraining import PRETRAINING_FILES
 from headwise.data.reviews import AMAZON, IMDB, YELP, YELP_REVIEWS
 from headwise.data.source import DataFile
 from headwise.data.sst import SPLITS, sst_file
@@ -132,7 +133,13 @@ def _plain() -> dict[str, PublicSet]:
         "ptb": "of the LDC; research use",
         "wikitext-2": "CC BY-SA 3.0; training articles in another order than published",
     }
+    read = {
+        "debian-docs-en": "free licences, a package's own each; English documentation",
+        "filipino": "CC BY 4.0, CC BY 2.0 FR and public domain; to pre-train on",
+        "oromo": "BBC's, CC BY-NC 4.0, CC BY 4.0, MPL-2.0; to pre-train on",
+    }
     return {
+        **{name: PublicSet((PRETRAINING_FILES[name],), note) for name, note in read.items()},
         "glove": PublicSet(
             ((COMMONEST,), (published(50),)),
             "PDDL; the 40,000 commonest words, out of a download of 862 MB",

@@ -19,6 +19,7 @@ from torch import nn
 
 from headwise.data.frequencies import WordRanks
 from headwise.data.treebank import Tree
+from headwise.journeys.inspecting.aligned import aligned_corpus, check_reads_translations
 from headwise.journeys.inspecting.annotating import ALL, RELATIONS
 from headwise.journeys.inspecting.at_hand import evaluated, subject_of
 from headwise.journeys.inspecting.columns import known_columns
@@ -62,6 +63,8 @@ class InspectConfig:
     relations: tuple[str, ...] = RELATIONS  # of syntax, where there are trees; "all" takes all
     ranks: str = ""  # file of word counts; without it the words of the data are counted
     coreference: str = "none"  # a coreference set to look at too, e.g. gap or gap:test
+    references: str = ""  # file of translations of the lines of the data, which alignments are of
+    alignments: str = ""  # file of links between their words, such as 0-0 1-2, a line each
     parser: str = ""  # of plain text: spacy:PIPELINE or stanza:LANGUAGE
     special: tuple[str, ...] = ()  # more tokens that do not count as words
     max_translation: int = MAX_TRANSLATION  # tokens that a Hugging Face translator writes
@@ -84,6 +87,8 @@ class InspectConfig:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
         if self.steps is not None and self.steps < 1:
             raise ValueError(f"steps must be at least 1, or none for all, got {self.steps}.")
+        if bool(self.references) != bool(self.alignments):
+            raise ValueError("alignments need references, the translations they are of; give both.")
         if not self.relations:
             raise ValueError("relations must name some, e.g. nsubj,obj; or all.")
 
@@ -158,7 +163,7 @@ def inspect_folder(config: InspectConfig, folder: Path) -> HeadTable:
     An inspection that was stopped goes on where it was; one that is finished is not done again.
     """
     corpus = _corpus(corpus_of(Path(config.data), parser=config.parser), config)
-    mentions = _mentions(config)
+    mentions, aligned = _mentions(config), _aligned(config)
     ranks = WordRanks.load(Path(config.ranks)) if config.ranks else None
     subject = open_subject(
         Path(config.model),
@@ -166,7 +171,9 @@ def inspect_folder(config: InspectConfig, folder: Path) -> HeadTable:
         device=config.device,
         max_translation=config.max_translation,
     )
-    return _Work(subject, corpus, mentions, ranks, config).into(folder)
+    if aligned is not None:
+        check_reads_translations(subject)
+    return _Work(subject, corpus, mentions, ranks, config, aligned).into(folder)
 
 
 def columns_of(config: InspectConfig) -> tuple[str, ...]:
@@ -176,6 +183,7 @@ def columns_of(config: InspectConfig) -> tuple[str, ...]:
     return known_columns(
         config.relations,
         mentions=config.coreference != "none",
+        alignments=bool(config.alignments),
         sample=config.sample,
         relevance=config.relevance,
         ablation_lines=config.ablation_lines,
@@ -191,6 +199,7 @@ class _Work:
     mentions: Corpus | None
     ranks: WordRanks | None
     config: InspectConfig
+    aligned: Corpus | None = None
 
     def examined(self, run: Run | None = None, sources: Sources | None = None) -> Examined:
         return examine(
@@ -199,6 +208,7 @@ class _Work:
             self.config,
             ranks=self.ranks,
             mentions=self.mentions,
+            aligned=self.aligned,
             run=run,
             sources=sources,
         )
@@ -206,7 +216,7 @@ class _Work:
     def into(self, folder: Path) -> HeadTable:
         """Write a run, or go on with the one that is there, if it is of the same."""
         started = time.perf_counter()
-        sources = sources_of(self.subject, self.corpus.identified(), self.ranks)
+        sources = sources_of(self.subject, self.corpus.identified(), self.ranks, self.aligned)
         with Run.create(folder, self.config) as run:
             if not run.has("figures.json"):
                 found = self.examined(run, sources)
@@ -228,6 +238,12 @@ def _corpus(corpus: Corpus, config: InspectConfig) -> Corpus:
 
 def _mentions(config: InspectConfig) -> Corpus | None:
     return None if config.coreference == "none" else coreference_corpus(config.coreference)
+
+
+def _aligned(config: InspectConfig) -> Corpus | None:
+    if not config.alignments:
+        return None
+    return aligned_corpus(Path(config.data), Path(config.references), Path(config.alignments))
 
 
 def _keep(run: Run, found: Examined, sources: Sources, *, room: int, seconds: float) -> None:

@@ -199,7 +199,7 @@ def _train(
             loss,
             batch,
             run=run,
-            config=config.fit_config(cuda=torch.cuda.is_available()),
+            config=config.fit_config(cuda=torch.cuda.is_available(), replayable=True),
             tokens=lambda batch: batch.inputs.numel(),
             progress=show,
             evaluate=clock.timed(evaluate),

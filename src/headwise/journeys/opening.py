@@ -16,7 +16,9 @@ from headwise.journeys.inspecting.hugging_face_subject import (
 from headwise.journeys.inspecting.identity import check_finite
 from headwise.journeys.inspecting.own_subjects import TranslatorSubject
 from headwise.journeys.inspecting.subject import Subject
+from headwise.journeys.pretraining import is_pretraining, load_pretrained
 from headwise.journeys.translator import Translator
+from headwise.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence
 from headwise.pruning import load
 from headwise.recording import Run
 
@@ -42,21 +44,37 @@ def open_subject(
         max_translation: tokens of a translation that a Hugging Face model writes, at most.
     """
     place = chosen_device(device)
+    marks = frozenset(special)
     if not folder.is_dir():
         raise ValueError(
             f"There is no model folder {folder}. Give the folder of a headwise run or of a saved "
             "Hugging Face model; models of the hub are fetched with `hf download NAME`."
         )
     if (folder / "environment.json").exists():
-        translator = Translator.load(_run(folder))
+        run = _run(folder)
+        if is_pretraining(run):
+            model, tokenizer = _pretrained(run)
+            return HuggingFaceSubject(adopt(model.to(place)), tokenizer, marks, max_translation)
+        translator = Translator.load(run)
         check_finite(translator.model)
         translator.model.to(place)
         return TranslatorSubject.of(translator, special=special)
     if (folder / "config.json").exists():
         model = _hugging_face(folder).to(place)
-        marks = frozenset(special)
         return HuggingFaceSubject(adopt(model), _tokenizer(folder), marks, max_translation)
     raise ValueError(f"{folder} holds neither a headwise run nor a Hugging Face model.")
+
+
+def _pretrained(run: Run) -> tuple[Any, Any]:
+    """The encoder of a pre-training as a model of Hugging Face, with its tokenizer."""
+    from headwise.models.encoder_weights import to_hugging_face  # lazy: takes seconds
+
+    model, pieces = load_pretrained(run)
+    check_finite(model)
+    if isinstance(model, MaskedLMWithNextSentence):  # what reads one text has no use for pairs
+        both, model = model, MaskedLM(model.encoder)
+        model.words = both.words
+    return to_hugging_face(model).eval(), padding_right(pieces.hugging_face())
 
 
 def _run(folder: Path) -> Run:

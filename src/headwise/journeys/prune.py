@@ -19,6 +19,7 @@ from torch import nn
 
 from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
 from headwise.journeys.opening import chosen_device, open_subject
+from headwise.journeys.pretraining import is_pretraining
 from headwise.journeys.progress import counting
 from headwise.journeys.pruning.choosing_heads import (
     Chosen,
@@ -88,7 +89,8 @@ def run_folder(out: Path) -> Path:
 
 def open_task(config: PruneConfig, model: Path) -> Task:
     """What the model in a folder is pruned for, with the data of the settings."""
-    if (model / "environment.json").exists():
+    ours = (model / "environment.json").exists()
+    if ours and not is_pretraining(Run.open(model)):
         return translator_task(config, Translator.load(Run.open(model)))
     if (model / RECIPE).exists():
         Recipe.read(model).check_files(model)

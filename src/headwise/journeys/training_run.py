@@ -35,6 +35,7 @@ class TrainingSettings:
     weight_decay: float = 0.0
     precision: Precision = "auto"  # bfloat16 on a GPU, float32 elsewhere
     compile: bool = False  # train through torch.compile
+    graphs: bool = True  # replay steps as CUDA graphs, where there is one GPU
     average: int = 5  # last checkpoints whose mean is tried beside the best one
     evaluate_every: int = 250  # steps
     checkpoint_every: int = 250  # steps
@@ -42,13 +43,15 @@ class TrainingSettings:
     tensorboard: bool = False  # write what is logged as TensorBoard's scalars too
     seed: int = 0  # of the first weights, dropout and the order of batches
 
-    def fit_config(self, *, cuda: bool) -> FitConfig:
+    def fit_config(self, *, cuda: bool, replayable: bool = False) -> FitConfig:
         """The settings that `headwise.training.fit` wants.
 
         Args:
             cuda: whether training runs on a GPU, which is what "auto" asks.
+            replayable: whether the loss is one of which CUDA graphs can be made.
         """
         automatic = "bfloat16" if cuda else "float32"
+        graphs = replayable and self.graphs and cuda and not self.compile
         return FitConfig(
             steps=self.steps,
             learning_rate=self.learning_rate,
@@ -59,6 +62,7 @@ class TrainingSettings:
             weight_decay=self.weight_decay,
             precision=automatic if self.precision == "auto" else self.precision,
             compile=self.compile,
+            graphs=graphs and process_count() == 1,
             keep=self.average,
             evaluate_every=self.evaluate_every,
             checkpoint_every=self.checkpoint_every,

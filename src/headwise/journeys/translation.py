@@ -1,32 +1,32 @@
 """Train a translator on a parallel corpus, and translate its test set.
 
     headwise train translation --corpus multi30k --source en --target de --attention topk:8
+    headwise train translation --corpus multi30k --guide next=1,prev=1
 
 Everything is written to a Run folder; started again after an interruption it goes on where it
 stopped. `headwise translate RUN` then translates what is typed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import nn
 
 from headwise.analysis.scores import Score, bleu, tokenised_bleu
-from headwise.data.batching import Epochs
-from headwise.data.parallel import ParallelBatch, parallel_batch
-from headwise.data.subword import Kind, PiecePair, train_pieces
+from headwise.data.parallel import ParallelBatch
+from headwise.data.subword import PiecePair, train_pieces
 from headwise.data.translation import Lines, ParallelTexts, read_parallel_texts
 from headwise.data.vocabulary import PAD
+from headwise.guidance import Guidance
 from headwise.journeys.codec import InPieces, load_codecs, save_codecs
+from headwise.journeys.guiding import guided, with_guidance
+from headwise.journeys.loss_so_far import LossSoFar
 from headwise.journeys.parallel_files import read_parallel_files
 from headwise.journeys.training_run import (
     Clock,
-    TrainingSettings,
-    check_settings,
     choose_weights,
     in_first_process_first,
     is_first_process,
@@ -34,8 +34,16 @@ from headwise.journeys.training_run import (
     training_bar,
     training_figures,
 )
+from headwise.journeys.translation_batches import (
+    Pairs,
+    all_batches,
+    encoded_pairs,
+    pair_batches,
+    validation_loss,
+)
+from headwise.journeys.translation_settings import TranslationConfig
 from headwise.journeys.translator import Translator
-from headwise.models import Transformer, TransformerConfig
+from headwise.models import Transformer
 from headwise.recording import Run
 from headwise.reporting import write_report
 from headwise.training import fit, label_smoothed_sum
@@ -45,85 +53,6 @@ __all__ = ["TranslationConfig", "train_translation"]
 
 MULTIPLE = 8  # widths of batches on a GPU, whose matrices like it so
 TOKENISED = ("iwslt14", "iwslt15")  # corpora whose texts come as tokens between spaces
-Pairs = list[tuple[list[int], list[int]]]
-
-
-@dataclass(frozen=True)
-class TranslationConfig(TrainingSettings):
-    """Settings of `train_translation`; the defaults suit Multi30k on a GPU.
-
-    `width`, `heads`, `layers`, `feed_forward` and `dropout` are those of the size unless given.
-    """
-
-    corpus: str = "multi30k"  # see headwise.data.translation; "files" takes the three below
-    source: str = "en"  # language to translate from
-    target: str = "de"  # language to translate into
-    train: tuple[str, ...] = ()  # of one's own: a file of sources, and one of their translations
-    valid: tuple[str, ...] = ()
-    test: tuple[str, ...] = ()
-    train_pairs: int = 0  # only so many pairs of a part, the first ones; 0 takes all
-    valid_pairs: int = 0
-    test_pairs: int = 0
-    pieces: int = 8000  # how many pieces of words are learnt, of each side where not joint
-    kind: Kind = "unigram"  # how they are learnt
-    joint: bool = True  # one set of pieces for both languages
-    size: Literal["small", "iwslt", "base"] = "small"
-    width: int | None = None
-    heads: int | None = None
-    layers: int | None = None  # in encoder and decoder alike
-    feed_forward: int | None = None
-    dropout: float | None = None  # of embeddings and of what each layer adds
-    attention_dropout: float = 0.0
-    feed_forward_dropout: float = 0.0
-    norm: Literal["pre", "post"] = "pre"
-    share_embeddings: Literal["all", "target", "none"] | None = None  # None: all, if joint
-    max_length: int = 256  # pieces of the longest sentence, marks included
-    encoder_attention: str = "softmax"  # see headwise.ops.named
-    decoder_attention: str = "softmax"
-    cross_attention: str = "softmax"
-    sparse_in: Literal["both", "training"] = "both"
-    label_smoothing: float = 0.1
-    tokens: int = 4096  # pieces in a batch, the longer side of each pair, padding included
-    beams: int = 4  # with which the test set is translated
-    length_penalty: float = 0.6
-
-    def __post_init__(self) -> None:
-        check_settings(self, "pieces", "tokens", "beams", "max_length")
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing must be in [0, 1), got {self.label_smoothing}.")
-        if self.tokens < self.max_length:
-            raise ValueError(
-                f"tokens must be at least max_length, got {self.tokens} and {self.max_length}."
-            )
-        for name in ("train_pairs", "valid_pairs", "test_pairs", "length_penalty"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
-        if (self.corpus == "files") != any((self.train, self.valid, self.test)):
-            raise ValueError("Files of one's own are given with corpus='files', and only then.")
-        self.shape(9, 9)
-
-    def shape(self, source_vocab: int, target_vocab: int) -> TransformerConfig:
-        """The model's shape for so many pieces."""
-        changes: dict[str, Any] = {
-            "width": self.width,
-            "heads": self.heads,
-            "encoder_layers": self.layers,
-            "decoder_layers": self.layers,
-            "feed_forward": self.feed_forward,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "feed_forward_dropout": self.feed_forward_dropout,
-            "norm": self.norm,
-            "share_embeddings": self.share_embeddings or ("all" if self.joint else "target"),
-            "max_length": self.max_length,
-            "encoder_attention": self.encoder_attention,
-            "decoder_attention": self.decoder_attention,
-            "cross_attention": self.cross_attention,
-            "sparse_in": self.sparse_in,
-        }
-        given = {name: value for name, value in changes.items() if value is not None}
-        sized: Callable[..., TransformerConfig] = getattr(TransformerConfig, self.size)
-        return sized(source_vocab, target_vocab, **given)
 
 
 def train_translation(config: TranslationConfig, folder: Path) -> Run:
@@ -131,7 +60,9 @@ def train_translation(config: TranslationConfig, folder: Path) -> Run:
 
     It holds `model.safetensors` and the pieces, `translations.txt`, the test set translated by beam
     search, `figures.json` with BLEU and its signatures, and `report.html`. In several processes,
-    started by `accelerate launch`, the first one writes them.
+    started by `accelerate launch`, the first one writes them. `train_nll`, over about the last
+    tenth of the updates, and `average_nll`, over all, are of the training as it goes, dropout
+    included, without label smoothing and guidance.
 
     Args:
         config: the settings.
@@ -187,81 +118,85 @@ def _train(
     config: TranslationConfig, run: Run, translator: Translator, texts: ParallelTexts
 ) -> dict[str, Any]:
     """Train in place, and end with the weights that validate best; what there is to say of it."""
-    train, valid = _encoded(translator, texts.train), _encoded(translator, texts.valid)
-    held_out = _held_out(valid, tokens=config.tokens)
-    clock = Clock(run)
+    model = translator.model
+    train, valid = encoded_pairs(translator, texts.train), encoded_pairs(translator, texts.valid)
+    held_out = all_batches(valid, tokens=config.tokens)
 
-    def loss(model: nn.Module, batch: ParallelBatch) -> Summed:
-        logits_BTV = model(batch.source, batch.source_lengths, batch.target_in)
-        smoothing = config.label_smoothing
-        return label_smoothed_sum(logits_BTV, batch.target_out, pad=PAD, smoothing=smoothing)
+    def validate(model: nn.Module) -> dict[str, float]:
+        return {"validation_loss": validation_loss(model, held_out)}
 
-    def evaluate(model: nn.Module) -> Mapping[str, float]:
-        return {"validation_loss": _validation_loss(model, held_out)}
-
-    cuda = torch.cuda.is_available()
-    multiple = MULTIPLE if cuda else 1
-    with training_bar(config) as show:
-        fit(
-            translator.model,
-            loss,
-            _batches(train, tokens=config.tokens, multiple=multiple, seed=config.seed),
-            run=run,
-            config=config.fit_config(cuda=cuda),
-            tokens=lambda batch: int(batch.target_lengths.sum()),
-            progress=show,
-            evaluate=clock.timed(evaluate),
-        )
-    chosen = choose_weights(run, translator.model, evaluate)
+    with LossSoFar(model, window=config.steps * config.accumulate // 10) as so_far:
+        with _guided(config, model) as guidance:
+            _fit(config, run, model, train, so_far, guidance, validate)
+        trained = _losses(so_far)
+        chosen = choose_weights(run, model, validate)
     with torch.no_grad():
-        validated = evaluate(translator.model)
+        validated = validate(model)
     return {
         **validated,
+        **trained,
         "weights": chosen,
         "train_pairs": len(train),
         "train_pairs_too_long": len(texts.train.source) - len(train),
     }
 
 
-def _encoded(translator: Translator, lines: Lines) -> Pairs:
-    """The ids of sentence pairs; those too long for the model are left out."""
-    sides = (
-        map(c.encode, s) for c, s in zip((translator.source, translator.target), lines, strict=True)
+def _fit(
+    config: TranslationConfig,
+    run: Run,
+    model: Transformer,
+    train: Pairs,
+    so_far: LossSoFar,
+    guidance: Guidance | None,
+    validate: Callable[[nn.Module], Mapping[str, float]],
+) -> None:
+    def loss(model: nn.Module, batch: ParallelBatch) -> Summed:
+        logits_BTV = model(batch.source, batch.source_lengths, batch.target_in)
+        smooth = label_smoothed_sum(
+            logits_BTV, batch.target_out, pad=PAD, smoothing=config.label_smoothing
+        )
+        with torch.no_grad():
+            plain = label_smoothed_sum(logits_BTV, batch.target_out, pad=PAD, smoothing=0.0)
+        so_far.add(plain.total / plain.number)
+        return with_guidance(smooth, guidance)
+
+    def evaluate(model: nn.Module) -> Mapping[str, float]:
+        told = guidance.log() if guidance else {}
+        return {**validate(model), **_losses(so_far), **told}
+
+    cuda = torch.cuda.is_available()
+    multiple = MULTIPLE if cuda else 1
+    with training_bar(config) as show:
+        fit(
+            model,
+            loss,
+            pair_batches(train, tokens=config.tokens, multiple=multiple, seed=config.seed),
+            run=run,
+            config=config.fit_config(cuda=cuda, replayable=not config.guide),
+            tokens=lambda batch: int(batch.target_lengths.sum()),
+            progress=show,
+            evaluate=Clock(run).timed(evaluate),
+            on_step=guidance.at_step if guidance else None,
+        )
+
+
+def _guided(
+    config: TranslationConfig, model: Transformer
+) -> AbstractContextManager[Guidance | None]:
+    return guided(
+        model,
+        config.guide,
+        alpha=config.alpha,
+        steps=config.steps,
+        schedule=config.guide_schedule,
+        where=config.guide_where,
+        convention=config.convention,
     )
-    room = translator.room
-    pairs = [pair for pair in zip(*sides, strict=True) if max(map(len, pair)) <= room]
-    if not pairs:
-        raise ValueError(f"No sentence pair fits max_length={room + 1}; raise it.")
-    return pairs
 
 
-def _batches(pairs: Pairs, *, tokens: int, multiple: int, seed: int) -> Epochs[ParallelBatch]:
-    def collate(chosen: list[int]) -> ParallelBatch:
-        sources, targets = zip(*(pairs[index] for index in chosen), strict=True)
-        return parallel_batch(sources, targets, multiple=multiple)
-
-    # a mark is added to each side
-    lengths = [max(len(source), len(target)) + 1 for source, target in pairs]
-    return Epochs(lengths, collate, tokens=tokens, multiple=multiple, seed=seed)
-
-
-def _held_out(pairs: Pairs, *, tokens: int) -> Sequence[ParallelBatch]:
-    batches = _batches(pairs, tokens=tokens, multiple=1, seed=0)
-    return [batches(number) for number in range(len(batches))]
-
-
-@torch.no_grad()
-def _validation_loss(model: nn.Module, batches: Sequence[ParallelBatch]) -> float:
-    """Nats a target piece, the end mark included, without label smoothing."""
-    device = next(model.parameters()).device
-    total, count = torch.zeros((), dtype=torch.float64, device=device), 0
-    for batch in batches:
-        there = ParallelBatch(*(tensor.to(device) for tensor in batch))
-        logits_BTV: Tensor = model(there.source, there.source_lengths, there.target_in)
-        flat = logits_BTV.flatten(0, 1).float(), there.target_out.flatten()
-        total += cross_entropy(*flat, ignore_index=PAD, reduction="sum")
-        count += int(batch.target_lengths.sum())
-    return total.item() / count
+def _losses(so_far: LossSoFar) -> dict[str, float]:
+    """Of the training, in nats a target piece: the task's alone, and not smoothed."""
+    return {"train_nll": so_far.recent, "average_nll": so_far.average}
 
 
 def _finish(

@@ -2,12 +2,29 @@
 
 from headwise.models.attention import Cache, MultiHeadAttention
 from headwise.models.decode import Hypothesis, beam, greedy, n_best
+from headwise.models.encoder import Encoder, EncoderConfig
+from headwise.models.encoder_heads import (
+    MaskedLM,
+    MaskedLMWithNextSentence,
+    NextSentence,
+    ReplacedToken,
+    SequenceClassifier,
+    TokenClassifier,
+)
 from headwise.models.transformer import Transformer, TransformerConfig
 
 __all__ = [
     "Cache",
+    "Encoder",
+    "EncoderConfig",
     "Hypothesis",
+    "MaskedLM",
+    "MaskedLMWithNextSentence",
     "MultiHeadAttention",
+    "NextSentence",
+    "ReplacedToken",
+    "SequenceClassifier",
+    "TokenClassifier",
     "Transformer",
     "TransformerConfig",
     "beam",

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headwise.models.attention import Cache, MultiHeadAttention, Phases
-from headwise.ops.named import check_attention
+from headwise.ops.named import check_attention, looks_at_places
 
 Norm = Literal["pre", "post"]
 Shared = Literal["all", "target", "none"]  # source, target and output; the last two; nothing
@@ -86,7 +86,10 @@ class TransformerConfig:
                 f"source_vocab={self.source_vocab} and target_vocab={self.target_vocab}."
             )
         for which in ("encoder", "decoder", "cross"):
-            check_attention(getattr(self, f"{which}_attention"))
+            spec: str = getattr(self, f"{which}_attention")
+            check_attention(spec, within=which != "cross")
+            if looks_at_places(spec) and self.sparse_in == "training":
+                raise ValueError(f"{spec!r} learns no scores; give it with sparse_in='both'.")
 
 
 class Transformer(nn.Module):
@@ -238,8 +241,9 @@ class DecoderLayer(nn.Module):
         def attend(x_BTM: Tensor) -> Tensor:
             new, name = self.attention.keys_values(x_BTM), self.attention.site.name
             seen = new if cache is None else cache.extend(name, new)
-            # the newest word alone may look at everything
-            return self.attention(x_BTM, seen, causal=x_BTM.shape[1] > 1)
+            # the newest word alone may look at everything, but must know that it is the last
+            causal = x_BTM.shape[1] > 1 or self.attention.by_place
+            return self.attention(x_BTM, seen, causal=causal)
 
         def look_at_source(x_BTM: Tensor) -> Tensor:
             if cache is None:

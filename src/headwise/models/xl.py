@@ -57,7 +57,7 @@ class XLConfig:
             raise ValueError(f"distances must be 'bias' or 'folded', got {self.distances!r}.")
         if self.distance_width < 0 or self.distance_width % 2:
             raise ValueError(f"distance_width must be even, got {self.distance_width}.")
-        check_attention(self.attention)
+        check_attention(self.attention, within=False)  # its op is given scores of distances
         self.stack()
 
     @classmethod

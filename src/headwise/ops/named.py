@@ -5,34 +5,47 @@ topk:8           softmax over the 8 best keys of each query
 sparsemax        the projection onto the simplex
 entmax:1.5       between the two; alpha above 1
 entmax:learned   one alpha a head, learned with the model that holds it
+gaussian:-1,1    a bell of width 1 around the token before and the one after: heads take turns
+gaussian:0:0.5   and of another width, around the token itself
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from headwise.ops._impl import Number
 from headwise.ops.attended import Attended
 from headwise.ops.entmax import LEAST_ALPHA, entmax_attention
+from headwise.ops.fixed import gaussian_attention
 from headwise.ops.softmax import softmax_attention
 from headwise.ops.sparsemax import sparsemax_attention
 from headwise.ops.topk import topk_attention
 
-__all__ = ["LEARNED", "attention_name", "attention_op", "check_attention"]
+__all__ = ["LEARNED", "attention_name", "attention_op", "check_attention", "looks_at_places"]
 
 LEARNED = "entmax:learned"
-CHOICES = f"softmax, topk:8 (or another number of keys), sparsemax, entmax:1.5 or {LEARNED}"
+CHOICES = (
+    "softmax, topk:8 (or another number of keys), sparsemax, entmax:1.5, gaussian:-1,1 (or other "
+    f"distances) or {LEARNED}"
+)
 
 
-def attention_op(spec: str) -> Callable[..., Attended]:
+def attention_op(spec: str, *, heads: int | None = None) -> Callable[..., Attended]:
     """The op of a name.
 
     "entmax:learned" is no op by itself, because its alphas are parameters of a model:
     `headwise.models.MultiHeadAttention` makes it.
 
+    Args:
+        spec: the name.
+        heads: how many there will be, so that they can take turns with the distances of a Gaussian;
+            None leaves these as they are.
+
     >>> attention_op("topk:8")
     functools.partial(<function topk_attention at ...>, keep=8)
+    >>> attention_op("gaussian:-1,1", heads=3).keywords
+    {'offset': (-1.0, 1.0, -1.0), 'std': 1.0}
     """
     match spec.partition(":"):
         case "softmax", "", "":
@@ -45,14 +58,33 @@ def attention_op(spec: str) -> Callable[..., Attended]:
             return partial(entmax_attention, alpha=float(alpha))
         case "entmax", ":", "learned":
             raise ValueError(f"{LEARNED!r} needs a parameter a head; give it to a model instead.")
+        case "gaussian", ":", text if bells := _bells(text):
+            offsets, std = bells
+            turns = tuple(offsets[head % len(offsets)] for head in range(heads or len(offsets)))
+            return partial(gaussian_attention, offset=turns, std=std)
         case _:
             raise ValueError(f"Attention must be {CHOICES}; got {spec!r}.")
 
 
-def check_attention(spec: str) -> None:
-    """Refuse a name that a model cannot make attention of."""
+def looks_at_places(spec: str) -> bool:
+    """Whether a name is of attention to fixed distances, whatever queries and keys are."""
+    return spec.startswith("gaussian:")
+
+
+def check_attention(spec: str, *, within: bool = True) -> None:
+    """Refuse a name that a model cannot make attention of.
+
+    Args:
+        spec: the name.
+        within: whether a text attends to itself and to all of it; else distances have no meaning.
+    """
     if spec != LEARNED:
         attention_op(spec)
+    if looks_at_places(spec) and not within:
+        raise ValueError(
+            f"{spec!r} looks at distances within one text, which there are none of here; "
+            "choose softmax, for example."
+        )
 
 
 def attention_name(op: Callable[..., Attended]) -> str:
@@ -72,6 +104,8 @@ def attention_name(op: Callable[..., Attended]) -> str:
     alpha = options.get("alpha", 1.5)
     if function is entmax_attention and options.keys() <= {"alpha"} and isinstance(alpha, Number):
         return f"entmax:{alpha:.12g}"
+    if function is gaussian_attention and options.keys() <= {"offset", "std"}:
+        return _gaussian_name(options.get("offset", 0.0), options.get("std", 1.0))
     if function in (softmax_attention, sparsemax_attention) and not options:
         return function.__name__.removesuffix("_attention")
     raise ValueError(f"No name gives {op!r}; names are {CHOICES}.")
@@ -82,3 +116,20 @@ def _is_alpha(text: str) -> bool:
         return LEAST_ALPHA <= float(text) < math.inf
     except ValueError:
         return False
+
+
+def _bells(text: str) -> tuple[tuple[float, ...], float] | None:
+    """Distances and the width of "-1,1:0.5"; None where it cannot be read so."""
+    places, colon, width = text.partition(":")
+    try:
+        offsets, std = tuple(map(float, places.split(","))), float(width if colon else 1)
+    except ValueError:
+        return None
+    fine = all(map(math.isfinite, offsets)) and 0 < std < math.inf
+    return (offsets, std) if fine else None
+
+
+def _gaussian_name(offset: Number | Sequence[Number], std: Number) -> str:
+    offsets = [offset] if isinstance(offset, Number) else offset
+    width = "" if std == 1 else f":{std:.12g}"
+    return f"gaussian:{','.join(f'{place:.12g}' for place in offsets)}{width}"

@@ -1,8 +1,9 @@
 """The weights of the last checkpoints, kept beside the newest whole one, and their mean."""
 
+from collections.abc import Mapping
 from pathlib import PurePath
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from headwise.recording.run import Run
 from headwise.training.checkpoint import checkpoint_weights
@@ -41,9 +42,9 @@ def kept_checkpoints(run: Run) -> list[str]:
     return sorted(run.names(f"{FOLDER}/*.safetensors"), key=_step)
 
 
-def keep_weights(run: Run, model: nn.Module, *, step: int) -> None:
-    """Write a model's weights as those of a step."""
-    run.save_tensors(f"{FOLDER}/{step}.safetensors", model.state_dict(), {"step": str(step)})
+def keep_weights(run: Run, weights: Mapping[str, Tensor], *, step: int) -> None:
+    """Write weights as those of a step."""
+    run.save_tensors(f"{FOLDER}/{step}.safetensors", weights, {"step": str(step)})
 
 
 def drop_old(run: Run, *, keep: int, step: int) -> None:

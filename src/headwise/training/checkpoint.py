@@ -33,29 +33,26 @@ def random_states() -> dict[str, Tensor]:
     return states
 
 
-def save_checkpoint(
-    run: Run,
+def checkpoint_tensors(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     progress: Progress,
     *,
     random: Mapping[str, Tensor],
-) -> None:
-    """Write everything needed to go on after a step as if nothing had happened.
+) -> dict[str, Tensor]:
+    """Everything needed to go on after a step as if nothing had happened, but the step itself.
 
     Args:
-        run: where to.
         model: its parameters and buffers.
         optimizer: its state of each parameter.
-        progress: the step, and what was measured.
+        progress: what was measured.
         random: `random_states` of the processes, a row each.
     """
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         for quantity, tensor in optimizer.state.get(parameter, {}).items():
             tensors[f"optimizer.{name}.{quantity}"] = tensor
-    tensors |= {**random, "window": progress.window, "evaluations": progress.evaluations}
-    run.save_tensors(CHECKPOINT, tensors, {"step": str(progress.step)})
+    return tensors | {**random, "window": progress.window, "evaluations": progress.evaluations}
 
 
 def load_checkpoint(
@@ -76,7 +73,7 @@ def load_checkpoint(
             f"{run.path(CHECKPOINT)} was written by {len(tensors['random.cpu'])} processes, but "
             f"{processes} go on from it; start as many as before."
         )
-    _load_model(run, model, _under("model.", tensors))
+    _load_model(run, model, weights_of(tensors))
     _load_optimizer(model, optimizer, _under("optimizer.", tensors))
     # clones, because torch reads from the start of a view's storage instead of its own
     torch.set_rng_state(tensors["random.cpu"][process].clone())
@@ -87,7 +84,12 @@ def load_checkpoint(
 
 def checkpoint_weights(run: Run) -> dict[str, Tensor]:
     """The weights in a run's checkpoint, named as in the model."""
-    return _under("model.", _read(run))
+    return weights_of(_read(run))
+
+
+def weights_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights among the tensors of a checkpoint, named as in the model."""
+    return _under("model.", tensors)
 
 
 def _read(run: Run) -> dict[str, Tensor]:

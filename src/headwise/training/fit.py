@@ -12,6 +12,7 @@ from headwise.recording.run import Run
 from headwise.training.loop import Loop
 from headwise.training.loss import Summed
 from headwise.training.progress import Report
+from headwise.training.replaying import on_a_stream
 from headwise.training.scalars import tensorboard_scalars
 from headwise.training.settings import FitConfig
 
@@ -29,6 +30,7 @@ def fit(
     progress: Report | None = None,
     evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None,
     rates: Mapping[str, float] = {},
+    on_step: Callable[[int], None] | None = None,
 ) -> None:
     """Train a model in place, with AdamW; start where the run's checkpoint, if any, left off.
 
@@ -40,6 +42,11 @@ def fit(
     `evaluate` is called every `evaluate_every` steps and after the last; its figures are logged and
     the first of them decides: the weights that were best stand in the run's `best.safetensors`,
     named as in the model, and after `patience` evaluations without a better one training stops.
+
+    With `graphs` a step is recorded the second time that batches of a shape come, and replayed from
+    then on: a small model then trains as fast as the GPU computes, and not as fast as Python asks.
+    The loss must not read tensors in Python, numbers it takes from elsewhere stay those of the
+    recording, and nobody should watch the model.
 
     Started by `accelerate launch` or `torchrun` in several processes, each takes batches of its
     own, `accumulate` of them a step; the first process alone writes to the run. Make the run there
@@ -61,6 +68,8 @@ def fit(
             random numbers it draws are not missed by the training.
         rates: learning rates of their own at the peak of the schedule, by pattern of parameter
             names, e.g. {"head_gates.*": 0.05}; what matches is neither decayed nor clipped.
+        on_step: called before each update with the number of updates done, e.g. to set what changes
+            in training: `guidance.at_step`.
     """
     from accelerate import Accelerator  # lazy: takes seconds, and only training needs it
 
@@ -71,12 +80,15 @@ def fit(
     accelerator = Accelerator(mixed_precision="no")  # our own autocast leaves model.forward alone
     _check_together(accelerator.num_processes)
     cuda = [accelerator.device] if accelerator.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda):
+    if config.graphs and (not cuda or accelerator.num_processes > 1):
+        raise ValueError("graphs=True needs one process with a GPU; leave it out here.")
+    aside = on_a_stream() if config.graphs else nullcontext()
+    with torch.random.fork_rng(devices=cuda), aside:
         loop = Loop(model, config, run, accelerator, rates=rates)
         board = config.tensorboard and accelerator.is_main_process
         with tensorboard_scalars(run, after=loop.step) if board else nullcontext() as scalars:
             loop.reports = [report for report in (scalars, progress) if report is not None]
-            loop.train(loss, batches, tokens, evaluate)
+            loop.train(loss, batches, tokens, evaluate, on_step)
 
 
 def _check_together(processes: int) -> None:

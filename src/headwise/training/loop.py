@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -16,15 +17,18 @@ from headwise.training.checkpoint import (
     BEST,
     CHECKPOINT,
     Progress,
+    checkpoint_tensors,
     load_checkpoint,
     random_states,
-    save_checkpoint,
+    weights_of,
 )
 from headwise.training.feeding import feed
 from headwise.training.loss import Summed
 from headwise.training.progress import Report
+from headwise.training.replaying import Replayed
 from headwise.training.settings import FitConfig
 from headwise.training.stopping import best_of, out_of_patience
+from headwise.training.writing import Writer, copied
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -55,7 +59,8 @@ class Loop:
         # what the loss calls; the model itself keeps its names, and is evaluated as it is
         self.called = torch.compile(self.prepared) if config.compile else self.prepared
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = _adamw(_groups(model, config, rates), config)
+        self.optimizer = _adamw(_groups(model, config, rates), config, accelerator.device)
+        self.write = Writer(accelerator.device)
         self.step = 0  # updates done
         self.window: list[Tensor] = []  # (loss, gradient norm) of each step since the last log
         self.evaluations: list[tuple[int, float]] = []  # step, and the figure that decides
@@ -81,18 +86,27 @@ class Loop:
         batches: Callable[[int], Batch],
         tokens: Callable[[Batch], int] | None,
         evaluate: Evaluate | None,
+        on_step: Callable[[int], None] | None = None,
     ) -> None:
         """Go on until done; evaluate, log and write checkpoints when it is time."""
         coming = feed(batches, self._numbers(), device=self.accelerator.device)
-        while not self.done:
-            self._update(loss, coming, tokens)
-            last = self.step == self.config.steps
-            if evaluate and (last or self.step % self.config.evaluate_every == 0):
-                self._evaluate(evaluate)
-            if self.done or self.step % self.config.log_every == 0:
-                self._log()
-            if self.done or self.step % self.config.checkpoint_every == 0:
-                self._checkpoint()
+        descend: Callable[[list[Batch]], Tensor] = partial(self._descend, loss)
+        if self.config.graphs:
+            descend = Replayed(descend)
+        try:
+            while not self.done:
+                if on_step is not None:
+                    on_step(self.step)
+                self._update(descend, coming, tokens)
+                last = self.step == self.config.steps
+                if evaluate and (last or self.step % self.config.evaluate_every == 0):
+                    self._evaluate(evaluate)
+                if self.done or self.step % self.config.log_every == 0:
+                    self._log()
+                if self.done or self.step % self.config.checkpoint_every == 0:
+                    self._checkpoint()
+        finally:
+            self.write.wait()
         self.accelerator.wait_for_everyone()
 
     def _numbers(self) -> range:
@@ -102,16 +116,28 @@ class Loop:
         return range(first + self.accelerator.process_index, end, processes)
 
     def _update(
-        self, loss: Loss[Batch], coming: Iterator[Batch], tokens: Callable[[Batch], int] | None
+        self,
+        descend: Callable[[list[Batch]], Tensor],
+        coming: Iterator[Batch],
+        tokens: Callable[[Batch], int] | None,
     ) -> None:
-        """One step: the gradients of `accumulate` batches, then the parameters."""
+        """One step with the next `accumulate` batches."""
         for group in self.optimizer.param_groups:
-            group["lr"] = group["peak"] * self.factor(self.step + 1)
+            rate = group["peak"] * self.factor(self.step + 1)
+            if isinstance(group["lr"], Tensor):  # a graph reads it where it is
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        batches = [next(coming) for _ in range(self.config.accumulate)]
+        self.tokens += sum(map(tokens, batches)) if tokens else 0
+        self.window.append(descend(batches))
+        self.step += 1
+
+    def _descend(self, loss: Loss[Batch], batches: list[Batch]) -> Tensor:
+        """The gradients of some batches, then the parameters; the loss and the gradient's norm."""
         values: list[Summed] = []
-        for part in range(self.config.accumulate):
-            batch = next(coming)
-            self.tokens += tokens(batch) if tokens else 0
-            last = part == self.config.accumulate - 1
+        for part, batch in enumerate(batches, start=1):
+            last = part == len(batches)
             with nullcontext() if last else self.accelerator.no_sync(self.prepared):
                 values.append(self._backward(loss, batch))
         value = self._divide(values)
@@ -119,8 +145,7 @@ class Loop:
         norm = torch.nn.utils.clip_grad_norm_(self.optimizer.param_groups[0]["params"], clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.step += 1
-        self.window.append(torch.stack([value, norm]).detach())
+        return torch.stack([value, norm]).detach()
 
     def _backward(self, loss: Loss[Batch], batch: Batch) -> Summed:
         """Add the gradient of a batch's sum; a loss that is no sum counts as one."""
@@ -168,7 +193,8 @@ class Loop:
             best = best_of(values, better=self.config.better) == len(values) - 1
             if best and self.accelerator.is_main_process:
                 note = {"step": str(self.step)} | {n: repr(f) for n, f in figures.items()}
-                self.run.save_tensors(BEST, self.model.state_dict(), note)
+                weights = copied(self.model.state_dict())
+                self.write(partial(self.run.save_tensors, BEST, weights, note))
 
     def _log(self) -> None:
         """Say how the steps since the last log went, and start counting afresh."""
@@ -177,7 +203,7 @@ class Loop:
         metrics = {
             "loss": loss,
             "gradient_norm": norm,
-            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
         }
         if self.tokens:
             tokens = torch.tensor(self.tokens, device=self.accelerator.device)
@@ -193,21 +219,24 @@ class Loop:
                 report(self.step, metrics)
 
     def _checkpoint(self) -> None:
-        """Write a checkpoint, but never one of a training that went wrong.
-
-        Files come in an order in which any of them may be the last: weights to keep, then the
-        checkpoint from which they would be written again, then away with those too old.
-        """
+        """Write a checkpoint, but never one of a training that went wrong."""
         with self._aside():
             evaluations = torch.tensor(self.evaluations, dtype=torch.float64).reshape(-1, 2)
             progress = Progress(self.step, self._measured(), evaluations)
             random = {name: self._rows(state) for name, state in random_states().items()}
             if self.accelerator.is_main_process:
-                if self.config.keep > 1:
-                    keep_weights(self.run, self.model, step=self.step)
-                save_checkpoint(self.run, self.model, self.optimizer, progress, random=random)
-                if self.config.keep > 1:
-                    drop_old(self.run, keep=self.config.keep, step=self.step)
+                tensors = checkpoint_tensors(self.model, self.optimizer, progress, random=random)
+                self.write(partial(self._write_checkpoint, self.step, copied(tensors)))
+
+    def _write_checkpoint(self, step: int, tensors: Mapping[str, Tensor]) -> None:
+        """In an order in which any file may be the last: weights to keep, then the checkpoint from
+        which they would be written again, then away with those too old.
+        """
+        if self.config.keep > 1:
+            keep_weights(self.run, weights_of(tensors), step=step)
+        self.run.save_tensors(CHECKPOINT, tensors, {"step": str(step)})
+        if self.config.keep > 1:
+            drop_old(self.run, keep=self.config.keep, step=step)
 
     def _resume(self) -> None:
         process, processes = self.accelerator.process_index, self.accelerator.num_processes
@@ -264,15 +293,23 @@ def _groups(
     return [rest, *groups] if learning else groups
 
 
-def _adamw(groups: list[dict[str, Any]], config: FitConfig) -> torch.optim.AdamW:
-    return torch.optim.AdamW(
+def _adamw(
+    groups: list[dict[str, Any]], config: FitConfig, device: torch.device
+) -> torch.optim.AdamW:
+    if config.graphs:  # each group has a tensor of its own, which a graph reads
+        groups = [{**group, "lr": torch.zeros((), device=device)} for group in groups]
+    optimizer = torch.optim.AdamW(
         groups,
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),
         eps=config.epsilon,
         weight_decay=config.weight_decay,
         fused=True,
+        capturable=config.graphs,
     )
+    # it would warn of steps that are not recorded, as the first of each shape are not
+    optimizer._warned_capturable_if_run_uncaptured = True  # pyright: ignore
+    return optimizer
 
 
 def _count(values: list[Summed]) -> Tensor | int:

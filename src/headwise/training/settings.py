@@ -25,6 +25,7 @@ class FitConfig:
     checkpoint_every: int = 500  # steps; one is always written at the end
     seed: int = 0  # of dropout and whatever else is random inside the model
     compile: bool = False  # train through torch.compile; resuming then repeats up to rounding
+    graphs: bool = False  # replay steps as CUDA graphs; see `fit` for what that asks of the loss
     keep: int = 1  # last checkpoints whose weights stay, for `average_checkpoints`
     evaluate_every: int = 500  # steps, where there is something to evaluate with
     patience: int = 0  # evaluations without a better one after which to stop; 0 never stops
@@ -38,6 +39,8 @@ class FitConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.patience < 0:
             raise ValueError(f"patience must be 0 evaluations or more, got {self.patience}.")
+        if self.graphs and self.compile:
+            raise ValueError("A step is either compiled or replayed; choose compile or graphs.")
 
     def factor(self) -> Schedule:
         """The schedule, a function from step to factor."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from headwise.config import to_json
+from headwise.config import from_json, to_json
 from headwise.experiments.heads._tuning import TuningConfig, tune_translator
 from headwise.journeys.training_run import TrainingSettings
 from headwise.journeys.translation import TranslationConfig, train_translation
@@ -195,7 +195,8 @@ def _given(changes: dict[str, Any], settings: type[TrainingSettings]) -> dict[st
 
 def _checked(found: Run, settings: TranslationConfig | TuningConfig) -> Run:
     """Refuse a translator that was trained otherwise than is asked for."""
-    there, wanted = found.config(), to_json(settings)
+    # what it does not say, because it was trained before there was such a setting, is the default
+    there, wanted = to_json(from_json(type(settings), found.config())), to_json(settings)
     for name in wanted:
         if there.get(name) != wanted[name]:
             raise ValueError(

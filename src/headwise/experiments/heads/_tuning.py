@@ -111,7 +111,7 @@ def _train(config: TuningConfig, run: Run, translator: Translator, texts: Parall
             loss,
             train,
             run=run,
-            config=config.fit_config(cuda=torch.cuda.is_available()),
+            config=config.fit_config(cuda=torch.cuda.is_available(), replayable=True),
             tokens=lambda batch: int(batch.target_lengths.sum()),
             progress=show,
             evaluate=clock.timed(evaluate),

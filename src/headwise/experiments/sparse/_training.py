@@ -10,12 +10,21 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from headwise.config import suggestion, to_json
+from headwise.config import from_json, suggestion, to_json
 from headwise.experiments.sparse._method_pairs import folder_name
 from headwise.journeys.translation import TranslationConfig, train_translation
 from headwise.recording.run import Run
 
-__all__ = ["ALL", "TASKS", "Job", "Task", "Training", "settings_of", "translator_run"]
+__all__ = [
+    "ALL",
+    "TASKS",
+    "Job",
+    "Task",
+    "Training",
+    "found_or_trained",
+    "settings_of",
+    "translator_run",
+]
 
 ALL = ("softmax", "topk:8", "sparsemax", "entmax:1.5", "entmax:learned")  # as in Table 4
 PAIR = ("softmax", "topk:8")  # as in Table 1
@@ -197,11 +206,15 @@ def translator_run(config: Training, run: Run, job: Job) -> Run:
         run: of the experiment.
         job: which translator.
     """
-    settings = settings_of(config, job)
+    return found_or_trained(config, run, job.folder, settings_of(config, job))
+
+
+def found_or_trained(config: Training, run: Run, folder: str, settings: TranslationConfig) -> Run:
+    """The same of a translator with any settings, in a folder of this run or of one that lends."""
     for place in places(config, run):
-        if (place / job.folder / "figures.json").is_file():
-            return _checked(Run.open(place / job.folder), settings)
-    done = train_translation(settings, run.folder / job.folder)
+        if (place / folder / "figures.json").is_file():
+            return _checked(Run.open(place / folder), settings)
+    done = train_translation(settings, run.folder / folder)
     for name in done.names("checkpoint*.safetensors") + done.names("checkpoints/*.safetensors"):
         done.path(name).unlink()
     done.path("best.safetensors").unlink()
@@ -210,7 +223,8 @@ def translator_run(config: Training, run: Run, job: Job) -> Run:
 
 def _checked(found: Run, settings: TranslationConfig) -> Run:
     """Refuse a translator that was trained otherwise than is asked for."""
-    there, wanted = found.config(), to_json(settings)
+    # what it does not say, because it was trained before there was such a setting, is the default
+    there, wanted = to_json(from_json(TranslationConfig, found.config())), to_json(settings)
     for name in wanted:
         if there.get(name) != wanted[name]:
             raise ValueError(

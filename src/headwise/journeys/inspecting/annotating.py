@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from headwise.analysis.gold import (
+    alignment_gold,
     coreference_gold,
     duplicate_gold,
     first_gold,
@@ -55,6 +56,21 @@ class Annotation:
         seen = findable(known, prepared.words[stack], looks_back=stack == "decoder")
         self.rules.add(seen)
         return coreference_gold(seen, f"{stack}.self")
+
+    def alignments(self, prepared: Prepared, sentences: Sequence[Sentence]) -> list[Gold]:
+        """Source words of the target words that are predicted, as far as both were read."""
+        there = {
+            stack: [set(row) for row in words.of.tolist()]
+            for stack, words in prepared.words.items()
+        }
+        links = [
+            [(t, s) for t, s in sentence.linked.links if t in targets and s in sources]
+            for sentence, targets, sources in zip(
+                sentences, there["decoder"], there["encoder"], strict=True
+            )
+            if sentence.linked is not None
+        ]
+        return alignment_gold(links)
 
     def _asked(self, prepared: Prepared, sentences: Sequence[Sentence]) -> Iterator[Gold]:
         for stack, texts in prepared.texts.items():

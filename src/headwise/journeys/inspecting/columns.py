@@ -27,6 +27,7 @@ def known_columns(
     relations: Sequence[str],
     *,
     mentions: bool,
+    alignments: bool,
     sample: int,
     relevance: bool,
     ablation_lines: int,
@@ -37,6 +38,7 @@ def known_columns(
     ways = ("to_head", "to_dependent")
     syntax = [f"{relation}_{way}" for relation in relations for way in ways]
     measures = [*weighed, *off, *LOOKS, *syntax, *(MENTIONS if mentions else ())]
+    measures += ["alignment"] if alignments else []
     return (*TEXTS, *(f"{name}{end}" for name in measures for end in ENDS))
 
 

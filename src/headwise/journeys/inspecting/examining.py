@@ -14,6 +14,7 @@ from headwise.journeys.inspecting.annotating import ALL, Annotation
 from headwise.journeys.inspecting.columns import ordered
 from headwise.journeys.inspecting.corpus import NO_TEXT, Corpus, Numbered
 from headwise.journeys.inspecting.examples import Examples, choose_examples
+from headwise.journeys.inspecting.gold_pass import pointed_at
 from headwise.journeys.inspecting.identity import Sources
 from headwise.journeys.inspecting.importance import Weighing, weigh
 from headwise.journeys.inspecting.passing import Bookmark, Seen, Stream, read_through
@@ -84,6 +85,7 @@ def examine(
     *,
     ranks: WordRanks | None = None,
     mentions: Corpus | None = None,
+    aligned: Corpus | None = None,
     run: Run | None = None,
     sources: Sources | None = None,
 ) -> Examined:
@@ -95,6 +97,7 @@ def examine(
         options: settings.
         ranks: how common words are; None counts those of the corpus where it can be read twice.
         mentions: passages to find antecedents in.
+        aligned: sentences with translations, to find what their words are translations of.
         run: where to leave bookmarks, so that a killed inspection can go on.
         sources: from `sources_of`; a bookmark is of these.
     """
@@ -109,6 +112,8 @@ def examine(
     if mentions is not None:
         bookmark = _bookmark(run, "mentions", sources)
         traces["antecedents"] = _resolve(subject, mentions, options, pointed, bookmark)
+    if aligned is not None:
+        _align(subject, aligned, options, pointed, _bookmark(run, "alignments", sources))
     weighing, reasons = _weighing(subject, options)
     with counting("weighing") as count:
         bookmark = _bookmark(run, "weighing", sources)
@@ -121,8 +126,7 @@ def examine(
         "offsets": dict(sorted(pointed.offsets.items())),
         "attention": _draw(subject, sample, options),
     }
-    left_out = {**_too_few(seen), **reasons}
-    left_out |= _missing(subject, options, pointed, columns, known)
+    left_out = {**_too_few(seen), **reasons, **_missing(subject, options, pointed, columns, known)}
     return Examined(with_roles(table, pointed.baselines), seen, traces, left_out)
 
 
@@ -162,28 +166,47 @@ def _resolve(
     bookmark: Bookmark | None,
 ) -> dict[str, dict[str, float]]:
     """Add how often heads find antecedents to what is known; what rules reach, by label."""
-    total = sum(1 for _ in mentions.read())
-    pointing = Pointing(seed=options.seed)
-    annotation = Annotation(knows_words=subject.knows_words)
-    with counting("resolving mentions") as count:
-        read_through(
-            subject,
-            Stream(mentions.read(), total),
-            (pointing,),
-            annotation.coreference,
-            batch_size=options.batch_size,
-            beside=[annotation.rules],
-            bookmark=bookmark,
-            progress=count,
-        )
-    rules = annotation.rules.shares()
+    asked = Annotation(knows_words=subject.knows_words)
+    pointing = pointed_at(
+        subject,
+        mentions,
+        asked.coreference,
+        said="resolving mentions",
+        batch_size=options.batch_size,
+        seed=options.seed,
+        beside=[asked.rules],
+        bookmark=bookmark,
+    )
+    rules = asked.rules.shares()
     for label, distance in pointing.baselines().items():
         rules[label]["fixed_distance"] = distance
         # a role must beat whatever needs no model and no gold mentions
         pointed.baselines[label] = max(rules[label][rule] for rule in FREE_RULES)
-    pointed.columns |= pointing.drain()
     pointed.offsets |= pointing.offsets()
+    pointed.columns |= pointing.drain()
     return rules
+
+
+def _align(
+    subject: Subject,
+    aligned: Corpus,
+    options: Options,
+    pointed: _Pointed,
+    bookmark: Bookmark | None,
+) -> None:
+    """Add how often heads find the source of the word that is predicted."""
+    pointing = pointed_at(
+        subject,
+        aligned,
+        Annotation().alignments,
+        said="aligning",
+        batch_size=options.batch_size,
+        seed=options.seed,
+        bookmark=bookmark,
+    )
+    pointed.baselines |= pointing.baselines()
+    pointed.offsets |= pointing.offsets()
+    pointed.columns |= pointing.drain()
 
 
 def _weighing(subject: Subject, options: Options) -> tuple[Weighing, dict[str, str]]:

@@ -27,13 +27,17 @@ SAID = {
     "data": "The data have",
     "model": "The model, its settings or its tokenizer have",
     "ranks": "The word counts have",
+    "alignments": "The references or alignments have",
 }
 
 
-def sources_of(subject: Subject, corpus: Corpus, ranks: WordRanks | None) -> Sources:
+def sources_of(
+    subject: Subject, corpus: Corpus, ranks: WordRanks | None, aligned: Corpus | None = None
+) -> Sources:
     """The fingerprints of all that decides what an inspection finds, beside its settings."""
     counts = "" if ranks is None else _ranks_digest(ranks)
-    return {"data": corpus.fingerprint, "model": model_digest(subject), "ranks": counts}
+    found = {"data": corpus.fingerprint, "model": model_digest(subject), "ranks": counts}
+    return found if aligned is None else {**found, "alignments": aligned.fingerprint}
 
 
 def model_digest(subject: Subject) -> str:

@@ -13,7 +13,7 @@ from headwise.data.batching import pad
 from headwise.data.parallel import parallel_batch
 from headwise.data.vocabulary import BOS, EOS, SPECIALS, UNK
 from headwise.journeys.codec import Codec, InWords
-from headwise.journeys.inspecting.sentence import Sentence, Span
+from headwise.journeys.inspecting.sentence import Linked, Sentence, Span
 from headwise.journeys.inspecting.subject import (
     MAX_TOKENS,
     NO_WORD,
@@ -49,6 +49,8 @@ class TranslatorSubject:
     """A translator, a Transformer or LSTMs with attention. What it reads it translates, greedily.
 
     The mark that begins a translation counts as its first word: there the first one is predicted.
+    Where sentences come with translations it reads these, and the word of a position of the decoder
+    is the one that is predicted there.
     """
 
     model: Transformer | Seq2Seq
@@ -80,8 +82,8 @@ class TranslatorSubject:
     def prepare(self, sentences: Sequence[Sentence]) -> Prepared:
         cuts = [cut_up(self.source, sentence) for sentence in sentences]
         sources = [cut.ids[: self.room] for cut in cuts]
-        made, unfinished = self._translated(sources)
-        targets = [joined_up(self.target, ids) for ids in made]
+        linked = [sentence.linked for sentence in sentences if sentence.linked is not None]
+        targets, unfinished = self._read(linked) if linked else self._made(sources)
         device = next(self.model.parameters()).device
         batch = [x.to(device) for x in parallel_batch(sources, [cut.ids for cut in targets])]
         source, lengths, target = batch[0], batch[1], batch[2]
@@ -91,7 +93,10 @@ class TranslatorSubject:
         ]
         numbers = {
             "encoder": [[*cut.words[: self.room], NO_WORD] for cut in cuts],
-            "decoder": [[0, *(number + 1 for number in cut.words)] for cut in targets],
+            "decoder": [
+                [*cut.words, NO_WORD] if linked else [0, *(number + 1 for number in cut.words)]
+                for cut in targets
+            ],
         }
         widths = {"encoder": source.shape[1], "decoder": target.shape[1]}
         return Prepared(
@@ -120,6 +125,15 @@ class TranslatorSubject:
 
     def look(self, inputs: Mapping[str, Tensor]) -> None:
         self.forward(inputs)
+
+    def _read(self, linked: Sequence[Linked]) -> tuple[list[Cut], int]:
+        cuts = [cut_up(self.target, each.sentence) for each in linked]
+        room = self.room
+        return [Cut(c.ids[:room], c.words[:room], c.names[:room], c.texts) for c in cuts], 0
+
+    def _made(self, sources: Sequence[list[int]]) -> tuple[list[Cut], int]:
+        made, unfinished = self._translated(sources)
+        return [joined_up(self.target, ids) for ids in made], unfinished
 
     @torch.no_grad()
     def _translated(self, sources: Sequence[list[int]]) -> tuple[list[list[int]], int]:

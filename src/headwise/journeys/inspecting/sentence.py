@@ -10,9 +10,22 @@ from headwise.data.mentions import Passage
 from headwise.data.treebank import Tree
 from headwise.data.words import word_spans, words_in
 
-__all__ = ["Sentence", "Span"]
+__all__ = ["Linked", "Sentence", "Span"]
 
 Span = tuple[int, int]  # from one character to another, the last one left out
+
+
+@dataclass(frozen=True)
+class Linked:
+    """A translation, whose words stand between spaces, and what they are translations of."""
+
+    text: str
+    links: tuple[tuple[int, int], ...]  # (target word, source word)
+
+    @property
+    def sentence(self) -> "Sentence":
+        """The translation as a sentence of its own."""
+        return Sentence.of_words(self.text.split(), self.text)
 
 
 @dataclass(frozen=True)
@@ -32,6 +45,7 @@ class Sentence:
     spans: tuple[Span, ...]
     tree: Tree | None = field(default=None, compare=False)
     passage: Passage | None = field(default=None, compare=False)
+    linked: Linked | None = field(default=None, compare=False)  # a translator reads it
 
     @staticmethod
     def of_text(text: str) -> "Sentence":

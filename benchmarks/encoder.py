@@ -1,0 +1,279 @@
+"""Masked language modelling with our encoder, against Hugging Face's RoBERTa.
+
+RoBERTa gets our weights and must have our loss; then both train on the same batches of random
+words, 15 % of them to be guessed, with dropout: bf16 by autocast and fused AdamW, batches already
+on the device. Ours scores words at the masked places alone, as `MaskedLM` always does; RoBERTa
+scores them everywhere. Utilisation counts the products that a contestant really computes.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import cross_entropy
+
+from benchmarks import SEED, Measured, name_of, wait_for
+from benchmarks.peers import FAILURES, one_line
+from headwise.experiments.sparse._speed import take_turns
+from headwise.models import Encoder, EncoderConfig, MaskedLM
+from headwise.models.encoder_flops import training_flops
+from headwise.models.encoder_weights import to_hugging_face
+
+PEAK = 790e12  # operations a second of the fastest large products in bf16 that an H200 did for us
+SHARE = 0.15  # of words are masked
+FIRST_WORD = 4  # the numbers before it mean padding and the like
+OURS, THEIRS = "ours", "RoBERTa"
+COMPILED, CUDNN = ", compiled", ", cuDNN attention"
+AIM = {f"{OURS}{COMPILED}": 0.45}  # of PEAK
+
+Row = dict[str, Any]
+
+
+class Batch(NamedTuple):
+    """Masked texts, and what was there."""
+
+    ids: Tensor
+    places: Tensor  # of masks, in the flat batch
+    words: Tensor  # at these places
+    labels: Tensor  # the same as transformers wants it: -100 elsewhere
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured; the defaults are for a GPU."""
+
+    config: EncoderConfig
+    batch: int = 32
+    length: int = 512
+    batches: int = 10  # all of them are trained on in a turn
+    compiled: bool = True
+    agreement: float = 1e-4  # of losses in float32, relatively
+
+
+SIZES = {
+    "cuda": Sizes(EncoderConfig.roberta(50_265)),
+    "cpu": Sizes(EncoderConfig.tiny(500), batch=4, length=32, batches=2, compiled=False),
+}
+
+
+@dataclass
+class Contestant:
+    """A model in training."""
+
+    model: nn.Module
+    loss: Callable[[Batch], Tensor]
+    batches: list[Batch]
+    scored: int  # positions of a batch at which words are scored
+    attention: Callable[[], AbstractContextManager[object]] = nullcontext
+
+    def __post_init__(self) -> None:
+        self.device = self.batches[0].ids.device
+        self.cuda = self.device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=self.cuda)
+
+    def __call__(self) -> int:
+        """A step on every batch; how many tokens they had."""
+        for batch in self.batches:
+            self.step(batch)
+        return sum(batch.ids.numel() for batch in self.batches)
+
+    def step(self, batch: Batch) -> None:
+        """One update."""
+        with self.attention(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.cuda):
+            loss = self.loss(batch)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def evaluated(self, loss: Callable[[Batch], Tensor]) -> float:
+        """The loss of the first batch without dropout, not compiled."""
+        self.model.eval()
+        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.cuda):
+            found = loss(self.batches[0]).item()
+        self.model.train()
+        return found
+
+
+def measure(repeat: int, device: torch.device, *, sizes: Sizes | None = None) -> Measured:
+    """Check that both compute the same loss, and time them in turns."""
+    sizes = sizes or SIZES[device.type]
+    batches = drawn_batches(sizes, device)
+    _check_losses(sizes, batches[0], device)
+    rows: list[Row] = []
+    able: dict[str, Contestant] = {}
+    for name in _names(sizes, device):
+        contestant = _contestant(name, sizes, batches, device)
+        row = _tried(name, contestant, device)
+        rows.append(row)
+        if "reason" not in row:
+            able[name] = contestant
+    speeds = take_turns(able, device, turns=repeat)
+    for row in rows:
+        if row["contestant"] in able:
+            _add_figures(row, able[row["contestant"]], speeds, sizes, device)
+    return Measured(rows, _table(rows, device), sum(bool(row.get("wrong")) for row in rows))
+
+
+def drawn_batches(sizes: Sizes, device: torch.device) -> list[Batch]:
+    """Random texts with as many masks in each."""
+    rng = torch.Generator().manual_seed(SEED)
+    shape = sizes.batch, sizes.length
+    masks = max(1, round(SHARE * sizes.length))
+    batches: list[Batch] = []
+    for _ in range(sizes.batches):
+        ids_BT = torch.randint(FIRST_WORD, sizes.config.vocab, shape, generator=rng)
+        column_BN = torch.rand(shape, generator=rng).argsort(dim=1)[:, :masks]
+        places_N = (column_BN + sizes.length * torch.arange(sizes.batch)[:, None]).flatten()
+        words_N = ids_BT.flatten()[places_N]
+        labels_BT = torch.full(shape, -100).flatten().index_copy(0, places_N, words_N).view(shape)
+        masked_BT = ids_BT.flatten().index_fill(0, places_N, FIRST_WORD - 1).view(shape)
+        parts = masked_BT, places_N, words_N, labels_BT
+        batches.append(Batch(*(tensor.to(device) for tensor in parts)))
+    return batches
+
+
+def _names(sizes: Sizes, device: torch.device) -> list[str]:
+    names = [OURS, THEIRS]
+    if sizes.compiled:
+        names += [f"{OURS}{COMPILED}", f"{THEIRS}{COMPILED}"]
+    if sizes.compiled and device.type == "cuda":
+        names += [f"{OURS}{COMPILED}{CUDNN}"]
+    return names
+
+
+def _model(sizes: Sizes, device: torch.device) -> MaskedLM:
+    """The same weights whenever it is called."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        return MaskedLM(Encoder(sizes.config)).to(device)
+
+
+def _our_loss(model: nn.Module) -> Callable[[Batch], Tensor]:
+    return lambda batch: cross_entropy(model(batch.ids, batch.places), batch.words)
+
+
+def _their_loss(model: nn.Module) -> Callable[[Batch], Tensor]:
+    # without a mask of ones: transformers would look at it, and the device would be waited for
+    return lambda batch: model(input_ids=batch.ids, labels=batch.labels).loss
+
+
+def _contestant(name: str, sizes: Sizes, batches: list[Batch], device: torch.device) -> Contestant:
+    ours = _model(sizes, device)
+    model = ours if name.startswith(OURS) else to_hugging_face(ours)
+    loss = _loss_of(model)
+    return Contestant(
+        model.train(),
+        torch.compile(loss) if COMPILED in name else loss,
+        batches,
+        len(batches[0].places) if name.startswith(OURS) else batches[0].ids.numel(),
+        _by_cudnn if CUDNN in name else nullcontext,
+    )
+
+
+def _loss_of(model: nn.Module) -> Callable[[Batch], Tensor]:
+    return _our_loss(model) if isinstance(model, MaskedLM) else _their_loss(model)
+
+
+def _by_cudnn() -> AbstractContextManager[object]:
+    """PyTorch chooses flash attention by itself, though cuDNN's may be faster on a Hopper."""
+    return sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True)
+
+
+@torch.no_grad()
+def _check_losses(sizes: Sizes, batch: Batch, device: torch.device) -> None:
+    """RoBERTa with our weights must have our loss, in float32."""
+    model = _model(sizes, device).eval()
+    ours, theirs = (_loss_of(each)(batch).item() for each in (model, to_hugging_face(model)))
+    if not abs(ours - theirs) <= sizes.agreement * abs(theirs):
+        raise SystemExit(f"RoBERTa's loss is {theirs:.6f}, ours {ours:.6f}: nothing is reported.")
+
+
+def _tried(name: str, contestant: Contestant, device: torch.device) -> Row:
+    """Two steps, of which the first compiles, and the memory of the second; or why not."""
+    batch = contestant.batches[0]
+    before = contestant.evaluated(_loss_of(contestant.model))
+    try:
+        contestant.step(batch)
+        held = _held(device)
+        contestant.step(batch)
+        wait_for(device)
+    except FAILURES as problem:
+        return {"contestant": name, "reason": one_line(problem)}
+    row: Row = {"contestant": name, "loss_before": round(before, 4)}
+    if device.type == "cuda":
+        row["peak_gib"] = round((torch.cuda.max_memory_allocated(device) - held) / 2**30, 2)
+    return row
+
+
+def _held(device: torch.device) -> int:
+    """What is there before a step: weights and moments of all contestants so far."""
+    if device.type != "cuda":
+        return 0
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
+
+
+def _add_figures(
+    row: Row,
+    contestant: Contestant,
+    speeds: dict[str, list[float]],
+    sizes: Sizes,
+    device: torch.device,
+) -> None:
+    """Medians; ratios are medians of those turn by turn."""
+    own, tokens = speeds[row["contestant"]], sizes.batch * sizes.length
+    flops = training_flops(
+        sizes.config, texts=sizes.batch, length=sizes.length, scored=contestant.scored
+    )
+    row |= {
+        "tokens_per_second": round(median(own)),
+        "ms": round(1000 * tokens / median(own), 3),
+        "flops": flops,
+        "tflops_per_second": float(f"{flops / tokens * median(own) / 1e12:.4g}"),
+    }
+    if device.type == "cuda":
+        row["utilisation"] = round(flops / tokens * median(own) / PEAK, 4)
+        row["aim"] = AIM.get(row["contestant"])
+    for other in (THEIRS, f"{THEIRS}{COMPILED}"):
+        if other in speeds and other != row["contestant"]:
+            ratios = [a / b for a, b in zip(own, speeds[other], strict=True)]
+            row[f"over {other}"] = round(median(ratios), 3)
+    row["loss_after"] = round(contestant.evaluated(_loss_of(contestant.model)), 4)
+    row["wrong"] = not row["loss_after"] < row["loss_before"]
+
+
+def _table(rows: list[Row], device: torch.device) -> Table:
+    table = Table(title=f"A training step of masked language modelling, {name_of(device)}")
+    table.add_column("contestant", no_wrap=True)
+    for name in ("tokens/s", "ms", "TFLOP/s", "utilisation", "step's GiB", "over RoBERTa"):
+        table.add_column(name, justify="right")
+    table.add_column("over compiled", justify="right")
+    table.add_column("aim, or why not")
+    for row in rows:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: Row) -> list[str]:
+    def shown(name: str, form: str) -> str:
+        return format(row[name], form) if row.get(name) is not None else ""
+
+    ratios = [shown(f"over {other}", ".2f") for other in (THEIRS, f"{THEIRS}{COMPILED}")]
+    return [
+        row["contestant"],
+        shown("tokens_per_second", ","),
+        shown("ms", ".1f"),
+        shown("tflops_per_second", ".3g"),
+        shown("utilisation", ".1%"),
+        shown("peak_gib", ".1f"),
+        *ratios,
+        row.get("reason")
+        or ("wrong: no loss is less" if row.get("wrong") else shown("aim", ".0%")),
+    ]

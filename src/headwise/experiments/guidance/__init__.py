@@ -1,0 +1,1 @@
+"""Attention guidance: heads that are told where to look while they learn."""

@@ -1,0 +1,149 @@
+"""Figures of pre-trainings: losses by arm, how far arms are apart seed by seed, and costs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from headwise.experiments.guidance._frequencies import CONVERGED
+from headwise.experiments.guidance._pretraining import FREQUENCIES
+from headwise.experiments.sparse._method_pairs import surely
+from headwise.recording.run import Run
+
+__all__ = [
+    "LOSSES",
+    "apart",
+    "claim_figures",
+    "converged",
+    "cost_figures",
+    "difference",
+    "difference_figures",
+    "frequency_loss_of",
+    "loss_figures",
+    "lower",
+    "plateau_figures",
+    "sure",
+    "updates_on_plateau",
+    "values_of",
+]
+
+Runs = Mapping[str, Sequence[Run]]  # of each arm, one a seed
+Values = dict[str, list[float]]
+
+ENOUGH = 3  # seeds, fewer of which show no difference
+
+LOSSES = {"train": "train_loss", "validation": "validation_loss", "average": "average_loss"}
+COSTS = {
+    "updates": ("updates", 1),
+    "million pieces seen": ("tokens_seen", 1e6),
+    "minutes": ("minutes", 1),
+    "thousand pieces a second": ("tokens_per_second", 1e3),
+    "share of an H200's arithmetic": ("model_flops_utilisation", 1),
+    "million parameters": ("parameters", 1e6),
+}
+
+
+def lower(part: str, what: str, first: str, second: str) -> str:
+    """The name of the claim that a loss is lower."""
+    return f"{part}: {what} loss of {first} lower than of {second}"
+
+
+def difference(part: str, what: str, first: str, second: str) -> str:
+    """The name of how far two losses are apart."""
+    return f"{part}: {what} loss of {first} less {second}"
+
+
+def values_of(runs: Sequence[Run], name: str) -> list[float]:
+    """A figure of each run; nothing where a run lacks it."""
+    found: list[Any] = [run.figures().get(name) for run in runs]
+    return [] if None in found else [float(value) for value in found]
+
+
+def loss_figures(part: str, runs: Runs) -> Values:
+    """Train, validation and average loss of each arm; beside, the guidance loss at the end."""
+    figures: Values = {}
+    for what, name in (LOSSES | {"guidance": "guidance_loss"}).items():
+        for arm, several in runs.items():
+            if several and (values := values_of(several, name)):
+                figures[f"{part}: {what} loss of {arm}"] = values
+    return figures
+
+
+def difference_figures(part: str, runs: Runs, pairs: Sequence[tuple[str, str]]) -> Values:
+    """For each loss and pair of arms the differences, seed by seed of those that both have."""
+    return {difference(part, what, *pair): found for what, pair, found in _differences(runs, pairs)}
+
+
+def claim_figures(part: str, runs: Runs, pairs: Sequence[tuple[str, str]]) -> Values:
+    """For each loss and pair of arms whether that of the first is surely lower, see `sure`."""
+    return {
+        lower(part, what, *pair): [sure([-x for x in found])]
+        for what, pair, found in _differences(runs, pairs)
+    }
+
+
+def _differences(
+    runs: Runs, pairs: Sequence[tuple[str, str]]
+) -> Iterator[tuple[str, tuple[str, str], list[float]]]:
+    for what, name in LOSSES.items():
+        for first, second in pairs:
+            if runs.get(first) and runs.get(second):
+                found = apart(values_of(runs[first], name), values_of(runs[second], name))
+                yield what, (first, second), found
+
+
+def cost_figures(part: str, runs: Runs) -> Values:
+    """Updates, tokens, minutes and speed of each arm."""
+    figures: Values = {}
+    for what, (name, unit) in COSTS.items():
+        for arm, several in runs.items():
+            if several and (values := values_of(several, name)):
+                figures[f"{part}: {what}, {arm}"] = [value / unit for value in values]
+    return figures
+
+
+def plateau_figures(part: str, runs: Runs) -> Values:
+    """Which arms leave the loss that frequencies alone give, and after which share of updates."""
+    figures: Values = {}
+    for arm, several in runs.items():
+        if several:
+            figures[f"{part}: loss from frequencies alone"] = [frequency_loss_of(several[0])]
+            figures[f"{part}: {arm} converges"] = [float(converged(run)) for run in several]
+            shares = [updates_on_plateau(run) / run.figures()["updates"] for run in several]
+            figures[f"{part}: share of updates on the plateau, {arm}"] = shares
+    return figures
+
+
+def frequency_loss_of(run: Run) -> float:
+    """What a model loses on a pre-training's text that only knows how common pieces are."""
+    return float(run.read_json(FREQUENCIES)["loss"])
+
+
+def converged(run: Run) -> bool:
+    """Whether an encoder ended a nat or more below what frequencies alone give."""
+    return run.figures()["validation_loss"] < frequency_loss_of(run) - CONVERGED
+
+
+def updates_on_plateau(run: Run) -> int:
+    """Updates until the training loss is a nat below that; all of them where it never is."""
+    limit = frequency_loss_of(run) - CONVERGED
+    below = (int(row["step"]) for row in run.metrics() if row.get("task_loss", limit) < limit)
+    return min(below, default=int(run.figures()["updates"]))
+
+
+def sure(gains: Sequence[float]) -> float:
+    """1 if there are three seeds or more and the 95 % interval of their gains is above 0.
+
+    0.5 if only the mean is, and 0 if not even it.
+
+    >>> sure([0.5, 0.6, 0.7]), sure([0.5, 0.5]), sure([-0.1])
+    (1.0, 0.5, 0.0)
+    """
+    return min(surely(gains), 1.0 if len(gains) >= ENOUGH else 0.5)
+
+
+def apart(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    """Differences seed by seed, of the seeds that both have.
+
+    >>> apart([3.0, 2.0, 1.0], [1.0, 1.0])
+    [2.0, 1.0]
+    """
+    return [a - b for a, b in zip(first, second, strict=False)]

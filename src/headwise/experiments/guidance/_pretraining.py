@@ -1,0 +1,281 @@
+"""Encoders pre-trained with guidance and without: recipes, and runs that are found or made.
+
+An encoder lies in a folder of its own below the run of its experiment, such as `mlm-12-seed-0` or,
+on another text than the English documentation, `oromo/guided-12-seed-0`. What it is depends on its
+text, arm, layers and seed alone, so experiments lend each other their encoders: `trained=` names
+the runs to look into. The text in pieces lies beside, in `texts/oromo`, and is made once.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from headwise.config import from_json, suggestion, to_json
+from headwise.experiments.guidance._frequencies import frequency_loss
+from headwise.guidance import Plan
+from headwise.guidance.schedule import ConventionName, Schedule
+from headwise.journeys.pretraining import PretrainingConfig, pretrain
+from headwise.journeys.pretraining_text import read_texts, text_in
+from headwise.recording.run import Run
+
+__all__ = [
+    "ARMS",
+    "ENGLISH",
+    "GUIDED",
+    "MLM",
+    "RECIPES",
+    "TINY",
+    "Job",
+    "Pretraining",
+    "checked",
+    "encoder_run",
+    "found_or_pretrained",
+    "places",
+    "plan_text",
+    "recipe_of",
+    "settings_of",
+    "text_folder",
+]
+
+ENGLISH = "debian-docs-en"
+MLM, GUIDED = "MLM", "guided"
+ARMS = {MLM: 0.0, "guided 1/4": 1 / 4, GUIDED: 1 / 2, "guided 3/4": 3 / 4, "guided 1": 1.0}
+FREQUENCIES = "frequencies.json"
+# what a training comes to does not depend on these
+ASIDE = ("text_of", "evaluate_every", "checkpoint_every", "compile", "graphs", "tensorboard")
+
+
+def _recipe(corpus: str, **changes: Any) -> PretrainingConfig:
+    """Updates of 16,384 pieces; the learning rate and warm-up are those of both arms."""
+    settings: dict[str, Any] = {
+        "vocab": 8000,
+        "batch_size": 32,
+        "steps": 2000,
+        "warmup": 200,
+        "learning_rate": 3e-4,
+        "evaluate_every": 250,
+        "checkpoint_every": 500,
+        "compile": True,
+    }
+    return PretrainingConfig(corpus=corpus, **(settings | changes))
+
+
+RECIPES = {
+    ENGLISH: _recipe(ENGLISH, vocab=52_000, batch_size=128),  # 131 million pieces, 6 passes
+    "wikitext-2": _recipe("wikitext-2"),  # 33 million, 15 passes
+    "filipino": _recipe("filipino", next_sentence=True),  # 27 passes; a BERT, as in the paper
+    "oromo": _recipe("oromo"),
+}
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """How to pre-train. What is None stays as the recipe of each text has it, see `RECIPES`."""
+
+    seeds: int = 3
+    trained: tuple[str, ...] = ()  # folders of runs of guidance/*, whose encoders are taken
+    alpha: float | None = None  # None: 100 for up to 8 layers and 10 for more, as in the paper
+    guide_schedule: Schedule = "linear"
+    convention: ConventionName = "mean"
+    steps: int | None = None
+    warmup: int | None = None
+    learning_rate: float | None = None
+    batch_size: int | None = None  # blocks
+    block: int | None = None  # pieces
+    vocab: int | None = None
+    train_documents: int | None = None
+    valid_documents: int | None = None
+    width: int | None = None
+    heads: int | None = None
+    feed_forward: int | None = None
+    dropout: float | None = None
+    attention_dropout: float | None = None
+    attention: str | None = None  # e.g. topk:8, in both arms
+    evaluate_every: int | None = None
+    checkpoint_every: int | None = None
+    compile: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ValueError(f"seeds must be at least 1, got {self.seeds}.")
+
+
+OURS = ("seeds", "trained", "alpha", "guide_schedule", "convention")
+CHANGES = tuple(field.name for field in fields(Pretraining) if field.name not in OURS)
+# so small that a test can afford them
+TINY: dict[str, Any] = {
+    "alpha": 100.0,
+    "steps": 40,
+    "warmup": 4,
+    "learning_rate": 1e-2,
+    "batch_size": 4,
+    "block": 32,
+    "vocab": 400,
+    "train_documents": 12,
+    "valid_documents": 2,
+    "width": 32,
+    "heads": 4,
+    "feed_forward": 64,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "evaluate_every": 40,
+    "checkpoint_every": 40,
+    "compile": False,
+}
+
+
+class Job(NamedTuple):
+    """One encoder to pre-train."""
+
+    corpus: str  # of RECIPES
+    arm: str  # of ARMS, or one of the experiment's own
+    layers: int
+    seed: int
+
+    @property
+    def folder(self) -> str:
+        """Where it lies in a run.
+
+        >>> Job("debian-docs-en", "guided", 12, 0).folder
+        'guided-12-seed-0'
+        >>> Job("oromo", "guided 1/4", 8, 2).folder
+        'oromo/guided-1-4-8-seed-2'
+        """
+        arm = self.arm.lower().replace(" ", "-").replace("/", "-")
+        name = f"{arm}-{self.layers}-seed-{self.seed}"
+        return name if self.corpus == ENGLISH else f"{self.corpus}/{name}"
+
+
+def recipe_of(corpus: str) -> PretrainingConfig:
+    """A recipe of `RECIPES`; other names are refused with a suggestion."""
+    if corpus not in RECIPES:
+        raise ValueError(f"There is no recipe for {corpus!r}. {suggestion(corpus, RECIPES)}")
+    return RECIPES[corpus]
+
+
+def plan_text(share: float, *, heads: int) -> str:
+    """How a plan is written that guides a share of the heads; "" for none.
+
+    >>> plan_text(1 / 2, heads=12)
+    'next=1,prev=1,first=4'
+    """
+    if not share:
+        return ""
+    counts = Counter(aim.name for aim in Plan.fraction(share, heads=heads).aims.values())
+    return ",".join(f"{name}={count}" for name, count in counts.items())
+
+
+def settings_of(config: Pretraining, job: Job, *, guide: str | None = None) -> PretrainingConfig:
+    """With which an encoder is pre-trained: its recipe, and what the experiment changes.
+
+    Args:
+        config: of the experiment.
+        job: which encoder.
+        guide: the plan, unless it is that of an arm of `ARMS`.
+    """
+    given = {name: getattr(config, name) for name in CHANGES}
+    changed = {name: value for name, value in given.items() if value is not None}
+    plain = replace(recipe_of(job.corpus), layers=job.layers, seed=job.seed, **changed)
+    plan = plan_text(ARMS[job.arm], heads=plain.shape(9).heads) if guide is None else guide
+    if not plan:
+        return plain
+    alpha = config.alpha if config.alpha is not None else 100.0 if job.layers <= 8 else 10.0
+    return replace(
+        plain,
+        guide=plan,
+        alpha=alpha,
+        guide_schedule=config.guide_schedule,
+        convention=config.convention,
+    )
+
+
+def places(config: Pretraining, run: Run) -> Iterator[Path]:
+    """Where to look for what is done already: here first, then in the runs `trained` names."""
+    yield run.folder
+    for name in config.trained:
+        folder = Path(name)
+        if not folder.is_dir():
+            raise ValueError(
+                f"trained={name} names no folder; give runs of guidance/pretrain and its kin."
+            )
+        yield folder
+
+
+def encoder_run(config: Pretraining, run: Run, job: Job) -> Run:
+    """The finished run of an encoder, found or pre-trained now; what only resuming needs is gone.
+
+    Args:
+        config: the settings of the experiment.
+        run: of the experiment.
+        job: which encoder.
+    """
+    return found_or_pretrained(config, run, job.folder, settings_of(config, job))
+
+
+def found_or_pretrained(
+    config: Pretraining,
+    run: Run,
+    folder: str,
+    settings: PretrainingConfig,
+    *,
+    keep_weights: bool = True,
+) -> Run:
+    """The same of an encoder with any settings, in a folder of this run or of one that lends.
+
+    Its `frequencies.json` says what a model loses that only knows how common pieces are.
+    """
+    for place in places(config, run):
+        # the latter is written last
+        if all((place / folder / name).is_file() for name in ("figures.json", FREQUENCIES)):
+            return checked(Run.open(place / folder), settings)
+    text = _text_run(run, settings)
+    if settings.compile:
+        torch.compiler.reset()  # models of one class share what is compiled, and few are remembered
+    done = pretrain(replace(settings, text_of=str(text.folder)), run.folder / folder)
+    for name in done.names("*.safetensors"):
+        if name != "model.safetensors" or not keep_weights:
+            done.path(name).unlink()
+    done.write_json(FREQUENCIES, text.read_json(FREQUENCIES))
+    return done
+
+
+def text_folder(run: Run, settings: PretrainingConfig) -> Path:
+    """Where the text of an encoder lies in pieces; tokenizers differ in their marks."""
+    marks = "" if settings.marks == "roberta" else f"-{settings.marks}"
+    return run.folder / "texts" / f"{settings.corpus}{marks}"
+
+
+def _text_run(run: Run, settings: PretrainingConfig) -> Run:
+    """A run that holds a text in pieces and how common they are, and no model."""
+    # what has nothing to do with the text is as in the recipe, so that all encoders find this one
+    plain = replace(
+        recipe_of(settings.corpus),
+        vocab=settings.vocab,
+        train_documents=settings.train_documents,
+        valid_documents=settings.valid_documents,
+        objective=settings.objective,
+        next_sentence=settings.next_sentence,
+    )
+    folder = text_folder(run, settings)
+    texts = read_texts(plain, folder)
+    with Run.create(folder, plain) as there:
+        if not there.has(FREQUENCIES):
+            there.write_json(FREQUENCIES, {"loss": frequency_loss(text_in(there, plain, texts))})
+    return there
+
+
+def checked(found: Run, settings: PretrainingConfig) -> Run:
+    """Refuse an encoder that was trained otherwise than is asked for."""
+    # what it does not say, because it was trained before there was such a setting, is the default
+    there, wanted = to_json(from_json(PretrainingConfig, found.config())), to_json(settings)
+    for name in wanted:
+        if name not in ASIDE and there.get(name) != wanted[name]:
+            raise ValueError(
+                f"{found.folder} was trained with {name}={there.get(name)!r}, but "
+                f"{name}={wanted[name]!r} is asked for; leave it out of trained=."
+            )
+    return found

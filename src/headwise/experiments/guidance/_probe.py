@@ -1,0 +1,241 @@
+"""The coreference probe (section 5.6): which head looks from mentions to what they mean?
+
+A mention is resolved if, of all that its head word attends to, most weight lies on a word of one of
+its antecedents. The reading, the words and the counting are those of `headwise inspect`.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor
+
+from headwise.journeys.inspecting.annotating import Annotation
+from headwise.journeys.inspecting.passing import Stream, read_through
+from headwise.journeys.inspecting.sentence import Sentence
+from headwise.journeys.inspecting.subject import Prepared, Subject
+from headwise.ops.attended import Attended
+from headwise.recording.pointing import Pointing
+from headwise.recording.reading import Gold, Reading, Words
+from headwise.sites import Head, Site
+
+__all__ = ["Among", "Probed", "Score", "among_tokens", "probe"]
+
+Among = Literal["tokens", "words"]
+Columns = Mapping[str, Mapping[str, Sequence[float | None]]]  # label, or an end -> site -> heads
+
+
+class Score(NamedTuple):
+    """How often the best head is right, and one that was chosen on other passages.
+
+    Ends of 95 % intervals are of a bootstrap over passages; that of the best head does not know
+    that it was chosen, the other one need not.
+    """
+
+    head: str  # the best on all passages
+    best: float
+    low: float
+    high: float
+    held_out: float  # of the head that is best on the first half, on the second
+    held_out_low: float
+    held_out_high: float
+
+
+class Probed(NamedTuple):
+    """What was found of a model on a set of passages, by label as in `coreference_gold`.
+
+    Labels without a mention that could be asked for are left out.
+    """
+
+    tokens: dict[str, Score]  # where special tokens may be looked at too, as in the paper
+    words: dict[str, Score]  # where only words count, as `inspect` does
+    rules: dict[str, dict[str, float]]  # what needs no model
+    mentions: dict[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is written to disk."""
+        scores = {
+            among: {label: score._asdict() for label, score in by_label.items()}
+            for among, by_label in (("tokens", self.tokens), ("words", self.words))
+        }
+        return {**scores, "rules": self.rules, "mentions": self.mentions}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> "Probed":
+        """What `to_json` wrote."""
+        tokens, words = (
+            {label: Score(**score) for label, score in data[among].items()}
+            for among in ("tokens", "words")
+        )
+        return Probed(tokens, words, data["rules"], data["mentions"])
+
+
+@dataclass
+class AmongTokens:
+    """`Pointing` where tokens that are no words can be the strongest too."""
+
+    pointing: Pointing
+    name: str = "among_tokens"
+    reading: Reading | None = None
+    _counted: Reading | None = None  # the reading whose words were counted last
+
+    def __call__(self, site: Site, attended: Attended) -> None:
+        if self.reading is not self._counted:
+            self._counted = self.reading
+            self.pointing.reading = None if self.reading is None else among_tokens(self.reading)
+        self.pointing(site, attended)
+
+    def state(self) -> dict[str, Tensor]:
+        """All counts."""
+        return self.pointing.state()
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what `state()` gave."""
+        self.pointing.load(state)
+
+
+def among_tokens(reading: Reading) -> Reading:
+    """The same batch with a number for every position that is no word, and gold in these numbers.
+
+    Padding gets numbers too, and no weight, so that it is never the strongest.
+    """
+    counted = {stack: Words(_numbered(words.on_host)) for stack, words in reading.words.items()}
+    gold = [
+        Gold(one.label, one.kind, _moved(one.right, reading.words[stack], counted[stack]))
+        for one in reading.gold
+        if (stack := one.kind.partition(".")[0])
+    ]
+    return Reading(reading.sentences, counted, gold)
+
+
+def _numbered(of_BT: Tensor) -> Tensor:
+    """A number a word, and one for each position that is none."""
+    begins_BT = of_BT < 0
+    begins_BT[:, 1:] |= of_BT[:, 1:] != of_BT[:, :-1]
+    begins_BT[:, 0] = True
+    return begins_BT.long().cumsum(dim=1) - 1
+
+
+def _moved(right_N3: Tensor, words: Words, counted: Words) -> Tensor:
+    moved_N3 = right_N3.cpu().clone()
+    item_N = moved_N3[:, 0]
+    for column in (1, 2):
+        position_N = words.first[item_N, moved_N3[:, column]]
+        moved_N3[:, column] = counted.on_host[item_N, position_N]
+    return moved_N3
+
+
+@dataclass(frozen=True, eq=False)
+class _Asking:
+    """What heads are asked of a batch; counts its mentions."""
+
+    whole_words: bool  # ask only where every word of a passage is one token
+    annotation: Annotation = field(default_factory=Annotation)
+    mentions: Counter[str] = field(default_factory=Counter[str])
+
+    def __call__(self, prepared: Prepared, sentences: Sequence[Sentence]) -> Sequence[Gold]:
+        words = prepared.words["encoder"]
+        asked = [
+            sentence if not self.whole_words or _is_whole(row) else _silent(sentence)
+            for sentence, row in zip(sentences, words.on_host.tolist(), strict=True)
+        ]
+        gold = self.annotation.coreference(prepared, asked)
+        for one in gold:
+            self.mentions[one.label] += len(one.right[:, :2].unique(dim=0))
+        return gold
+
+
+def _is_whole(row: Sequence[int]) -> bool:
+    words = [number for number in row if number >= 0]
+    return len(words) == len(set(words))
+
+
+def _silent(sentence: Sentence) -> Sentence:
+    assert sentence.passage is not None
+    return replace(sentence, passage=replace(sentence.passage, mentions=()))
+
+
+def probe(
+    subject: Subject,
+    sentences: Sequence[Sentence],
+    *,
+    whole_words: bool = False,
+    batch_size: int = 32,
+    seed: int = 0,
+) -> Probed:
+    """Ask all heads of an encoder for antecedents.
+
+    Args:
+        subject: the encoder and how it reads.
+        sentences: passages with mentions; every other one is of the first half.
+        whole_words: only those in which every word is one token, as in the paper's code; else the
+            pieces of words are put together.
+        batch_size: passages read together.
+        seed: of intervals.
+    """
+    asking = _Asking(whole_words)
+    halves: list[dict[Among, Pointing]] = []
+    for half in (0, 1):
+        # passages are numbered anew in each half, so that each needs draws of its own
+        pointings: dict[Among, Pointing] = {
+            among: Pointing(seed=2 * seed + half) for among in ("tokens", "words")
+        }
+        passages = sentences[half::2]
+        read_through(
+            subject,
+            Stream(passages, len(passages)),
+            (AmongTokens(pointings["tokens"]), pointings["words"]),
+            asking,
+            batch_size=batch_size,
+        )
+        halves.append(pointings)
+    rules = asking.annotation.rules.shares()
+    for label, share in _merged([half["words"] for half in halves]).baselines().items():
+        rules[label]["fixed_distance"] = share
+    tokens, words = (_scores([half[among] for half in halves]) for among in ("tokens", "words"))
+    return Probed(tokens, words, rules, dict(asking.mentions))
+
+
+def _merged(halves: Sequence[Pointing]) -> Pointing:
+    whole = Pointing()
+    for half in halves:
+        whole.merge(half)
+    return whole
+
+
+def _scores(halves: Sequence[Pointing]) -> dict[str, Score]:
+    whole = _merged(halves).drain()
+    first, second = (half.drain() for half in halves)
+    labels = [label for label in whole if f"{label}_low" in whole]
+    return {label: _score(label, whole, first, second) for label in labels}
+
+
+def _score(label: str, whole: Columns, first: Columns, second: Columns) -> Score:
+    best, chosen = _best(label, whole), _best(label, first)
+    return Score(str(best), *_shares(label, whole, best), *_shares(label, second, chosen))
+
+
+def _best(label: str, columns: Columns) -> Head:
+    values = {
+        Head(site, index): value
+        for site, heads in columns.get(label, {}).items()
+        for index, value in enumerate(heads)
+        if value is not None
+    }
+    return max(values, key=lambda head: values[head]) if values else Head("encoder.0.self", 0)
+
+
+def _shares(label: str, columns: Columns, head: Head) -> tuple[float, float, float]:
+    """Share, low and high end; of too few passages there is no interval, and all is possible."""
+    ends = {"": 0.0, "_low": 0.0, "_high": 1.0}
+    found = [
+        _value(columns.get(f"{label}{end}", {}).get(head.site), head.index, missing)
+        for end, missing in ends.items()
+    ]
+    return found[0], found[1], found[2]
+
+
+def _value(heads: Sequence[float | None] | None, index: int, missing: float) -> float:
+    value = None if heads is None else heads[index]
+    return missing if value is None else value

@@ -1,0 +1,123 @@
+"""How many heads should be told where to look: a quarter, half, three quarters or all?
+
+The paper guides a share λ of the heads of each layer, one of 1/4, 1/2, 3/4 and 1, says that 1/2
+works well in all experiments (§4.5), and gives validation losses of 1/2 and 1 in Table 8. The
+encoders of λ = 1 are what `guidance/probing` asks.
+
+    headwise reproduce guidance/fraction --set trained=runs/guidance/pretrain   # 50 minutes, H200
+    headwise reproduce guidance/fraction --smoke     # 4 seconds on a CPU core
+    headwise reproduce guidance/fraction --set steps=500 --set batch_size=64 --set warmup=50 \\
+        --set arms="guided 1" --set seeds=3          # 4 minutes
+
+The time is estimated: 5.5 minutes for each of nine encoders of 12 layers, where `trained` names a
+run of `guidance/pretrain` that has those without guidance and with λ = 1/2; else 80 minutes.
+
+How it is measured: as in `guidance/pretrain`, in English with 12 layers. Of twelve heads one looks
+at the next token and one at the previous, and 1, 4, 7 or 10 at the first. The loss of a pattern is
+the mean over its heads, so that λ changes how many heads are bound and not how strong guidance is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headwise.config import suggestion
+from headwise.experiments.base import Expected, Experiment
+from headwise.experiments.guidance._curves import draw_curves
+from headwise.experiments.guidance._losses import (
+    claim_figures,
+    cost_figures,
+    difference_figures,
+    frequency_loss_of,
+    loss_figures,
+    lower,
+    plateau_figures,
+)
+from headwise.experiments.guidance._pretraining import (
+    ARMS,
+    ENGLISH,
+    GUIDED,
+    MLM,
+    TINY,
+    Job,
+    Pretraining,
+    encoder_run,
+    recipe_of,
+)
+from headwise.experiments.guidance.pretrain import part_of
+from headwise.experiments.sparse._table import expected_claim
+from headwise.recording.run import Run
+from headwise.training.progress import progress_bar
+
+ALL = "guided 1"
+OTHERS = tuple(arm for arm in ARMS if arm not in (MLM, GUIDED))
+PAIRS = (*((arm, MLM) for arm in ARMS if arm != MLM), *((GUIDED, arm) for arm in OTHERS))
+PAPER = {MLM: 2.47, GUIDED: 2.29, ALL: 2.31}  # validation loss, Table 8
+
+
+@dataclass(frozen=True)
+class Config(Pretraining):
+    """What is pre-trained, see `Pretraining` and `ARMS`."""
+
+    corpus: str = ENGLISH
+    layers: int = 12
+    arms: tuple[str, ...] = tuple(ARMS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        recipe_of(self.corpus)
+        for arm in self.arms:
+            if arm not in ARMS:
+                raise ValueError(f"There is no arm {arm!r}. {suggestion(arm, ARMS)}")
+
+
+PART = part_of(ENGLISH, 12)
+EXPECTED = (
+    *(
+        Expected(f"{PART}: validation loss of {arm}", None, f"Table 8 has {value} on Wikipedia")
+        for arm, value in PAPER.items()
+    ),
+    *(
+        expected_claim(lower(PART, "validation", *pair), "Table 8")
+        for pair in ((GUIDED, MLM), (ALL, MLM), (GUIDED, ALL))
+    ),
+    *(expected_claim(lower(PART, "validation", GUIDED, arm), "§4.5") for arm in OTHERS[:2]),
+)
+
+
+def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
+    """Pre-train and compare; each figure with one value a seed."""
+    runs = _pretrained(config, run)
+    part = part_of(config.corpus, config.layers)
+    draw_curves({part: runs}, run, "losses", plateaus={part: _plateau(runs)})
+    return {
+        **loss_figures(part, runs),
+        **difference_figures(part, runs, PAIRS),
+        **claim_figures(part, runs, PAIRS),
+        **plateau_figures(part, runs),
+        **cost_figures(part, runs),
+    }
+
+
+def _pretrained(config: Config, run: Run) -> dict[str, list[Run]]:
+    runs: dict[str, list[Run]] = {arm: [] for arm in config.arms}
+    with progress_bar(config.seeds * len(runs), label="pre-trainings") as show:
+        for seed in range(config.seeds):
+            for arm, several in runs.items():
+                job = Job(config.corpus, arm, config.layers, seed)
+                several.append(encoder_run(config, run, job))
+                done = sum(map(len, runs.values()))
+                show(done, {"validation_loss": several[-1].figures()["validation_loss"]})
+    return runs
+
+
+def _plateau(runs: Mapping[str, Sequence[Run]]) -> float:
+    return frequency_loss_of(next(iter(runs.values()))[0])
+
+
+experiment = Experiment(
+    summary=(__doc__ or "").splitlines()[0],
+    config=Config(),
+    smoke=Config(corpus="oromo", layers=1, arms=(MLM, "guided 1/4", ALL), seeds=1, **TINY),
+    reproduce=reproduce,
+    expected=EXPECTED,
+)

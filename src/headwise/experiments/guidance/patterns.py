@@ -1,0 +1,271 @@
+"""What should guided heads look at, and how soon do they, against those of a plain encoder?
+
+Fig. 2 of the paper shows the five patterns for "<s> Welcome to EMNLP. </s>"; Fig. 1 shows heads
+before pre-training, after 1 % of it, and at its end, with guidance and without. Here two small
+encoders are pre-trained, the same but for guidance, and looked at.
+
+    headwise reproduce guidance/patterns            # 15 minutes on an H200, estimated
+    headwise reproduce guidance/patterns --smoke    # 5 seconds on a CPU core
+
+`trained=FOLDER` takes encoders from a run of `guidance/pretrain` instead, where no weights of the
+first updates are kept: there only beginning and end are shown.
+
+How it is measured:
+
+1. The matrices are made by the definition that the guidance loss is tested against. "Rows that sum
+   to 1" counts the rows of all five; the first row of [Prev] and the last of [Next] are uniform, as
+   in the paper (`convention=reference_code` makes them 0, and puts 1 at every key of [Delim]).
+   "Depend on the text": patterns that differ between two texts of one length.
+2. The text is cut into pieces by the encoder's own tokenizer, which may cut "EMNLP" into several.
+   For Fig. 2 it is cut as in the paper.
+3. "Weight on next" and the like: how much of its attention the best head of each layer spends on
+   the next token, in lines of the validation part, the mean over layers. The best head is taken for
+   plain encoders too, which learn such heads by themselves.
+4. "Sooner": 1 if after 1 % of the updates that weight is larger in the guided encoder. The paper
+   gives no numbers, so that this is what Fig. 1 shows, put into one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from headwise.data.byte_pieces import BytePieces
+from headwise.data.pretraining import read_pretraining
+from headwise.experiments.base import Expected, Experiment
+from headwise.experiments.guidance._maps import (
+    attention_maps,
+    pattern_matrices,
+    weight_on_patterns,
+)
+from headwise.experiments.guidance._moments import KEPT, SHARES, PretrainingMoments
+from headwise.experiments.guidance._pattern_plots import draw_heads, draw_patterns
+from headwise.experiments.guidance._subjects import runs_of
+from headwise.guidance import Aim, pattern
+from headwise.journeys.pretraining import PretrainingConfig, pretrain
+from headwise.models.encoder import Encoder
+from headwise.recording import Run
+
+WORDS = ("<s>", "Welcome", "to", "EMNLP", ".", "</s>")  # Fig. 2
+OTHER = ("<s>", "Yes", ".", "</s>", "Works", "</s>")  # as long, and two texts in one
+TEXT = "Welcome to EMNLP."
+STATIC = ("next", "prev", "first")
+ARMS = {"guided": "guided 1/2", "MLM": "MLM"}  # here, and among pre-training runs
+
+Figures = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Config:
+    """The small encoders, and what is looked at."""
+
+    trained: str = ""  # folder of a run with pre-trained encoders; "" trains two a seed
+    corpus: str = "debian-docs-en"
+    train_documents: int = 0  # 0 takes all
+    valid_documents: int = 0
+    vocab: int = 8000
+    layers: int = 6
+    width: int = 384
+    heads: int = 12
+    guide: str = "next=1,prev=1,first=4"
+    alpha: float = 10.0
+    convention: Literal["mean", "paper", "reference_code"] = "mean"
+    steps: int = 3000
+    block: int = 256
+    batch_size: int = 64
+    learning_rate: float = 3e-4
+    warmup: int = 0  # the paper's for guided models
+    lines: int = 100  # held out, that weights are measured on
+    longest: int = 128  # tokens of a line
+    seeds: int = 3
+
+    def pretraining(self, *, seed: int, guided: bool, text_of: str) -> PretrainingConfig:
+        """The settings of one encoder."""
+        return PretrainingConfig(
+            corpus=self.corpus,
+            text_of=text_of,
+            train_documents=self.train_documents,
+            valid_documents=self.valid_documents,
+            vocab=self.vocab,
+            layers=self.layers,
+            width=self.width,
+            heads=self.heads,
+            feed_forward=4 * self.width,
+            guide=self.guide if guided else "",
+            alpha=self.alpha,
+            convention=self.convention,
+            steps=self.steps,
+            block=self.block,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            warmup=self.warmup,
+            average=KEPT,
+            checkpoint_every=max(1, self.steps // KEPT),
+            evaluate_every=self.steps,
+            seed=seed,
+        )
+
+
+EXPECTED = (
+    Expected("patterns: rows that sum to 1", 1.0, "section 3.2"),
+    Expected("patterns: depend on the text", 2.0, "section 4.4"),
+    *(Expected(f"1 %: sooner at {name}", 1.0, "Fig. 1", 0.0, 0.5) for name in STATIC),
+    *(
+        Expected(f"{arm}, {share} %: weight on {name}", None, "Fig. 1")
+        for arm in ("guided", "MLM")
+        for share in SHARES
+        for name in STATIC
+    ),
+)
+
+
+def reproduce(config: Config, run: Run) -> Figures:
+    """Draw the patterns, then train or open encoders and look at them."""
+    figures = _patterns(config, run)
+    for arm, seed, moments in _encoders(config, run):
+        file = f"looked/{arm}-seed-{seed}"
+        if not run.has(f"{file}.json"):
+            _look(config, run, moments, file)
+            if not config.trained:
+                moments.forget()
+        for metric, value in run.read_json(f"{file}.json")["weights"].items():
+            figures.setdefault(f"{arm}, {metric}", []).append(value)
+    _draw(config, run)
+    return figures | _sooner(figures)
+
+
+def _sooner(figures: Figures) -> Figures:
+    found: Figures = {}
+    for name in STATIC:
+        both = [figures.get(f"{arm}, 1 %: weight on {name}", []) for arm in ("guided", "MLM")]
+        if all(both):
+            found[f"1 %: sooner at {name}"] = [float(a > b) for a, b in zip(*both, strict=True)]
+    return found
+
+
+def _patterns(config: Config, run: Run) -> Figures:
+    """Fig. 2."""
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(WORDS + OTHER))}
+    delim, period = (numbers["<s>"], numbers["</s>"]), (numbers["."],)
+    aims = _aims(delim, period)
+    ours, other = (
+        pattern_matrices([numbers[word] for word in words], aims, convention=config.convention)
+        for words in (WORDS, OTHER)
+    )
+    draw_patterns(ours, WORDS, run)
+    rows_X = torch.cat([matrix_TT.sum(dim=1) for matrix_TT in ours.values()])
+    return {
+        "patterns: rows that sum to 1": [float(((rows_X - 1).abs() < 1e-6).float().mean())],
+        "patterns: depend on the text": [
+            float(sum(not torch.equal(ours[name], other[name]) for name in aims))
+        ],
+    }
+
+
+def _aims(delim: tuple[int, ...], period: tuple[int, ...]) -> dict[str, Aim]:
+    static = {name: pattern(name) for name in STATIC}
+    return static | {
+        "delim": pattern("delim", tokens=delim),
+        "period": pattern("period", tokens=period),
+    }
+
+
+def _encoders(config: Config, run: Run) -> Iterator[tuple[str, int, PretrainingMoments]]:
+    """Arm, seed and pre-training of each encoder, trained when its turn comes."""
+    if config.trained:
+        for arm, theirs in ARMS.items():
+            for seed, there in runs_of([config.trained], theirs, layers=config.layers):
+                yield arm, seed, PretrainingMoments(there)
+        return
+    first = run.folder / "guided-seed-0"
+    for seed in range(config.seeds):
+        for arm in ARMS:
+            folder = run.folder / f"{arm.lower()}-seed-{seed}"
+            text_of = "" if folder == first else str(first)
+            settings = config.pretraining(seed=seed, guided=arm == "guided", text_of=text_of)
+            yield arm, seed, PretrainingMoments(pretrain(settings, folder))
+
+
+def _look(config: Config, run: Run, moments: PretrainingMoments, file: str) -> None:
+    """Write the weights on patterns of an encoder, and its maps of one text."""
+    pieces = moments.pieces
+    lines = _lines(config, str(moments.run.config()["corpus"]), pieces)
+    text = _marked(pieces, pieces.encode(TEXT))
+    weights: dict[str, float] = {}
+    maps: dict[str, Tensor] = {}
+    for share, encoder in moments.encoders():
+        maps[str(share)] = attention_maps(encoder, text)
+        for name, value in _weights(encoder, lines).items():
+            weights[f"{share} %: weight on {name}"] = value
+    run.save_tensors(f"{file}.safetensors", maps)
+    tokens = [pieces.piece(number).replace("Ġ", "") for number in text]
+    run.write_json(f"{file}.json", {"weights": weights, "tokens": tokens})
+
+
+def _weights(encoder: Encoder, lines: list[list[int]]) -> dict[str, float]:
+    """The weight on each pattern of the best head of each layer, mean over layers."""
+    aims = {name: pattern(name) for name in STATIC}
+    found = [weight_on_patterns(attention_maps(encoder, ids), ids, aims) for ids in lines]
+    return {
+        name: float(torch.stack([line[name] for line in found]).mean(0).amax(dim=1).mean())
+        for name in aims
+    }
+
+
+def _lines(config: Config, corpus: str, pieces: BytePieces) -> list[list[int]]:
+    """Lines of the validation part in pieces, between marks."""
+    encoded = pieces.encode_all(_held_out(corpus)[: config.lines])
+    return [_marked(pieces, ids[: config.longest - 2]) for ids in encoded]
+
+
+@cache
+def _held_out(corpus: str) -> list[str]:
+    return [line for document in read_pretraining(corpus).valid for line in document]
+
+
+def _marked(pieces: BytePieces, ids: list[int]) -> list[int]:
+    return [pieces.begin, *ids, pieces.end]
+
+
+def _draw(config: Config, run: Run) -> None:
+    """Fig. 1, of the first seed."""
+    maps: dict[str, dict[str, Tensor]] = {}
+    tokens: list[str] = []
+    for arm in ARMS:
+        file = f"looked/{arm}-seed-0"
+        if run.has(f"{file}.json"):
+            kept: dict[str, Any] = run.load_tensors(f"{file}.safetensors")
+            tokens = run.read_json(f"{file}.json")["tokens"]
+            shares = sorted(kept, key=int)
+            maps[arm] = {f"{share} %": kept[share] for share in shares}
+    if maps:
+        draw_heads(maps, tokens, config.layers // 2, run)
+
+
+experiment = Experiment(
+    summary=(__doc__ or "").splitlines()[0],
+    config=Config(),
+    smoke=Config(
+        corpus="oromo",
+        train_documents=30,
+        valid_documents=2,
+        vocab=400,
+        layers=2,
+        width=32,
+        heads=4,
+        guide="next=1,prev=1,first=1",
+        alpha=100.0,
+        steps=40,
+        block=32,
+        batch_size=4,
+        learning_rate=1e-2,
+        lines=4,
+        longest=32,
+        seeds=1,
+    ),
+    reproduce=reproduce,
+    expected=EXPECTED,
+)

@@ -1,0 +1,57 @@
+"""Which queries of an attention call count, and which keys begin a text. Never a (Q, K) tensor."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from headwise.ops.scores import Scores
+
+
+def is_square(scores: Scores) -> bool:
+    """Whether query i stands at key i: attention of a stack to itself, without a cache."""
+    return scores.shape[2] == scores.shape[3] and scores.first_position == 0
+
+
+def first_keys(scores: Scores) -> Tensor:
+    """The keys at which texts begin, (B, K): those whose own query does not see the one before."""
+    mask_BQK = _mask(scores)
+    if not is_square(scores):
+        row_BK = mask_BQK[:, 0]
+        return row_BK & (row_BK.cumsum(dim=-1) == 1)
+    before_BT = pad(mask_BQK.diagonal(-1, dim1=1, dim2=2), (1, 0), value=False)
+    return mask_BQK.diagonal(dim1=1, dim2=2) & ~before_BT
+
+
+def own_queries(scores: Scores, *, to_itself: bool) -> Tensor | None:
+    """Which queries are real by what the call says of keys, (B, Q); None when all are, or unknown.
+
+    Args:
+        scores: the call.
+        to_itself: whether queries and keys are of one stack.
+    """
+    if not to_itself or not is_square(scores):
+        return None
+    real_BQ = None
+    if scores.lengths is not None:
+        real_BQ = scores.key_position() < scores.lengths[:, None]
+    if scores.mask is not None:
+        seen_BQ = _mask(scores).diagonal(dim1=1, dim2=2)
+        real_BQ = seen_BQ if real_BQ is None else real_BQ & seen_BQ
+    return real_BQ
+
+
+def holding(ids_BK: Tensor, tokens: tuple[int, ...]) -> Tensor:
+    """Where one of some tokens stands, (B, K). Comparing with numbers waits for no device."""
+    found_BK = ids_BK == tokens[0]
+    for token in tokens[1:]:
+        found_BK = found_BK | (ids_BK == token)
+    return found_BK
+
+
+def _mask(scores: Scores) -> Tensor:
+    """A view of the call's mask as (B, Q, K); with one a head, what any head sees."""
+    assert scores.mask is not None
+    batch, _, n_queries, n_keys = scores.shape
+    mask = scores.mask[(None,) * (4 - scores.mask.dim())]
+    mask_BQK = mask[:, 0] if mask.shape[1] == 1 else mask.any(dim=1)
+    return torch.broadcast_to(mask_BQK, (batch, n_queries, n_keys))

@@ -1,0 +1,244 @@
+"""guide: let heads of a model in training look where they are told (Deshpande & Narasimhan, 2020).
+
+loss  ->  loss + alpha_t * sum over sites of the distance of guided heads from their patterns
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headwise.guidance.counting import holding
+from headwise.guidance.inputs import Inputs
+from headwise.guidance.measuring import Measure, Noted, SitePlan, Texts, site_plan
+from headwise.guidance.plan import Plan
+from headwise.guidance.schedule import (
+    CONSTANT_FOR,
+    Convention,
+    ConventionName,
+    Schedule,
+    Strength,
+    convention_of,
+)
+from headwise.ops._impl import Number
+from headwise.ops.scores import Scores
+from headwise.sites import Site, Where, find_sites, in_backward, tapped
+
+
+def guide(
+    model: nn.Module,
+    plan: Plan | Mapping[str, Plan],
+    *,
+    alpha: Number = 10.0,
+    steps: int | None = None,
+    schedule: Schedule | None = None,
+    constant_for: int = CONSTANT_FOR,
+    where: Where = "encoder.*",
+    convention: ConventionName = "mean",
+    padding: int | None = None,
+) -> "Guidance":
+    """Guide heads of a model in training: add the handle's `loss()` to the loss of each batch.
+
+        guidance = hw.guide(model, Plan(next=1, prev=1, first=4), steps=10_000)
+        for step, batch in enumerate(batches):
+            guidance.at_step(step)
+            loss = task_loss(model, batch) + guidance.loss()
+            ...
+
+    Attention stays with its backend; the loss is computed beside it from q and k, from weights
+    before dropout, and without the matrix. Guide a model before it is compiled or wrapped.
+
+    Args:
+        model: anything with sites; a Hugging Face model must be adopted before.
+        plan: which head gets which pattern, at all chosen sites; or `{where: plan}`, for plans of
+            their own in layers or stacks.
+        alpha: the weight of the loss at the start. The paper has 10 for 12 and 16 layers and 100
+            for 8, which belong to the conventions "mean" and "reference_code".
+        steps: updates of the whole training, at the end of which alpha is 0. `GuidanceCallback`
+            fills it in.
+        schedule: "linear" to 0, "constant_then_linear" or "constant"; unless given, the
+            convention's.
+        constant_for: updates before alpha begins to fall with "constant_then_linear".
+        where: the guided sites, e.g. "encoder.*", "decoder.*.self" or "*.cross".
+        convention: how the loss is counted, see `CONVENTIONS`. "mean": patterns as in the paper,
+            and for each pattern of a site the mean over texts, heads, queries and keys they see.
+            "paper": the sum over queries and keys of a text and over heads. "reference_code": as
+            "mean", but targets are 1 at every aimed key and rows without one have the target 0,
+            and alpha is constant for 20,000 updates.
+        padding: positions with this token do not count as queries; for padding that neither an
+            attention mask nor lengths tell of.
+    """
+    _check_model(model)
+    counted = convention_of(convention)
+    plans = _plans_by_site(model, plan, where, counted)
+    strength = Strength(float(alpha), schedule or counted.schedule, steps, constant_for)
+    return Guidance(model, plans, counted, strength, padding=padding)
+
+
+class Guidance:
+    """The handle of `guide`: gives the loss of the model's last forward pass.
+
+    It belongs to the last forward pass that was made with gradients, also where gradients of
+    several batches are accumulated: add `loss()` to each batch's own loss. In forward passes
+    without gradients nothing is kept and nothing computed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plans: Mapping[str, SitePlan],
+        convention: Convention,
+        strength: Strength,
+        *,
+        padding: int | None = None,
+    ) -> None:
+        self.model, self.strength, self.padding = model, strength, padding
+        self.alpha = strength.alpha  # alpha_t
+        self._inputs, self._measure = Inputs(model), Measure(plans, convention)
+        self._open = False  # while the model computes
+        self._noted: list[tuple[Site, Scores]] | None = None  # of the last forward pass
+        self._caught: dict[str, Tensor] = {}
+        self._loss: Tensor | None = None
+        self._change = tapped(model, self._note, where=lambda site: site.name in plans)
+        self._hooks = [
+            model.register_forward_pre_hook(self._begin, with_kwargs=True),
+            model.register_forward_hook(self._end),
+        ]
+
+    def loss(self) -> Float[Tensor, ""]:
+        """alpha_t times the guidance loss of the last forward pass, to add to the training loss."""
+        return self.alpha * self._measured()
+
+    @property
+    def unscaled(self) -> Float[Tensor, ""]:
+        """The guidance loss of the last forward pass without alpha and gradient, for logs."""
+        return self._measured().detach()
+
+    def at_step(self, step: int) -> None:
+        """Set alpha to what it is after so many updates."""
+        self.alpha = self.strength(step)
+
+    def for_steps(self, steps: int) -> None:
+        """Say how many updates the training has, unless `guide` was told."""
+        if self.strength.steps is None:
+            self.strength = replace(self.strength, steps=steps)
+
+    def log(self) -> dict[str, float]:
+        """The figures of the last forward pass by name; raises if the loss is no finite number."""
+        return {"guidance_loss": finite(self.unscaled.item()), "guidance_alpha": self.alpha}
+
+    def undo(self) -> None:
+        """Stop guiding. A second call does nothing."""
+        self._change.undo()
+        for hook in self._hooks:
+            hook.remove()
+        self._noted, self._caught = None, {}
+
+    def __enter__(self) -> "Guidance":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.undo()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what a forward pass left: tensors with a history cannot be copied."""
+        left = {"_open": False, "_noted": None, "_caught": {}, "_loss": None}
+        return {**self.__dict__, **left}
+
+    def _begin(self, model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if torch.is_grad_enabled() and not in_backward():
+            self._open, self._noted, self._loss = True, [], None
+            self._caught = self._inputs.caught(args, named)
+
+    def _note(self, site: Site, scores: Scores) -> None:
+        if self._open and self._noted is not None and torch.is_grad_enabled():
+            self._noted.append((site, scores))
+
+    def _end(self, model: nn.Module, args: object, output: object) -> None:
+        self._open = False
+
+    def _measured(self) -> Tensor:
+        if self._loss is None:
+            noted = self._noted
+            if not noted:
+                raise ValueError(_nothing_noted(noted))
+            texts = Texts(self._ids, self._real)
+            self._loss = self._measure([Noted(*call) for call in noted], texts)
+            self._noted, self._caught = None, {}  # the graph keeps what the gradient needs
+        return self._loss
+
+    def _ids(self, stack: str) -> Tensor:
+        ids = self._inputs.ids(self._caught, stack)
+        if ids is None:
+            wanted = " or ".join(self._inputs.names) or "input_ids"
+            raise ValueError(
+                f"Patterns of tokens need the {stack}'s token ids, but the model was called "
+                f"without them; give it {wanted}."
+            )
+        return ids
+
+    def _real(self, stack: str, shape: tuple[int, int]) -> Tensor | None:
+        """Which queries count by the model's inputs, (B, Q)."""
+        mask, ids = (find(self._caught, stack) for find in (self._inputs.real, self._inputs.ids))
+        real = mask != 0 if mask is not None and mask.shape == shape else None
+        if self.padding is None or ids is None or ids.shape != shape:
+            return real
+        own = ~holding(ids, (self.padding,))
+        return own if real is None else real & own
+
+
+def finite(figure: float) -> float:
+    """The same, if it is a number."""
+    if not math.isfinite(figure):
+        raise ValueError(
+            f"The guidance loss is {figure}: queries or keys of the model are not finite. The "
+            "training has diverged; lower the learning rate or alpha."
+        )
+    return figure
+
+
+def _nothing_noted(noted: list[tuple[Site, Scores]] | None) -> str:
+    if noted is None:
+        return "loss() needs a forward pass of the guided model, with gradients, before it."
+    return (
+        "The last forward pass computed no guided site with gradients; with gradient checkpointing "
+        "use use_reentrant=False."
+    )
+
+
+def _check_model(model: nn.Module) -> None:
+    if hasattr(model, "_orig_mod") or isinstance(model, nn.parallel.DistributedDataParallel):
+        raise ValueError(
+            f"The model is inside {type(model).__name__} already; guide it before it is compiled "
+            "or wrapped."
+        )
+
+
+def _plans_by_site(
+    model: nn.Module, plan: Plan | Mapping[str, Plan], where: Where, convention: Convention
+) -> dict[str, SitePlan]:
+    """Each chosen site's plan; sites with as many heads and one plan share it."""
+    if isinstance(plan, Plan):
+        chosen = {site.name: (site, plan) for site in find_sites(model, where=where)}
+    else:
+        chosen: dict[str, tuple[Site, Plan]] = {}
+        for pattern, one in plan.items():
+            for site in find_sites(model, where=pattern):
+                if site.name in chosen:
+                    raise ValueError(f"{site.name} has two plans, the second by {pattern!r}.")
+                chosen[site.name] = (site, one)
+    made: dict[tuple[int, int], SitePlan] = {}
+    for site, one in chosen.values():
+        key = id(one), site.num_heads
+        made.setdefault(key, site_plan(one, site, convention))
+    return {name: made[id(one), site.num_heads] for name, (site, one) in chosen.items()}

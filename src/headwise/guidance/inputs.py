@@ -1,0 +1,44 @@
+"""What a model was called with: token ids, and which positions are real."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+IDS = ("input_ids", "ids", "source", "tokens")
+DECODER_IDS = ("decoder_input_ids", "target")
+MASK, DECODER_MASK = "attention_mask", "decoder_attention_mask"
+
+
+class Inputs:
+    """The tensors of a forward pass that guidance needs, found by the names of its arguments."""
+
+    def __init__(self, model: nn.Module) -> None:
+        names = list(inspect.signature(model.forward).parameters)
+        wanted = (*IDS, *DECODER_IDS, MASK, DECODER_MASK)
+        self.places = [(name, names.index(name) if name in names else None) for name in wanted]
+        self.two_stacks = any(name in names for name in DECODER_IDS)
+        self.names = [name for name in names if name in (*IDS, *DECODER_IDS)]
+
+    def caught(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Those of one call, by name."""
+        found: dict[str, Tensor] = {}
+        for name, place in self.places:
+            given = named.get(name)
+            if given is None and place is not None and place < len(args):
+                given = args[place]
+            if isinstance(given, Tensor):
+                found[name] = given
+        return found
+
+    def ids(self, caught: Mapping[str, Tensor], stack: str) -> Tensor | None:
+        """Token ids of "encoder" or "decoder", (B, T)."""
+        names = DECODER_IDS if self.two_stacks and stack == "decoder" else IDS
+        found = (caught[name] for name in names if name in caught)
+        return next((ids for ids in found if ids.dim() == 2 and not ids.is_floating_point()), None)
+
+    def real(self, caught: Mapping[str, Tensor], stack: str) -> Tensor | None:
+        """The attention mask of a stack's positions, (B, T), if one was given."""
+        mask = caught.get(DECODER_MASK if self.two_stacks and stack == "decoder" else MASK)
+        return mask if mask is not None and mask.dim() == 2 else None

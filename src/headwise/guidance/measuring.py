@@ -1,0 +1,234 @@
+"""The guidance loss of many attention calls at once.
+
+Calls of one shape and mask are put side by side as heads of one call, so that a model of twelve
+layers costs the host one op instead of twelve. Only guided heads are taken.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise.guidance.counting import first_keys, holding, own_queries
+from headwise.guidance.patterns import Aim
+from headwise.guidance.plan import Plan
+from headwise.guidance.schedule import Convention
+from headwise.ops.guidance import GuidedHeads, Pattern, guidance_rows, guided_heads
+from headwise.ops.scores import Scores
+from headwise.sites import Site
+
+TOGETHER = 2**28  # numbers of q, guided or not, that one op may be for: 512 MB in bfloat16
+
+
+class Noted(NamedTuple):
+    """One attention call of a guided site."""
+
+    site: Site
+    scores: Scores
+
+
+class Texts(NamedTuple):
+    """How to ask for what a forward pass was given, by stack, "encoder" or "decoder"."""
+
+    ids: Callable[[str], Tensor]  # raises where there is none
+    real: Callable[[str, tuple[int, int]], Tensor | None]  # queries that count, of this shape
+
+
+@dataclass(frozen=True)
+class SitePlan:
+    """A plan made ready for one site: parts of q and of k that hold its heads, in order."""
+
+    plan: Plan
+    num_heads: int
+    weights: tuple[float, ...]  # a head
+
+    def parts(self, tensor: Tensor) -> list[Tensor]:
+        """Views of the guided heads of q, or of the keys those look at, each (B, n, T, D)."""
+        group = self.num_heads // tensor.shape[1]
+        return [tensor[:, run] for run in _runs([head // group for head in self.plan.heads])]
+
+
+def site_plan(plan: Plan, site: Site, convention: Convention) -> SitePlan:
+    """Raises if the site has fewer heads than the plan."""
+    if max(plan.heads) >= site.num_heads:
+        raise ValueError(
+            f"The plan guides head {max(plan.heads)}, but {site.name} has heads 0 to "
+            f"{site.num_heads - 1}; guide fewer heads, or choose sites with where=."
+        )
+    aims = list(plan.aims.values())
+    weights = tuple(1 / aims.count(aim) if convention.by_pattern else 1.0 for aim in aims)
+    return SitePlan(plan, site.num_heads, weights)
+
+
+class Measure:
+    """Computes losses; keeps the small tensors that say which heads look where."""
+
+    def __init__(self, plans: Mapping[str, SitePlan], convention: Convention) -> None:
+        self.plans, self.convention = plans, convention
+        self._made: dict[Hashable, tuple[GuidedHeads, Tensor]] = {}
+
+    def __call__(self, noted: list[Noted], texts: Texts) -> Tensor:
+        """The sum over sites of their guidance losses."""
+        losses = [self._together(calls, texts) for calls in self._groups(noted)]
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def _groups(self, noted: list[Noted]) -> Iterator[list[Noted]]:
+        groups: dict[Hashable, list[Noted]] = {}
+        for number, call in enumerate(noted):
+            self._check(call)
+            groups.setdefault(_kind(call, number), []).append(call)
+        for calls in groups.values():
+            together = max(1, TOGETHER // calls[0].scores.q.numel())
+            for start in range(0, len(calls), together):
+                yield calls[start : start + together]
+
+    def _together(self, calls: list[Noted], texts: Texts) -> Tensor:
+        site, scores = calls[0]
+        plans = [self.plans[call.site.name] for call in calls]
+        joined = Scores(
+            _joined([part for call, plan in zip(calls, plans, strict=True)
+                     for part in plan.parts(call.scores.q)]),
+            _joined([part for call, plan in zip(calls, plans, strict=True)
+                     for part in plan.parts(call.scores.k)]),
+            _of_heads(scores.mask, plans[0]),
+            _of_heads(scores.bias, plans[0]),
+            scores.causal,
+            scores.lengths,
+            scores.scale,
+            first=scores.first,
+        )  # fmt: skip
+        sets = _key_sets(plans, scores)
+        guided, weights_N = self._guided(plans, sets, scores.q.device)
+        members = [_members(aim, scores, site, texts) for aim in sets]
+        key_sets = torch.stack(members) if members else None
+        loss_BNQ, seen_BNQ = guidance_rows(joined, guided, key_sets=key_sets)
+        loss_N = self._by_head(loss_BNQ, seen_BNQ, _counting(scores, site, texts))
+        return (loss_N * weights_N.to(loss_N.dtype)).sum()
+
+    def _by_head(self, loss_BNQ: Tensor, seen_BNQ: Tensor, real_BQ: Tensor | None) -> Tensor:
+        if real_BQ is not None:
+            real_B1Q = real_BQ[:, None].to(loss_BNQ.dtype)
+            loss_BNQ, seen_BNQ = loss_BNQ * real_B1Q, seen_BNQ * real_B1Q
+        loss_N = loss_BNQ.sum(dim=(0, 2))
+        if self.convention.reduction == "mean":
+            return loss_N / seen_BNQ.sum(dim=(0, 2)).clamp(min=1)
+        return loss_N / len(loss_BNQ)
+
+    def _guided(
+        self, plans: list[SitePlan], sets: list[Aim], device: torch.device
+    ) -> tuple[GuidedHeads, Tensor]:
+        """Which of the heads side by side look where, and what each counts; made once for all."""
+        key = (tuple(id(plan) for plan in plans), tuple(sets), device)
+        if key not in self._made:
+            aims = [aim for plan in plans for aim in plan.plan.aims.values()]
+            patterns = {head: self._pattern(aim, sets) for head, aim in enumerate(aims)}
+            weights = [weight for plan in plans for weight in plan.weights]
+            self._made[key] = (
+                guided_heads(patterns, num_heads=len(aims), device=device),
+                torch.tensor(weights, dtype=torch.float64, device=device),
+            )
+        return self._made[key]
+
+    def _pattern(self, aim: Aim, sets: list[Aim]) -> Pattern:
+        normalised, edges = self.convention.normalised, self.convention.edges
+        if aim in sets:
+            return Pattern(key_set=sets.index(aim), normalised=normalised, edges=edges)
+        if aim.offset is not None:
+            return Pattern(offset=aim.offset, normalised=normalised, edges=edges)
+        return Pattern(column=0, normalised=normalised, edges=edges)
+
+    def _check(self, call: Noted) -> None:
+        site, scores = call
+        planned, heads = self.plans[site.name].num_heads, scores.shape[1]
+        if heads != planned:
+            raise ValueError(
+                f"{site.name} had {planned} heads when guide was called, and has {heads} now; "
+                "undo the guidance before heads are pruned, and guide again."
+            )
+        if scores.fixed is not None:
+            raise ValueError(
+                f"{site.name} attends by position alone, so its heads cannot be guided; leave it "
+                "out with where=."
+            )
+
+
+def _kind(call: Noted, number: int) -> Hashable:
+    """Equal for calls that can be put side by side."""
+    site, scores = call
+    alone = scores.bias is not None or _by_head(scores.mask)
+    return (
+        number if alone else None,
+        scores.shape,
+        scores.k.shape,
+        scores.q.dtype,
+        scores.q.device,
+        id(scores.mask),
+        id(scores.lengths),
+        scores.causal,
+        scores.scale,
+        scores.first,
+        (site.queries, site.keys),
+    )
+
+
+def _key_sets(plans: list[SitePlan], scores: Scores) -> list[Aim]:
+    """The patterns that need a set of keys; the first key only where a mask may hide key 0."""
+    aims = dict.fromkeys(aim for plan in plans for aim in plan.plan.aims.values())
+    masked = scores.mask is not None
+    return [aim for aim in aims if aim.tokens or (masked and aim.offset is None)]
+
+
+def _members(aim: Aim, scores: Scores, site: Site, texts: Texts) -> Tensor:
+    """The keys a pattern aims at, (B, K)."""
+    if not aim.tokens:
+        return first_keys(scores)
+    ids_BK = texts.ids(site.keys)
+    wanted = (scores.shape[0], scores.shape[3])
+    if ids_BK.shape != wanted:
+        raise ValueError(
+            f"The pattern {aim.name!r} needs the token of every key: {site.name} attends to "
+            f"{wanted} (batch, keys), but the model was given ids of shape {tuple(ids_BK.shape)}."
+        )
+    return holding(ids_BK, aim.tokens)
+
+
+def _counting(scores: Scores, site: Site, texts: Texts) -> Tensor | None:
+    """Which queries count, (B, Q)."""
+    own_BQ = own_queries(scores, to_itself=site.keys == site.queries)
+    real_BQ = texts.real(site.queries, (scores.shape[0], scores.shape[2]))
+    if own_BQ is None or real_BQ is None:
+        return real_BQ if own_BQ is None else own_BQ
+    return own_BQ & real_BQ
+
+
+def _by_head(broadcastable: Tensor | None) -> bool:
+    return broadcastable is not None and broadcastable.dim() > 2 and broadcastable.shape[-3] > 1
+
+
+def _of_heads(broadcastable: Tensor | None, plan: SitePlan) -> Tensor | None:
+    """The guided heads of a mask or bias, where it differs between heads."""
+    if broadcastable is None or not _by_head(broadcastable):
+        return broadcastable
+    runs = _runs(list(plan.plan.heads))
+    return torch.cat([broadcastable[..., run, :, :] for run in runs], dim=-3)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def _runs(places: list[int]) -> list[slice]:
+    """Places as ranges, in order: slices are views, and indices would be copied to the device.
+
+    >>> _runs([0, 1, 4, 4])
+    [slice(0, 2, None), slice(4, 5, None), slice(4, 5, None)]
+    """
+    runs: list[slice] = []
+    for place in places:
+        if runs and runs[-1].stop == place:
+            runs[-1] = slice(runs[-1].start, place + 1)
+        else:
+            runs.append(slice(place, place + 1))
+    return runs

@@ -1,0 +1,83 @@
+"""How the loss is counted and how its weight decays: the paper's way, and that of its code."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from headwise.ops._impl import Number
+from headwise.ops.guidance import Edges, Reduction
+
+Schedule = Literal["linear", "constant_then_linear", "constant"]
+ConventionName = Literal["mean", "paper", "reference_code"]
+CONSTANT_FOR = 20_000  # updates of the published code before alpha begins to fall
+
+
+@dataclass(frozen=True)
+class Convention:
+    """How the guidance loss is counted; see `CONVENTIONS`."""
+
+    reduction: Reduction  # of all pairs of a query and a key: their mean, or a text's sum
+    by_pattern: bool  # the heads of a site with one pattern count together as much as one head
+    normalised: bool  # a row's target sums to 1; else it is 1 at every aimed key
+    edges: Edges  # the target of rows that see no aimed key
+    schedule: Schedule  # unless another is asked for
+
+
+CONVENTIONS: Mapping[ConventionName, Convention] = MappingProxyType(
+    {
+        # the patterns of the paper, and the loss that its alphas belong to
+        "mean": Convention("mean", True, True, "uniform", "linear"),
+        # Eq. 2 to 4: squared Frobenius norms, summed over heads and layers
+        "paper": Convention("sum", False, True, "uniform", "linear"),
+        "reference_code": Convention("mean", True, False, "nothing", "constant_then_linear"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Strength:
+    """The weight of the loss, alpha_t, by the number of updates done.
+
+    >>> Strength(10.0, "linear", steps=100)(25)
+    7.5
+    """
+
+    alpha: Number
+    schedule: Schedule
+    steps: int | None = None  # updates of the whole training; alpha is 0 after them
+    constant_for: int = CONSTANT_FOR
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.alpha) or self.alpha < 0:
+            raise ValueError(f"alpha must be a finite number of at least 0, got {self.alpha}.")
+        if self.schedule not in get_args(Schedule):
+            known = ", ".join(map(repr, get_args(Schedule)))
+            raise ValueError(f"schedule must be one of {known}, got {self.schedule!r}.")
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps must be at least 1 update, got {self.steps}.")
+        if self.constant_for < 0:
+            raise ValueError(f"constant_for must be 0 updates or more, got {self.constant_for}.")
+
+    def __call__(self, step: int) -> float:
+        if self.schedule == "constant":
+            return float(self.alpha)
+        if self.steps is None:
+            raise ValueError(
+                f"With the schedule {self.schedule!r} alpha falls to 0 at the last update: give "
+                "guide the number of updates as steps=, or schedule='constant'."
+            )
+        start = 0 if self.schedule == "linear" else self.constant_for
+        if step < start:
+            return float(self.alpha)
+        left = max(0, self.steps - step) / max(1, self.steps - start)
+        return self.alpha * min(1.0, left)
+
+
+def convention_of(name: ConventionName) -> Convention:
+    """The convention of a name."""
+    if name not in CONVENTIONS:
+        known = ", ".join(map(repr, CONVENTIONS))
+        raise ValueError(f"convention must be one of {known}, got {name!r}.")
+    return CONVENTIONS[name]

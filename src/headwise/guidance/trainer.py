@@ -1,0 +1,163 @@
+"""Guidance in the Trainer of Hugging Face transformers: a callback.
+
+hw.adopt(model)
+guidance = hw.guide(model, Plan(next=1, prev=1, first=4), alpha=10.0)
+Trainer(model, args, ..., callbacks=[GuidanceCallback(guidance)]).train()
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+from transformers.utils.generic import ModelOutput
+
+from headwise.guidance.guiding import Guidance, finite
+from headwise.ops._impl import outside_compilation
+from headwise.sites import in_backward
+
+IGNORED = -100  # the label of what is not to be guessed
+
+LossFunction = Callable[..., Tensor]  # (outputs, labels, *, num_items_in_batch) -> loss
+
+
+class Sums(NamedTuple):
+    """What was trained on since the last log."""
+
+    own: Tensor | float = 0.0  # the model's own loss
+    guidance: Tensor | float = 0.0  # without alpha
+    batches: Tensor | float = 0.0  # or updates, where a batch counts by what is guessed in it
+
+
+class GuidanceCallback(TrainerCallback):
+    """Add the guidance loss to the model's loss while it is trained, let alpha fall, log both.
+
+    While the Trainer trains, the `loss` in the model's output is the sum. Evaluation is left alone:
+    `eval_loss` is the model's own. With gradient accumulation the guidance loss of an update is
+    the mean over its batches: each counts by the share of the update's labels that it holds, where
+    the Trainer divides by their number, and else alike. Logged beside `loss`: `own_loss`,
+    `guidance_loss` (without alpha) and `guidance_alpha`, on several devices those of the first.
+
+    A Trainer with a `compute_loss_func` of yours gets `callback.adding_to(yours)` instead.
+    """
+
+    def __init__(self, guidance: Guidance) -> None:
+        self.guidance = guidance
+        self._hook: Any = None  # a RemovableHandle
+        self._sums = Sums()
+        self._added = False  # since the last update
+
+    def adding_to(self, own: LossFunction) -> LossFunction:
+        """A `compute_loss_func` for the Trainer: your own and the guidance loss.
+
+        Args:
+            own: (outputs, labels, num_items_in_batch=...) -> the loss, as the Trainer wants it.
+        """
+
+        def compute(
+            outputs: Any, labels: Any, num_items_in_batch: Tensor | int | None = None
+        ) -> Tensor:
+            loss = own(outputs, labels, num_items_in_batch=num_items_in_batch)
+            return self._with_guidance(loss, labels, num_items_in_batch)
+
+        return compute
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
+    ) -> None:
+        """Begin to add the loss."""
+        if args.n_gpu > 1:
+            raise ValueError(
+                "The Trainer has put one model on several GPUs, where guidance cannot follow it; "
+                "start a process for each with torchrun."
+            )
+        self._take_away()  # a training that failed may have left it
+        self.guidance.for_steps(state.max_steps)
+        # a compiled model ends its graph before it: transformers compiles no full graphs
+        add = outside_compilation(self._add)
+        self._hook = self.guidance.model.register_forward_hook(add, with_kwargs=True)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
+    ) -> None:
+        """Leave the model's output alone again."""
+        self._take_away()
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
+    ) -> None:
+        """Set alpha."""
+        self.guidance.at_step(state.global_step)
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
+    ) -> None:
+        """Raise if nothing was added."""
+        if not self._added:
+            raise ValueError(
+                "The model's output held no loss that guidance could be added to; give the Trainer "
+                "compute_loss_func=callback.adding_to(your loss function)."
+            )
+        self._added = False
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **parts: Any,
+    ) -> None:
+        """Put both losses into the Trainer's log of training."""
+        if logs is None or "loss" not in logs or not isinstance(self._sums.batches, Tensor):
+            return
+        own, guidance, batches = (float(figure) for figure in self._sums)
+        self._sums = Sums()
+        rows = {
+            "own_loss": own / batches,
+            "guidance_loss": finite(guidance / batches),
+            "guidance_alpha": self.guidance.alpha,
+        }
+        logs.update(rows)
+        state.log_history[-1].update(rows)
+
+    def _take_away(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+
+    def _add(
+        self, model: nn.Module, args: tuple[Any, ...], named: dict[str, Any], output: Any
+    ) -> None:
+        if not model.training or not torch.is_grad_enabled() or in_backward():
+            return
+        loss = output.get("loss") if isinstance(output, ModelOutput) else None
+        if loss is not None:
+            labels, items = named.get("labels"), named.get("num_items_in_batch")
+            output["loss"] = self._with_guidance(loss, labels, items)
+
+    def _with_guidance(self, loss: Tensor, labels: Any, items: Tensor | int | None) -> Tensor:
+        if not torch.is_grad_enabled():
+            return loss
+        guidance = self.guidance.loss()
+        share = torch.ones_like(guidance)
+        if items is not None and isinstance(labels, Tensor):
+            share = self._labels(labels).ne(IGNORED).sum() / items
+        self._keep(loss.detach(), self.guidance.unscaled * share, share)
+        self._added = True
+        return loss + guidance * share
+
+    def _labels(self, labels: Tensor) -> Tensor:
+        """Those that the Trainer counts: the first of a text is none where labels are shifted."""
+        model: Any = self.guidance.model
+        config = getattr(model, "config", None)
+        causal = LOSS_MAPPING.get(getattr(model, "loss_type", None) or "") is ForCausalLMLoss
+        shifted = causal and not getattr(config, "is_encoder_decoder", False)
+        return labels[..., 1:] if shifted else labels
+
+    def _keep(self, *figures: Tensor) -> None:
+        self._sums = Sums(*(a + b for a, b in zip(self._sums, figures, strict=True)))
+
+
+__all__ = ["GuidanceCallback"]

@@ -1,0 +1,219 @@
+"""Pre-train an encoder on a text: masked language modelling, BERT's two tasks, or ELECTRA's.
+
+    headwise train mlm --corpus debian-docs-en --layers 12 --guide next=1,prev=1,first=4 --alpha 10
+    headwise train electra --corpus debian-docs-en
+
+Heads may be guided (Deshpande & Narasimhan, 2020). Everything is written to a Run folder; started
+again after an interruption it goes on where it stopped.
+"""
+
+import dataclasses
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from headwise.config import from_json, to_json
+from headwise.data.byte_pieces import BytePieces
+from headwise.guidance import Guidance, Plan, guide
+from headwise.journeys.loss_so_far import LossSoFar
+from headwise.journeys.pretraining_settings import PretrainingConfig
+from headwise.journeys.pretraining_tasks import (
+    Batch,
+    PretrainingModel,
+    fresh_model,
+    task_loss,
+    training_batches,
+    validate,
+    validation_batches,
+)
+from headwise.journeys.pretraining_text import TOKENIZER, PretrainingText, read_texts, text_in
+from headwise.journeys.training_run import (
+    Clock,
+    in_first_process_first,
+    is_first_process,
+    process_count,
+    shared_run,
+    training_bar,
+    training_figures,
+)
+from headwise.journeys.translator import load_weights
+from headwise.models.encoder import EncoderConfig
+from headwise.models.encoder_flops import training_flops
+from headwise.recording import Run
+from headwise.reporting import write_report
+from headwise.training import fit
+from headwise.training.progress import Report
+
+__all__ = ["Pretrained", "PretrainingConfig", "is_pretraining", "load_pretrained", "pretrain"]
+
+H200 = 790e12  # floating-point operations a second in bfloat16 that products reach at best
+CURVE = 10  # updates that a point of the training curve is about
+LAST = 20  # the training loss at the end is the mean of this part, one in so many, of the curve
+
+
+class Pretrained(NamedTuple):
+    """A pre-trained model and its tokenizer."""
+
+    model: PretrainingModel  # its encoder is `model.encoder`
+    pieces: BytePieces
+
+
+def pretrain(config: PretrainingConfig, folder: Path) -> Run:
+    """Learn a tokenizer, number the text, train; returns the finished run.
+
+    It holds `model.safetensors`, `tokenizer.json`, the text in numbers and `report.html`. In
+    `figures.json` losses are those of the task alone, guidance left out: `train_loss` over the last
+    twentieth of the updates, dropout included, `validation_loss`, and `average_loss` over all
+    updates. The weights are those of the last update. While it trains `task_loss`, `guidance_loss`
+    without its weight, and that weight, `alpha`, are logged. In several processes, started by
+    `accelerate launch`, the first one writes, and its batches are what training losses are about.
+
+    Args:
+        config: the settings.
+        folder: of the run; one that is there is continued.
+    """
+    texts = read_texts(config, folder)
+    with shared_run(folder, config) as run:
+        if not run.has("figures.json"):
+            text: PretrainingText = in_first_process_first(lambda: text_in(run, config, texts))
+            torch.manual_seed(config.seed)
+            model = fresh_model(config, config.shape(len(text.pieces)))
+            figures = _train(config, run, model, text)
+            if is_first_process():
+                _finish(config, run, model, figures)
+    return run
+
+
+def load_pretrained(run: Run) -> Pretrained:
+    """The model of a finished run of `pretrain`, in evaluation mode, and its tokenizer."""
+    if not is_pretraining(run):
+        raise ValueError(f"{run.folder} holds no run of `headwise train mlm` or `electra`.")
+    if not run.has("model.safetensors"):
+        raise ValueError(f"{run.folder} holds no trained model yet; let the run finish first.")
+    config = from_json(PretrainingConfig, run.config())
+    model = fresh_model(config, from_json(EncoderConfig, run.read_json("model.json")))
+    load_weights(model, run)
+    return Pretrained(model.eval(), BytePieces.load(run.path(TOKENIZER)))
+
+
+def is_pretraining(run: Run) -> bool:
+    """Whether a run is one of `pretrain`."""
+    return {"objective", "next_sentence", "text_of"} <= run.config().keys()
+
+
+def _train(
+    config: PretrainingConfig, run: Run, model: PretrainingModel, text: PretrainingText
+) -> dict[str, Any]:
+    """Train in place; losses by name."""
+    batches, held_out = training_batches(config, text), validation_batches(config, text)
+
+    def evaluate(model: nn.Module) -> Mapping[str, float]:
+        return validate(model, map(held_out, range(len(held_out))))
+
+    window = CURVE * config.accumulate
+    with LossSoFar(model, window=window) as so_far, _guided(config, model, text.pieces) as guidance:
+
+        def loss(model: nn.Module, batch: Batch) -> Tensor:
+            main, beside = task_loss(model, batch)
+            so_far.add(main)
+            main = main if beside is None else main + beside
+            return main if guidance is None else main + guidance.loss()
+
+        cuda = torch.cuda.is_available()
+        settings = dataclasses.replace(
+            config.fit_config(cuda=cuda), beta2=config.beta2, epsilon=config.epsilon
+        )
+        with training_bar(config) as show:
+            fit(
+                model,
+                loss,
+                batches,
+                run=run,
+                config=settings,
+                tokens=lambda batch: batch.ids.numel(),
+                progress=_logging(run, so_far, guidance, show),
+                evaluate=Clock(run).timed(evaluate),
+                on_step=guidance.at_step if guidance else None,
+            )
+        average = so_far.average
+    with torch.no_grad():
+        return {**_last(run), **evaluate(model.eval()), "average_loss": average}
+
+
+@contextmanager
+def _guided(
+    config: PretrainingConfig, model: nn.Module, pieces: BytePieces
+) -> Generator[Guidance | None]:
+    """Guide the model's heads inside a `with` block, if the settings say so."""
+    if not config.guide:
+        yield None
+        return
+    tokens = {"delim": (pieces.begin, pieces.end), "period": pieces.written_as(".")}
+    with guide(
+        model,
+        Plan.parse(config.guide, tokens=tokens),
+        alpha=config.alpha,
+        steps=config.steps,
+        schedule=config.guide_schedule,
+        convention=config.convention,
+    ) as guidance:
+        yield guidance
+
+
+def _logging(run: Run, so_far: LossSoFar, guidance: Guidance | None, show: Report) -> Report:
+    """A progress report that logs the parts of the loss beside it."""
+
+    def report(step: int, metrics: Mapping[str, float]) -> None:
+        if "loss" in metrics:
+            run.log(step, task_loss=so_far.recent)
+            if guidance is not None:
+                run.log(step, guidance_loss=guidance.unscaled, alpha=guidance.alpha)
+        show(step, metrics)
+
+    return report
+
+
+def _last(run: Run) -> dict[str, float]:
+    """The losses at the end of the training, of its last updates."""
+    rows = [row for row in run.metrics() if "task_loss" in row]
+    last = rows[-max(1, len(rows) // LAST) :]
+    names = {"task_loss": "train_loss", "guidance_loss": "guidance_loss"}
+    return {
+        new: sum(row[old] for row in last) / len(last)
+        for old, new in names.items()
+        if old in last[0]
+    }
+
+
+def _finish(
+    config: PretrainingConfig, run: Run, model: PretrainingModel, losses: dict[str, Any]
+) -> None:
+    run.write_json("model.json", to_json(model.encoder.config))
+    run.save_tensors("model.safetensors", model.state_dict())
+    trained = training_figures(run, model)
+    a_step = config.batch_size * config.block * config.accumulate * process_count()
+    speed = {
+        "tokens_seen": int(trained["updates"]) * a_step,
+        "model_flops_utilisation": _utilisation(config, model, trained["tokens_per_second"]),
+    }
+    run.save_figures({**losses, **trained, **speed})
+    write_report(run)
+
+
+def _utilisation(
+    config: PretrainingConfig, model: PretrainingModel, tokens_per_second: float
+) -> float | None:
+    """The share of an H200's arithmetic in bfloat16 that was used; None on other devices.
+
+    Only what is really computed counts: words are scored at the hidden places alone, and what is
+    computed twice, or for guidance, counts not at all.
+    """
+    if not torch.cuda.is_available() or "H200" not in torch.cuda.get_device_name():
+        return None
+    places = 0 if config.objective == "electra" else round(config.masked * config.block)
+    a_block = training_flops(model.encoder.config, texts=1, length=config.block, scored=places)
+    return a_block / config.block * tokens_per_second / (H200 * process_count())

@@ -1,0 +1,99 @@
+"""The settings of a pre-training."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headwise.data.byte_pieces import MarkStyle
+from headwise.guidance import Plan
+from headwise.journeys.training_run import TrainingSettings, check_settings
+from headwise.models.encoder import EncoderConfig
+
+__all__ = ["PretrainingConfig"]
+
+TOKENS = {"delim": (0,), "period": (0,)}  # stand for a tokenizer's, where only form is looked at
+
+
+@dataclass(frozen=True)
+class PretrainingConfig(TrainingSettings):
+    """Settings of `pretrain`; the defaults are a RoBERTa-base on a GPU of 80 GB.
+
+    Width, heads and feed-forward layers are those of the size unless given: 768, 12 and 3072; with
+    16 layers there are 16 heads.
+    """
+
+    corpus: str = "debian-docs-en"  # see headwise.data.pretraining; "file" takes the one below
+    file: str = ""  # a text of one's own; blank lines end documents, its last tenth is held out
+    text_of: str = ""  # folder of an earlier run on the same text, whose pieces are taken
+    train_documents: int = 0  # only so many documents of a part, the first ones; 0 takes all
+    valid_documents: int = 0
+    vocab: int = 0  # pieces, at most; 0: 52,000 of debian-docs-en, 8,000 of the others
+    objective: Literal["mlm", "electra"] = "mlm"  # hidden pieces, or replaced ones
+    next_sentence: bool = False  # BERT: two segments, and whether one follows the other, beside
+    size: Literal["base", "tiny"] = "base"
+    layers: int = 12
+    width: int | None = None
+    heads: int | None = None
+    feed_forward: int | None = None
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    attention: str = "softmax"  # see headwise.ops.named
+    sparse_in: Literal["both", "training"] = "both"
+    block: int = 512  # pieces read together, marks included
+    batch_size: int = 64  # blocks
+    masked: float = 0.15  # share of a block's pieces that are to be guessed, or replaced
+    guide: str = ""  # heads of each layer to guide, e.g. next=1,prev=1,first=4; "" guides none
+    alpha: float = 10.0  # weight of guidance at the start
+    guide_schedule: Literal["linear", "constant_then_linear", "constant"] = "linear"
+    convention: Literal["mean", "paper", "reference_code"] = "mean"  # see headwise.guidance
+    steps: int = 20_000
+    learning_rate: float = 1e-4
+    warmup: int = 1000
+    schedule: Literal["constant", "inverse_square_root", "cosine", "linear"] = "linear"
+    beta2: float = 0.999  # of AdamW, as the next
+    epsilon: float = 1e-8
+    average: int = 1  # the weights are the last ones; more keeps files of earlier ones
+    evaluate_every: int = 500
+    checkpoint_every: int = 1000
+
+    def __post_init__(self) -> None:
+        check_settings(self, "layers", "batch_size")
+        for name in ("train_documents", "valid_documents", "vocab"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+        if (self.corpus == "file") != bool(self.file):
+            raise ValueError("A text of one's own is given with corpus='file', and only then.")
+        if self.block < 8 or not 1 <= round(self.masked * self.block) <= self.block // 2:
+            raise ValueError(
+                "block must be at least 8, and masked choose one piece to half of a block, got "
+                f"{self.block} and {self.masked}."
+            )
+        if self.objective == "electra" and self.next_sentence:
+            raise ValueError("next_sentence goes with objective='mlm'; ELECTRA has no such loss.")
+        shape = self.shape(9)
+        if self.guide and max(Plan.parse(self.guide, tokens=TOKENS).heads) >= shape.heads:
+            raise ValueError(f"guide names more heads than the {shape.heads} of a layer.")
+
+    @property
+    def marks(self) -> MarkStyle:
+        """Whose marks the pieces have."""
+        return "bert" if self.next_sentence or self.objective == "electra" else "roberta"
+
+    def shape(self, vocab: int) -> EncoderConfig:
+        """The encoder's shape for so many pieces."""
+        sizes = {"width": self.width, "heads": self.heads, "feed_forward": self.feed_forward}
+        small = {"width": 64, "heads": 4, "feed_forward": 128} if self.size == "tiny" else {}
+        given: dict[str, Any] = small | {n: value for n, value in sizes.items() if value}
+        given |= {
+            "layers": self.layers,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "attention": self.attention,
+            "sparse_in": self.sparse_in,
+            "max_length": self.block,
+        }
+        if self.objective == "electra":
+            return EncoderConfig.electra(vocab, **given)
+        if self.next_sentence:
+            heads: dict[str, Any] = {"heads": 16} if self.layers == 16 else {}
+            return EncoderConfig.bert(vocab, **(heads | given))
+        return EncoderConfig.roberta(vocab, **given)

@@ -1,0 +1,95 @@
+"""The settings of `finetune`."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from headwise.journeys.training_run import Precision
+from headwise.journeys.tuning.starting import NO_MODEL
+from headwise.models.encoder import EncoderConfig
+from headwise.training import FitConfig
+
+__all__ = ["FinetuningConfig"]
+
+
+@dataclass(frozen=True)
+class FinetuningConfig:
+    """What is learnt, from what start, and how."""
+
+    task: str = "rte"  # see headwise.data.pair_tasks and tagging; "files" takes the ones below
+    train: str = ""  # label TAB text, or label TAB text TAB text; a .conll file holds tagged words
+    dev: str = ""
+    test: str = ""
+    train_examples: int = 0  # only so many of a part; 0 takes all
+    dev_examples: int = 0
+    test_examples: int = 0
+    model: str = NO_MODEL  # folder of a pre-training run or a Hugging Face model; "none": random
+    fresh_weights: bool = False  # take shape and tokenizer of the model, and draw its weights anew
+    vocab: int = 8000  # pieces; with model=none, as the next four
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    feed_forward: int = 3072
+    length: int = 128  # pieces of a text at most, marks included
+    seeds: tuple[int, ...] = (0, 1, 2)  # a training each
+    folds: int = 0  # trainings a seed by cross-validation over all parts; 0 keeps published parts
+    epochs: int = 10  # at most
+    batch_size: int = 32
+    learning_rate: float = 3e-5  # at its peak; it rises in a straight line and falls to 0
+    warmup: float = 0.06  # share of all updates in which it rises
+    weight_decay: float = 0.01
+    clip: float = 1.0  # largest norm of the gradient; 0 does not clip
+    evaluations: int = 1  # on dev, an epoch
+    patience: int = 3  # evaluations without a better one after which to stop; 0 never stops
+    precision: Precision = "auto"  # bfloat16 on a GPU, float32 elsewhere
+    keep: Literal["first", "all", "none"] = "first"  # whose weights stay
+
+    def __post_init__(self) -> None:
+        for name in ("length", "epochs", "batch_size", "evaluations"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        for name in ("train_examples", "dev_examples", "test_examples", "folds", "patience"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds must be one or more different numbers, got {self.seeds}.")
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"warmup is a share from 0 to below 1, got {self.warmup}.")
+        own = [bool(path) for path in (self.train, self.dev, self.test)]
+        if any(own) != (self.task == "files") or any(own) != all(own):
+            raise ValueError("Files of one's own are train, dev and test, with task='files'.")
+        self.shape(1000)
+
+    def shape(self, vocab: int) -> EncoderConfig:
+        """The encoder's shape where there is no model to take it from."""
+        return EncoderConfig(
+            vocab,
+            width=self.width,
+            heads=self.heads,
+            layers=self.layers,
+            feed_forward=self.feed_forward,
+            max_length=self.length,
+        )
+
+    def fit_config(self, per_epoch: int, seed: int) -> FitConfig:
+        """The settings that `fit` wants, for so many batches an epoch."""
+        steps = self.epochs * per_epoch
+        often = max(1, math.ceil(per_epoch / self.evaluations))
+        automatic = "bfloat16" if torch.cuda.is_available() else "float32"
+        return FitConfig(
+            steps=steps,
+            learning_rate=self.learning_rate,
+            schedule="linear",
+            warmup=min(steps - 1, round(self.warmup * steps)),
+            clip=self.clip,
+            epsilon=1e-6,
+            weight_decay=self.weight_decay,
+            precision=automatic if self.precision == "auto" else self.precision,
+            evaluate_every=often,
+            checkpoint_every=often,
+            patience=self.patience,
+            better="higher",
+            seed=seed,
+        )

@@ -1,0 +1,203 @@
+"""Probing, patterns and counts of attention guidance."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from headwise.data.byte_pieces import train_byte_pieces
+from headwise.data.mentions import Passage, make_mention
+from headwise.experiments.guidance import data, patterns, probing
+from headwise.experiments.guidance._maps import (
+    attention_maps,
+    pattern_matrices,
+    weight_on_patterns,
+)
+from headwise.experiments.guidance._probe import Probed, among_tokens, probe
+from headwise.experiments.guidance._subjects import encoder_subject, given_arms, runs_of
+from headwise.experiments.running import reproduce
+from headwise.guidance import pattern
+from headwise.journeys.inspecting.sentence import Sentence
+from headwise.journeys.inspecting.subject import Subject
+from headwise.models.encoder import Encoder, EncoderConfig
+from headwise.recording.reading import Gold, Reading, Words
+from headwise.recording.run import Run
+
+WORDS = ("ann", "saw", "bob", "and", "she", "ran")
+PIECES = train_byte_pieces([" ".join(WORDS)] * 9, size=300)
+
+
+@pytest.fixture(scope="module")
+def pictured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smoke run of guidance/patterns: two encoders were pre-trained in it."""
+    folder = tmp_path_factory.mktemp("patterns") / "run"
+    reproduce("guidance/patterns", patterns.experiment.smoke, folder)
+    return folder
+
+
+def asked(words: tuple[str, ...] = WORDS) -> Sentence:
+    """Whom does "she" mean? Ann."""
+    mention = make_mention(words, (4, 5), right=[(0, 1)], wrong=[(2, 3)])
+    return Sentence.of_passage(Passage(words, " ".join(words), (mention,)))
+
+
+def looking(at: Mapping[int, float]) -> Encoder:
+    """An encoder of one head that looks at fixed distances, more at those with larger numbers."""
+    width = 32
+    shape = EncoderConfig.tiny(len(PIECES), layers=1, heads=1, width=width, max_length=width)
+    encoder = Encoder(shape)
+    attention = encoder.layers[0].attention
+    turned_DD = sum(torch.eye(width).roll(distance, 0) * more for distance, more in at.items())
+    with torch.no_grad():  # words do not matter, and each position has a direction of its own
+        encoder.embed.words.weight.zero_()
+        encoder.embed.positions.weight.copy_(torch.eye(width))
+        attention.key.weight.copy_(torch.eye(width))
+        attention.query.weight.copy_(turned_DD)
+    return encoder.eval()
+
+
+def subject(at: Mapping[int, float]) -> Subject:
+    return encoder_subject(looking(at), PIECES, device="cpu")
+
+
+def test_special_tokens_get_numbers_of_their_own_and_gold_follows() -> None:
+    of_BT = torch.tensor([[-1, 0, 1, 1, 2, -1], [-1, 0, 1, -1, -1, -1]])
+    gold = Gold("coreference", "encoder.self", torch.tensor([[0, 2, 1], [1, 1, 0]]))
+    counted = among_tokens(Reading([0, 1], {"encoder": Words(of_BT)}, [gold]))
+    assert counted.words["encoder"].of.tolist() == [[0, 1, 2, 2, 3, 4], [0, 1, 2, 3, 4, 5]]
+    assert counted.gold[0].right.tolist() == [[0, 3, 2], [1, 2, 1]]
+
+
+def test_a_head_that_looks_at_the_antecedent_resolves_all() -> None:
+    found = probe(subject({-4: 1.0}), [asked()] * 30)
+    for score in (found.tokens["coreference"], found.words["coreference_pronoun"]):
+        assert (score.head, score.best, score.held_out) == ("encoder.0.self.0", 1.0, 1.0)
+        assert 0.5 < score.held_out_low < 1.0  # 15 passages do not say all
+    assert found.mentions == {"coreference": 30, "coreference_pronoun": 30}
+    assert found.rules["coreference"]["first"] == found.rules["coreference"]["fixed_distance"] == 1
+    assert found.rules["coreference"]["previous"] == 0
+    assert Probed.from_json(found.to_json()) == found
+
+
+def test_a_head_that_rests_on_a_special_token_resolves_nothing_unless_only_words_count() -> None:
+    found = probe(subject({-5: 1.0, -4: 0.5}), [asked()] * 30)  # <s> stands before Ann
+    assert found.tokens["coreference"].best == 0.0
+    assert found.words["coreference"].best == 1.0
+
+
+def test_passages_with_words_in_pieces_are_asked_or_left_out() -> None:
+    cut = asked(("ann", "saw", "zebras", "and", "she", "ran"))
+    both = [sentence for _ in range(12) for sentence in (asked(), asked(), cut)]
+    reads = subject({-4: 1.0})
+    assert probe(reads, both).mentions["coreference"] == 36
+    assert probe(reads, both, whole_words=True).mentions["coreference"] == 24
+    assert probe(reads, [cut] * 5, whole_words=True) == Probed({}, {}, {}, {})
+
+
+def test_patterns_are_those_written_out() -> None:
+    ids = [0, 7, 8, 4, 2]
+    aims = {name: pattern(name) for name in ("next", "prev", "first")}
+    aims["delim"], aims["period"] = pattern("delim", tokens=(0, 2)), pattern("period", tokens=(4,))
+    matrices = pattern_matrices(ids, aims)
+    uniform = torch.full((1, 5), 0.2)
+    eye = torch.eye(5)
+    assert torch.allclose(matrices["next"], torch.cat([eye[1:], uniform]))
+    assert torch.allclose(matrices["prev"], torch.cat([uniform, eye[:-1]]))
+    assert torch.equal(matrices["first"], eye[:1].expand(5, 5))
+    assert torch.equal(matrices["delim"], (eye[:1] + eye[4:]).expand(5, 5) / 2)
+    assert torch.equal(matrices["period"], eye[3:4].expand(5, 5))
+    code = pattern_matrices(ids, aims, convention="reference_code")
+    assert not code["next"][-1].any() and not code["prev"][0].any()
+    assert torch.equal(code["delim"], (eye[:1] + eye[4:]).expand(5, 5))
+
+
+def test_weights_lie_on_a_pattern_where_a_head_follows_it() -> None:
+    ids = [PIECES.begin, *PIECES.encode(" ".join(WORDS)), PIECES.end]
+    maps_LHTT = attention_maps(looking({-1: 3.0}), ids)
+    assert maps_LHTT.shape == (1, 1, 8, 8)
+    on = weight_on_patterns(maps_LHTT, ids, {name: pattern(name) for name in ("prev", "next")})
+    assert on["prev"].item() > 0.99 and on["next"].item() < 0.05
+    even = weight_on_patterns(torch.full((2, 3, 8, 8), 1 / 8), ids, {"next": pattern("next")})
+    assert torch.allclose(even["next"], torch.full((2, 3), 1 / 8))
+
+
+def test_guided_heads_follow_their_patterns_and_plain_ones_do_not(
+    data_folder: Path, pictured: Path
+) -> None:
+    figures = Run.open(pictured).figures()
+    assert figures["patterns: rows that sum to 1"] == 1
+    assert figures["patterns: depend on the text"] == 2
+    for name in ("next", "prev", "first"):
+        start, *ends = (
+            figures[f"{moment}: weight on {name}"]
+            for moment in ("guided, 0 %", "guided, 100 %", "MLM, 100 %")
+        )
+        assert figures[f"MLM, 0 %: weight on {name}"] == start  # the same first weights
+        assert ends[0] > 2 * ends[1]
+        assert f"guided, 1 %: weight on {name}" in figures
+    for picture in ("heads", "patterns"):
+        assert (pictured / "pictures" / f"{picture}.png").stat().st_size > 5000
+    assert not (pictured / "guided-seed-0" / "checkpoints").exists()
+
+
+def test_pretrained_encoders_are_probed_where_their_runs_lie(
+    data_folder: Path, pictured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for arm in ("mlm", "guided"):
+        (tmp_path / f"{arm}-2-seed-0").symlink_to(pictured / f"{arm}-seed-0")
+    config = replace(probing.experiment.smoke, trained=(str(tmp_path),), sets=("winogender",))
+    figures = reproduce("guidance/probing", config, tmp_path / "run")
+    for arm in ("random", "MLM", "guided 1/2"):
+        assert 0 <= figures[f"{arm}: winogender: best"].mean <= 1
+    assert figures["MLM: MLM loss (valid)"].mean > 0
+    assert Run.open(tmp_path / "run").read_json("skipped.json") == ["guided 1"]
+
+    monkeypatch.setattr(probing, "probe", None)
+    assert reproduce("guidance/probing", config, tmp_path / "run") == figures  # nothing is repeated
+
+
+@pytest.mark.parametrize("convention", ["paper", "reference_code"])
+def test_rules_and_an_untrained_encoder_are_probed_where_no_model_is_given(
+    data_folder: Path, tmp_path: Path, convention: str
+) -> None:
+    config = replace(probing.experiment.smoke, convention=convention)
+    figures = reproduce("guidance/probing", config, tmp_path / "run")
+    assert figures["rule: synthetic: previous"].mean == 0
+    # the first words are meant, unless another sentence comes before
+    assert figures["rule: synthetic: first"].mean == (1 if convention == "paper" else 0)
+    assert figures["winogender: mentions"].mean == 40
+    assert 0 <= figures["random: synthetic: best"].mean < 1
+    assert (tmp_path / "run" / "pictures" / "table8.png").stat().st_size > 5000
+
+
+def test_claims_compare_seed_by_seed_and_rules_with_every_seed() -> None:
+    figures = {
+        "rule: litbank: best": [0.5],
+        "MLM: litbank: best": [0.6, 0.4],
+        "random: litbank: best": [0.3, 0.2],
+        "guided 1/2: litbank: best": [0.2, 0.25],
+    }
+    claims = probing.claims(figures)
+    assert claims == {
+        "litbank: rule is below MLM": [1.0, 0.0],
+        "litbank: random is below rule": [1.0, 1.0],
+        "litbank: guided 1/2 is below random": [1.0, 0.0],
+    }
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"There is no folder .*missing with pre-trained encoders"):
+        runs_of([str(tmp_path / "missing")], "MLM", layers=12)
+    with pytest.raises(ValueError, match="A model is given as NAME=FOLDER"):
+        list(given_arms(["bert"], seed=0, device="cpu"))
+    with pytest.raises(ValueError, match="sets are some of litbank, gap"):
+        probing.Config(sets=("litbnak",))
+
+
+def test_texts_and_tasks_are_counted(data_folder: Path, tmp_path: Path) -> None:
+    figures = reproduce("guidance/data", data.experiment.smoke, tmp_path / "run")
+    assert 0.8e6 < figures["Filipino: words to train on"].mean < 0.9e6
+    assert figures["rte: examples"].mean == 2767
+    assert 0 < figures["Oromo: share held out"].mean < 0.5

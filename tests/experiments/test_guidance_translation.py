@@ -1,0 +1,111 @@
+"""Guided and hard-coded translators: what is trained, lent, and concluded."""
+
+import dataclasses
+import shutil
+import sys
+
+import pytest
+import torch
+
+from headwise.config import to_json
+from headwise.experiments import load_experiment
+from headwise.experiments.guidance.translation import (
+    ARMS,
+    BASE,
+    EXPECTED,
+    GUIDED,
+    HARD_CODED,
+    lower,
+    settings_for,
+    translator,
+)
+from headwise.experiments.running import reproduce
+from headwise.experiments.sparse._training import Job, settings_of
+from headwise.recording import Run
+
+SMOKE = load_experiment("guidance/translation").smoke
+CORPUS = SMOKE.corpora[0]
+
+
+@pytest.fixture(scope="module")
+def reproduced(data_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("guidance") / "run"
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return folder, reproduce("guidance/translation", SMOKE, folder)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_all_that_the_paper_speaks_of_is_measured(reproduced):
+    folder, figures = reproduced
+    wanted = {item.metric for item in EXPECTED if item.metric.startswith(CORPUS)}
+    assert {name for name in wanted if "also first" not in name} <= set(figures)
+    assert (folder / "pictures" / "table-7.png").is_file()
+    for arm in (HARD_CODED, GUIDED):
+        for what in ("average NLL", "validation NLL", "train NLL", "BLEU"):
+            assert len(figures[f"{CORPUS}: {what} of {arm} less base"].values) == 2
+        assert figures[f"{CORPUS}: speed of {arm} by that of base"].mean > 0
+
+
+def test_arms_differ_in_their_heads_alone(reproduced):
+    folder, figures = reproduced
+    runs = {arm: translator(SMOKE, Run.open(folder), CORPUS, arm, 1) for arm in SMOKE.arms}
+    configs = {arm: run.config() for arm, run in runs.items()}
+    changed = {
+        arm: {name for name in own if own[name] != configs[BASE][name]}
+        for arm, own in configs.items()
+    }
+    assert changed == {arm: set(ARMS[arm]) for arm in SMOKE.arms}
+    updates = {tuple(figures[f"{CORPUS}: updates of {arm}"].values) for arm in SMOKE.arms}
+    assert updates == {(20, 20)}
+    names = [f"{CORPUS}: parameters of {arm}" for arm in (BASE, GUIDED, HARD_CODED)]
+    base, guided, hard_coded = (figures[name].mean for name in names)
+    assert base == guided
+    assert base - hard_coded == 2 * 2 * (32 * 32 + 32)  # queries and keys of two sites
+
+
+def test_the_signatures_that_the_page_names_are_those_of_the_scores(reproduced):
+    folder, _ = reproduced
+    story = sys.modules["headwise.experiments.guidance.translation"].__doc__ or ""
+    figures = Run.open(folder / CORPUS / "guided-seed-0").figures()
+    for kind in ("bleu", "tokenised_bleu"):
+        assert figures[f"{kind}_signature"].partition("|version")[0] in story
+
+
+def test_translators_with_softmax_are_those_of_sparse_translation(reproduced, tmp_path):
+    assert settings_for(SMOKE, CORPUS, BASE, 1) == settings_of(SMOKE, Job(CORPUS, "softmax", 1))
+    folder, _ = reproduced
+    lent = tmp_path / "lent" / Job(CORPUS, "softmax", 0).folder
+    shutil.copytree(folder / Job(CORPUS, "softmax", 0).folder, lent)
+    config = dataclasses.replace(SMOKE, trained=(str(tmp_path / "lent"),))
+    with Run.create(tmp_path / "run", config) as run:
+        assert translator(config, run, CORPUS, BASE, 0).folder == lent
+        old = Run.open(lent)
+        old.save_figures({k: v for k, v in old.figures().items() if k != "average_nll"})
+        settings = {k: v for k, v in old.config().items() if k not in ("guide", "alpha")}
+        old.write_json("config.json", settings)  # as it was before there was guidance
+        with pytest.raises(ValueError, match=r"before losses of the training were kept"):
+            translator(config, run, CORPUS, BASE, 0)
+
+
+def test_only_guided_translators_depend_on_the_settings_of_guidance():
+    other = dataclasses.replace(SMOKE, alpha=3.0, convention="paper")
+    for arm in (BASE, HARD_CODED):
+        assert settings_for(other, CORPUS, arm, 0) == settings_for(SMOKE, CORPUS, arm, 0)
+    changed = to_json(settings_for(other, CORPUS, GUIDED, 0))
+    assert changed["alpha"] == 3 and changed["convention"] == "paper"
+
+
+def test_an_unknown_arm_is_refused():
+    with pytest.raises(ValueError, match=r"no arm 'guide'. Did you mean 'guided'\?"):
+        dataclasses.replace(SMOKE, arms=("guide",))
+
+
+def test_every_claim_of_table_7_is_judged():
+    claims = {item.metric for item in EXPECTED if item.paper == 1}
+    for what in ("train NLL", "average NLL", "validation NLL"):
+        assert lower(CORPUS, what, GUIDED, BASE) in claims
+        assert lower(CORPUS, what, BASE, HARD_CODED) in claims
+    assert f"{CORPUS}: BLEU of guided and base comparable" in claims

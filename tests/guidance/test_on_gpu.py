@@ -1,0 +1,63 @@
+"""What must also hold on a CUDA device; run with `pytest -m gpu` where there is one."""
+
+import copy
+
+import pytest
+import torch
+from transformers import RobertaConfig, RobertaForMaskedLM
+
+import headwise as hw
+from headwise.guidance import Plan
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+PLAN = Plan(next=1, prev=1, first=1, period=1, tokens={"period": (5, 6, 7)})
+CONFIG = {
+    "vocab_size": 30,
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 140,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+
+
+def guided_on(device, model, ids, mask):
+    model = hw.adopt(copy.deepcopy(model)).to(device).train()
+    guidance = hw.guide(model, PLAN, schedule="constant")
+
+    def step():
+        model.zero_grad()
+        output = model(input_ids=ids, attention_mask=mask)
+        (output.logits.square().mean() + guidance.loss()).backward()
+
+    return model, guidance, step
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_guided_step_is_that_of_the_cpu_and_waits_for_nothing(padded):
+    model = RobertaForMaskedLM(RobertaConfig(**CONFIG))
+    ids = torch.randint(4, 30, (3, 130))
+    mask = torch.ones_like(ids)
+    if padded:
+        mask[1, 70:], mask[2, 3:] = 0, 0
+    here, guidance, step = guided_on("cpu", model, ids, mask)
+    step()
+    there, on_gpu, gpu_step = guided_on("cuda", model, ids.cuda(), mask.cuda())
+    gpu_step()  # makes what is made once
+    output = there(input_ids=ids.cuda(), attention_mask=mask.cuda())
+    torch.cuda.set_sync_debug_mode("error")  # the host's own mask may wait, guidance may not
+    try:
+        there.zero_grad()
+        (output.logits.square().mean() + on_gpu.loss()).backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.testing.assert_close(on_gpu.unscaled.cpu(), guidance.unscaled, rtol=1e-3, atol=1e-4)
+    for mine, theirs in zip(there.parameters(), here.parameters(), strict=True):
+        if theirs.grad is not None:
+            torch.testing.assert_close(mine.grad.cpu(), theirs.grad, rtol=1e-2, atol=1e-3)

@@ -1,0 +1,286 @@
+"""Fine-tuning: it learns texts, pairs and tags, from any start, and goes on after a stop."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+
+from headwise.cli import main
+from headwise.data.byte_pieces import train_byte_pieces
+from headwise.journeys.finetuning import (
+    FinetuningConfig,
+    compare,
+    finetune,
+    load_classifier,
+    read_predictions,
+    read_task,
+)
+from headwise.journeys.pretraining import PretrainingConfig, load_pretrained, pretrain
+from headwise.journeys.tuning.starting import from_folder
+from headwise.journeys.tuning.training import train_part
+from tests.journeys.small_finetuning import (
+    SIZES,
+    small_config,
+    write_classes,
+    write_pairs,
+    write_tags,
+)
+from tests.journeys.small_translation import lasting, quietly
+
+module = sys.modules[train_part.__module__]
+WRITERS = {"classes": write_classes, "pairs": write_pairs, "tags": write_tags}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tasks")
+    return {name: write(folder / name) for name, write in WRITERS.items()}
+
+
+@pytest.fixture(scope="module")
+def finished(files, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finetuning")
+    return {name: quietly(small_config(files[name]), folder / name, finetune) for name in WRITERS}
+
+
+@pytest.fixture(scope="module")
+def pretrained(files, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mlm")
+    rows = Path(files["pairs"]["train"]).read_text().splitlines()
+    lines = [" ".join(row.split("\t")[1:]) for row in rows]
+    (folder / "text.txt").write_text("\n".join(lines * 2))
+    config = PretrainingConfig(
+        corpus="file",
+        file=str(folder / "text.txt"),
+        vocab=300,
+        size="tiny",
+        layers=1,
+        width=32,
+        heads=2,
+        block=24,
+        batch_size=4,
+        steps=2,
+        warmup=1,
+    )
+    return quietly(config, folder / "run", pretrain)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_kind_of_task_is_learnt(name, finished):
+    figures = finished[name].figures()
+    assert figures["score"] == figures[figures["metric"]] > 0.95
+    assert figures["score"] > figures.get("commonest_class", 0) + 0.2
+    assert figures["examples"] == SIZES and figures["scores"] == {"seed-0": figures["score"]}
+    assert figures["metric"] == ("span_f1" if name == "tags" else "accuracy")
+    assert finished[name].has("report.html")
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_kept_model_says_what_was_predicted(name, finished, files):
+    run = finished[name]
+    task, said = read_task(small_config(files[name])), read_predictions(run)
+    assert [row.example for row in said] == list(range(200, 260))
+    classifier = load_classifier(run)
+    if name == "tags":
+        assert classifier.tag([row.words for row in task.test]) == [row.predicted for row in said]
+        assert [row.gold for row in said] == [list(row.tags) for row in task.test]
+        return
+    seconds = [row.second for row in task.test] if name == "pairs" else None
+    assert classifier.classify([row.text for row in task.test], seconds) == [
+        row.predicted for row in said
+    ]
+
+
+def test_a_training_stopped_and_started_again_ends_the_same(files, finished, tmp_path, monkeypatch):
+    config = small_config(files["classes"])
+
+    def interrupted(*args, **options):
+        def stop(step, metrics):
+            if step == 50 and "loss" in metrics:
+                raise KeyboardInterrupt
+
+        return module_fit(*args, **{**options, "progress": stop})
+
+    module_fit = module.fit
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "fit", interrupted)
+        quietly(config, tmp_path / "run", finetune)
+    assert not (tmp_path / "run" / "figures.json").exists()
+    again = quietly(config, tmp_path / "run", finetune)
+    assert lasting(again) == lasting(finished["classes"])
+    assert read_predictions(again) == read_predictions(finished["classes"])
+    assert not list((tmp_path / "run").glob("*/*checkpoint*"))
+
+
+def test_folds_judge_every_example_and_can_be_compared(files, tmp_path):
+    config = small_config(files["classes"], folds=3)
+    good = quietly(config, tmp_path / "good", finetune)
+    nothing = dataclasses.replace(config, learning_rate=0.0, epochs=1)
+    bad = quietly(nothing, tmp_path / "bad", finetune)
+    said = read_predictions(good)
+    assert sorted(row.example for row in said) == list(range(260))
+    assert len(good.figures()["scores"]) == 3 and good.figures()["spread"] is not None
+    found = compare(good, bad)
+    assert found.parts == 3 and found.difference > 0.2
+    assert found.bootstrap_low > 0 and found.bootstrap_p < 0.01
+    assert found.difference == pytest.approx(good.figures()["score"] - bad.figures()["score"])
+    assert compare(good, good).p == 1
+    assert len(list((tmp_path / "good").glob("*/model.safetensors"))) == 1  # of the first alone
+
+
+def test_only_equal_tasks_are_compared(finished, files, tmp_path):
+    with pytest.raises(ValueError, match="same task can be compared"):
+        compare(finished["classes"], finished["tags"])
+    other = quietly(small_config(files["classes"], epochs=1, seeds=(1,)), tmp_path / "x", finetune)
+    with pytest.raises(ValueError, match="same seeds, folds and examples"):
+        compare(finished["classes"], other)
+
+
+def test_patience_stops_early(files, tmp_path):
+    config = small_config(files["classes"], learning_rate=0.0, patience=2, keep="none")
+    run = quietly(config, tmp_path / "run", finetune)
+    assert run.figures()["updates"] == 30  # the first evaluation, and two that are no better
+    with pytest.raises(ValueError, match="keeps the weights of no training"):
+        load_classifier(run)
+
+
+def test_a_pretraining_run_is_a_start(pretrained, files, tmp_path):
+    config = small_config(files["pairs"], model=str(pretrained.folder), seeds=(0, 1), epochs=6)
+    run = quietly(config, tmp_path / "run", finetune)
+    assert max(run.figures()["scores"].values()) > 0.9 and len(read_predictions(run)) == 120
+    task = read_task(config)
+    start = from_folder(pretrained.folder, task, length=24, fresh=False)
+    encoder = load_pretrained(pretrained).model.encoder
+    for name, tensor in start.build().encoder.state_dict().items():
+        assert torch.equal(tensor, encoder.state_dict()[name])
+    drawn = from_folder(pretrained.folder, task, length=24, fresh=True).build().encoder
+    same = [torch.equal(p, encoder.get_parameter(n)) for n, p in drawn.named_parameters()]
+    assert drawn.config == encoder.config and not all(same)
+
+
+@pytest.fixture(scope="module")
+def host(files, tmp_path_factory):
+    """A masked RoBERTa with a tokenizer, as its users save it."""
+    folder = tmp_path_factory.mktemp("host")
+    texts = [Path(files[name]["train"]).read_text() for name in ("pairs", "tags")]
+    pieces = train_byte_pieces(texts, size=300)
+    shape = hf.RobertaConfig(
+        vocab_size=len(pieces),
+        hidden_size=32,
+        num_attention_heads=2,
+        num_hidden_layers=1,
+        intermediate_size=64,
+        max_position_embeddings=34,
+        type_vocab_size=1,
+        pad_token_id=pieces.pad,
+        bos_token_id=pieces.begin,
+        eos_token_id=pieces.end,
+    )
+    torch.manual_seed(0)
+    hf.RobertaForMaskedLM(shape).save_pretrained(folder)
+    pieces.hugging_face().save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["pairs", "tags"])
+def test_a_hugging_face_model_is_a_start(name, host, files, tmp_path):
+    config = small_config(files[name], model=str(host), length=64, epochs=14)
+    run = quietly(config, tmp_path / "run", finetune)
+    assert run.figures()["score"] > 0.9
+    classifier = load_classifier(run)
+    wanted = {
+        "pairs": hf.RobertaForSequenceClassification,
+        "tags": hf.RobertaForTokenClassification,
+    }
+    assert type(classifier.model) is wanted[name]
+    assert classifier.pieces.length == 32  # positions 0 and 1 are not for words
+    assert classifier.model.config.id2label == dict(enumerate(classifier.classes))
+    task, said = read_task(config), read_predictions(run)
+    if name == "tags":
+        assert classifier.tag([row.words for row in task.test]) == [row.predicted for row in said]
+
+
+def test_the_weights_of_a_hugging_face_model_are_taken_or_drawn(host, files):
+    task = read_task(small_config(files["pairs"]))
+    saved = hf.RobertaForMaskedLM.from_pretrained(host).roberta.encoder.state_dict()
+    kept = from_folder(host, task, length=24, fresh=False).build().roberta.encoder.state_dict()
+    drawn = from_folder(host, task, length=24, fresh=True).build().roberta.encoder.state_dict()
+    assert all(torch.equal(kept[name], saved[name]) for name in saved)
+    assert not all(torch.equal(drawn[name], saved[name]) for name in saved)
+
+
+def test_a_hugging_face_model_without_its_weights_is_refused(host, files, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    for path in host.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    weights = load_file(host / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if "layer.0.attention" not in name}
+    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"are missing, roberta.encoder.layer.0.attention"):
+        from_folder(tmp_path, read_task(small_config(files["pairs"])), length=24, fresh=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"seeds": ()}, "seeds must be one or more different"),
+        ({"seeds": (1, 1)}, "seeds must be one or more different"),
+        ({"warmup": 1.0}, "warmup is a share"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"folds": -1}, "folds must not be negative"),
+        ({"train": "x.tsv"}, "with task='files'"),
+        ({"heads": 5}, "width must be a multiple of heads"),
+    ],
+)
+def test_bad_settings_are_told_before_there_is_a_folder(changes, said):
+    with pytest.raises(ValueError, match=said):
+        FinetuningConfig(**changes)
+
+
+def test_missing_models_and_tasks_are_told(files, tmp_path):
+    config = small_config(files["classes"], model=str(tmp_path / "none"))
+    with pytest.raises(ValueError, match="There is no model folder"):
+        finetune(config, tmp_path / "run")
+    with pytest.raises(ValueError, match="neither a headwise run nor"):
+        finetune(dataclasses.replace(config, model=str(tmp_path)), tmp_path / "run")
+    with pytest.raises(ValueError, match="Did you mean 'wnli'"):
+        read_task(FinetuningConfig(task="wnlii"))
+    with pytest.raises(ValueError, match="no labelled Filipino set"):
+        read_task(FinetuningConfig(task="filipino-sentiment"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_trains_shows_and_refuses(files, tmp_path, monkeypatch, capsys):
+    def headwise(*words):
+        monkeypatch.setattr(sys, "argv", ["headwise", "train", "classifier", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return ended.value.code, said.out, said.err
+
+    small = {"layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "vocab": 300, "epochs": 1}
+    settings = [f"--set={name}={value}" for name, value in small.items()]
+    own = [f"--{part}={path}" for part, path in files["classes"].items()]
+    out = f"--out={tmp_path / 'run'}"
+    code, shown, _ = headwise(*own, "--seeds=3", out, *settings)
+    assert code == 0 and "commonest class" in shown and "seed-3" in shown
+    assert headwise(own[0], out)[::2] == (
+        2,
+        "headwise: Files of one's own are train, dev and test, with task='files'.\n",
+    )
+    code, _, said = headwise("--task=rte", "--model=nowhere", f"--out={tmp_path / 'other'}")
+    assert code == 2 and said.count("\n") == 1
+
+
+def test_real_tasks_run(data_folder, tmp_path):
+    small = {"train_examples": 40, "dev_examples": 10, "test_examples": 20, "epochs": 1}
+    shape = {"layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "vocab": 400}
+    for name, length in {"rte": 64, "masakhaner-yor": 64}.items():
+        config = FinetuningConfig(task=name, seeds=(0,), length=length, **small, **shape)
+        run = quietly(config, tmp_path / name, finetune)
+        assert run.figures()["examples"] == {"train": 40, "dev": 10, "test": 20}
+        assert 0 <= run.figures()["score"] <= 1

@@ -1,0 +1,183 @@
+"""Translators that are guided or hard-coded: what is logged, and that it survives being stopped."""
+
+import doctest
+import sys
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from headwise.cli import app
+from headwise.guidance import Plan
+from headwise.journeys import TranslationConfig, Translator, loss_so_far, train_translation
+from headwise.journeys.guiding import guided, with_guidance
+from headwise.journeys.loss_so_far import LossSoFar
+from headwise.models import Transformer, TransformerConfig
+from headwise.sites import observe
+from headwise.training import Summed
+from tests.journeys.small_translation import lasting, quietly, small_config, stopping
+
+module = sys.modules[train_translation.__module__]
+GUIDE = {"guide": "next=1,prev=1", "alpha": 100.0}
+OPTIONS = {
+    "alpha": 1.0,
+    "steps": 3,
+    "schedule": "linear",
+    "convention": "mean",
+    "where": "encoder.*",
+}
+SHORT = {"steps": 40, "evaluate_every": 10, "checkpoint_every": 15, "test_pairs": 2, "beams": 1}
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    return tmp_path_factory.mktemp("texts")
+
+
+@pytest.fixture(scope="module")
+def guided_run(texts, tmp_path_factory):
+    config = small_config(texts, **SHORT, **GUIDE)
+    return quietly(config, tmp_path_factory.mktemp("guided") / "run")
+
+
+@pytest.fixture(scope="module")
+def plain_run(texts, tmp_path_factory):
+    config = small_config(texts, **SHORT, label_smoothing=0.0)
+    return quietly(config, tmp_path_factory.mktemp("plain") / "run")
+
+
+def evaluated(run):
+    return [row for row in run.metrics() if "validation_loss" in row]
+
+
+def found_by(run, sentence="the dog saw a cat ."):
+    """How often the two heads of the encoder look most at the next and the previous position."""
+    translator, shares = Translator.load(run), []
+
+    def watch(site, attended):
+        place = torch.arange(attended.peak_key.shape[-1])
+        shares.append((attended.peak_key[0, 0] == place + 1)[:-1].float().mean())
+        shares.append((attended.peak_key[0, 1] == place - 1)[1:].float().mean())
+
+    with torch.no_grad(), observe(translator.model, watch, where="encoder.*"):
+        translator.translate([sentence], beams=1)
+    return shares
+
+
+def test_guided_heads_end_where_they_are_told(guided_run, plain_run):
+    assert min(found_by(guided_run)) > 0.7 > max(found_by(plain_run))
+
+
+def test_the_loss_of_guidance_falls_and_its_weight_to_0(guided_run):
+    rows = evaluated(guided_run)
+    losses = [row["guidance_loss"] for row in rows]
+    assert losses[-1] < 0.7 * losses[0]
+    # what it was at the last update before
+    wanted = [100 * (40 - done) / 40 for done in (9, 19, 29, 39)]
+    assert [row["guidance_alpha"] for row in rows] == pytest.approx(wanted)
+
+
+def test_guidance_is_no_part_of_the_average_loss(guided_run, plain_run):
+    logged = [row["loss"] for row in plain_run.metrics() if "loss" in row]  # means of 10 updates
+    assert plain_run.figures()["average_nll"] == pytest.approx(sum(logged) / len(logged), rel=1e-5)
+    assert plain_run.figures()["train_nll"] == pytest.approx(logged[-1], rel=0.1)
+    first = next(row["loss"] for row in guided_run.metrics() if "loss" in row)
+    assert evaluated(guided_run)[0]["average_nll"] < first - 0.5  # which is smoothed and guided
+    assert "guidance_loss" not in evaluated(plain_run)[0]
+
+
+def test_a_guided_training_stopped_and_started_again_ends_the_same(
+    guided_run, texts, tmp_path, monkeypatch
+):
+    config = small_config(texts, **SHORT, **GUIDE)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "training_bar", stopping(module.training_bar, 20))
+        quietly(config, tmp_path / "run")
+    again = quietly(config, tmp_path / "run")
+    assert lasting(again) == lasting(guided_run)
+    one, other = (run.load_tensors("model.safetensors") for run in (again, guided_run))
+    assert one.keys() == other.keys() and "loss_so_far" not in one
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+@pytest.mark.slow
+def test_guidance_of_weight_0_changes_nothing(plain_run, texts, tmp_path):
+    config = small_config(texts, **SHORT, label_smoothing=0.0, guide="prev=2", alpha=0.0)
+    run = quietly(config, tmp_path / "run")
+    for name in ("validation_loss", "average_nll"):
+        assert run.figures()[name] == plain_run.figures()[name]
+
+
+def test_hard_coded_heads_train_and_translate(texts, tmp_path):
+    own = {"encoder_attention": "gaussian:-1,1", "decoder_attention": "gaussian:-1,0"}
+    run = quietly(small_config(texts, **{**SHORT, **own, "steps": 20}), tmp_path / "run")
+    first, last = (row["validation_loss"] for row in evaluated(run))
+    assert last < first - 0.3
+    assert len(run.path("translations.txt").read_text().splitlines()) == 2
+
+
+def test_guidance_is_added_to_the_mean_of_a_batch():
+    model = Transformer(TransformerConfig(9, 9, width=8, heads=2, feed_forward=8))
+    with guided(model, "next=1", **OPTIONS) as guidance:
+        model(torch.randint(4, 9, (2, 5)), torch.tensor([5, 3]), torch.randint(4, 9, (2, 4)))
+        total, number = with_guidance(Summed(torch.tensor(6.0), torch.tensor(3)), guidance)
+        assert (total / number).item() == pytest.approx(2 + guidance.loss().item())
+        assert guidance.loss() > 0
+
+
+def test_no_plan_is_no_guidance():
+    with guided(nn.Linear(1, 1), "", **OPTIONS) as guidance:
+        assert guidance is None
+    assert with_guidance(Summed(torch.tensor(6.0), 3), None) == (6.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"guide": "next"}, "A plan is written like"),
+        ({"guide": "nxt=1"}, "Did you mean 'next'"),
+        ({"guide": "next=3,prev=2"}, "wants 5 heads, but a layer has 4"),
+        ({"guide": "next=1", "alpha": -1.0}, "alpha must be"),
+        ({"guide": "next=1", "encoder_attention": "gaussian:0"}, "nothing to teach heads"),
+    ],
+)
+def test_guidance_that_cannot_be_is_refused_before_anything_is_made(changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        TranslationConfig(**changes)
+
+
+def test_heads_of_the_decoder_may_be_guided_beside_a_hard_coded_encoder():
+    config = TranslationConfig(
+        guide="prev=1", guide_where="decoder.*.self", encoder_attention="gaussian:-1,1"
+    )
+    assert Plan.parse(config.guide).heads == (0,)
+
+
+def test_means_of_a_loss_are_in_the_state_of_the_model_while_it_is_trained():
+    model, losses = nn.Linear(1, 1), torch.rand(50)
+    with LossSoFar(model, window=5) as so_far:
+        for loss in losses:
+            so_far.add(loss)
+        kept = model.state_dict()
+        assert so_far.average == pytest.approx(losses.mean().item(), rel=1e-5)
+        assert losses[-15:].min() < so_far.recent < losses[-15:].max()
+    assert "loss_so_far" in kept and "loss_so_far" not in model.state_dict()
+
+
+def test_the_command_takes_a_plan(monkeypatch, tmp_path):
+    asked = []
+
+    def train(config, folder):
+        asked.append(config)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("headwise.journeys.train_translation", train)
+    options = ["--guide", "next=1,prev=1", "--alpha", "3", "--out", str(tmp_path / "run")]
+    CliRunner().invoke(app, ["train", "translation", *options])
+    (config,) = asked
+    assert (config.guide, config.alpha, config.guide_where) == ("next=1,prev=1", 3, "encoder.*")
+
+
+def test_examples_in_docstrings_hold():
+    assert doctest.testmod(loss_so_far).failed == 0
