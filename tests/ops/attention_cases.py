@@ -81,7 +81,9 @@ def assert_no_worse(name: str, got: Tensor, reference: Tensor, exact: Tensor) ->
     assert got.dtype == reference.dtype
     # Inputs are of order one: where the exact answer is 0, rounding may still leave a trace.
     rounding = torch.finfo(got.dtype).eps * max(1.0, exact.abs().max().item())
-    allowed = 2 * worst(reference) + 4 * rounding
+    # What cancels in a gradient is a sum of products, larger than what is left of it.
+    cancelled = 16 * torch.finfo(torch.float32).eps
+    allowed = 2 * worst(reference) + 4 * rounding + cancelled * (got.dtype != torch.float64)
     assert worst(got) <= allowed, f"{name}: off by {worst(got):.2e}, allowed {allowed:.2e}"
 
 

@@ -35,7 +35,8 @@ class Pieces:
 
     def encode(self, text: str) -> list[int]:
         """The numbers of the pieces of a text. No mark is added."""
-        return self.encode_all([text])[0]
+        # not as a list of one, for which threads would be started
+        return cast("list[int]", self._processor.encode(text, out_type=int))
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """The same for many texts."""
