@@ -8,6 +8,8 @@ from transformers import RobertaConfig, RobertaForMaskedLM
 
 import headwise as hw
 from headwise.guidance import Plan
+from headwise.recording import Run
+from headwise.training import FitConfig, fit
 
 pytestmark = [
     pytest.mark.gpu,
@@ -61,3 +63,24 @@ def test_a_guided_step_is_that_of_the_cpu_and_waits_for_nothing(padded):
     for mine, theirs in zip(there.parameters(), here.parameters(), strict=True):
         if theirs.grad is not None:
             torch.testing.assert_close(mine.grad.cpu(), theirs.grad, rtol=1e-2, atol=1e-3)
+
+
+def test_replayed_steps_are_guided_with_the_weight_of_their_step(tmp_path):
+    def losses(graphs):
+        config = FitConfig(steps=12, warmup=2, log_every=1, precision="bfloat16", graphs=graphs)
+        torch.manual_seed(0)
+        model = hw.adopt(RobertaForMaskedLM(RobertaConfig(**CONFIG)))
+
+        def loss(model, ids):
+            return model(input_ids=ids, labels=ids).loss + guidance.loss()
+
+        def batch(number):
+            return torch.randint(4, 30, (2, 40), generator=torch.Generator().manual_seed(number))
+
+        folder = tmp_path / f"graphs-{graphs}"
+        with Run.create(folder, config) as run, hw.guide(model, PLAN, steps=12) as guidance:
+            fit(model, loss, batch, run=run, config=config, on_step=guidance.at_step)
+            assert guidance.alpha == pytest.approx(10 / 12)
+        return [row["loss"] for row in run.metrics()]
+
+    assert losses(graphs=True) == pytest.approx(losses(graphs=False), rel=1e-3)

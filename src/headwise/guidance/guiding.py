@@ -99,6 +99,7 @@ class Guidance:
     ) -> None:
         self.model, self.strength, self.padding = model, strength, padding
         self.alpha = strength.alpha  # alpha_t
+        self._weight: Tensor | None = None  # the same where a recorded CUDA graph reads it
         self._inputs, self._measure = Inputs(model), Measure(plans, convention)
         self._open = False  # while the model computes
         self._noted: list[tuple[Site, Scores]] | None = None  # of the last forward pass
@@ -112,7 +113,10 @@ class Guidance:
 
     def loss(self) -> Float[Tensor, ""]:
         """alpha_t times the guidance loss of the last forward pass, to add to the training loss."""
-        return self.alpha * self._measured()
+        measured = self._measured()
+        if self._weight is None or self._weight.device != measured.device:
+            self._weight = torch.full_like(measured.detach(), self.alpha)
+        return self._weight * measured
 
     @property
     def unscaled(self) -> Float[Tensor, ""]:
@@ -122,6 +126,8 @@ class Guidance:
     def at_step(self, step: int) -> None:
         """Set alpha to what it is after so many updates."""
         self.alpha = self.strength(step)
+        if self._weight is not None:
+            self._weight.fill_(self.alpha)
 
     def for_steps(self, steps: int) -> None:
         """Say how many updates the training has, unless `guide` was told."""

@@ -125,7 +125,9 @@ def _train(
 
         cuda = torch.cuda.is_available()
         settings = dataclasses.replace(
-            config.fit_config(cuda=cuda), beta2=config.beta2, epsilon=config.epsilon
+            config.fit_config(cuda=cuda, replayable=True),
+            beta2=config.beta2,
+            epsilon=config.epsilon,
         )
         with training_bar(config) as show:
             fit(

@@ -172,7 +172,7 @@ def _fit(
             loss,
             pair_batches(train, tokens=config.tokens, multiple=multiple, seed=config.seed),
             run=run,
-            config=config.fit_config(cuda=cuda, replayable=not config.guide),
+            config=config.fit_config(cuda=cuda, replayable=True),
             tokens=lambda batch: int(batch.target_lengths.sum()),
             progress=show,
             evaluate=Clock(run).timed(evaluate),

@@ -49,7 +49,6 @@ from headwise.experiments.guidance._pretraining import (
     Job,
     Pretraining,
     found_or_pretrained,
-    recipe_of,
     settings_of,
 )
 from headwise.experiments.guidance.pretrain import part_of
@@ -87,11 +86,11 @@ class Config(Pretraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        recipe_of(self.corpus)
         if unknown := set(self.arms) - set(LEFT_OUT):
             raise ValueError(
                 f"There is no arm {min(unknown)!r}; arms are some of {'; '.join(LEFT_OUT)}."
             )
+        settings_of(self, Job(self.corpus, ALL, self.layers, 0), guide=plan_without(ALL))
 
 
 def plan_without(arm: str) -> str:

@@ -41,7 +41,6 @@ from headwise.experiments.guidance._pretraining import (
     Job,
     Pretraining,
     found_or_pretrained,
-    recipe_of,
     settings_of,
 )
 from headwise.experiments.guidance.pretrain import part_of
@@ -66,13 +65,13 @@ class Config(Pretraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        recipe_of(self.corpus)
+        _settings(self, GUIDED, 0)
 
 
 PART = part_of(ENGLISH, 12)
 EXPECTED = (
     *(
-        Expected(f"{PART}: {what} loss of {arm}", None, f"Table 6 has {value} on BooksCorpus")
+        Expected(f"{PART}: {what} loss of {arm}", None, f"Table 6 has {value:.2f} on BooksCorpus")
         for what, arms in PAPER.items()
         for arm, value in arms.items()
     ),

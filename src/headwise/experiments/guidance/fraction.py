@@ -41,7 +41,7 @@ from headwise.experiments.guidance._pretraining import (
     Job,
     Pretraining,
     encoder_run,
-    recipe_of,
+    settings_of,
 )
 from headwise.experiments.guidance.pretrain import part_of
 from headwise.experiments.sparse._table import expected_claim
@@ -64,10 +64,10 @@ class Config(Pretraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        recipe_of(self.corpus)
         for arm in self.arms:
             if arm not in ARMS:
                 raise ValueError(f"There is no arm {arm!r}. {suggestion(arm, ARMS)}")
+            settings_of(self, Job(self.corpus, arm, self.layers, 0))
 
 
 PART = part_of(ENGLISH, 12)

@@ -12,7 +12,7 @@ own, and what is finished is not repeated. Parts can be made one at a time, in f
 and be put together by `trained`:
 
     headwise reproduce guidance/pretrain --set corpora=debian-docs-en --set layers=12 --out A
-    headwise reproduce guidance/pretrain --set trained=A
+    headwise reproduce guidance/pretrain --set trained=A/guidance/pretrain
     headwise reproduce guidance/pretrain --set corpora=debian-docs-en --set layers=12 \\
         --set steps=500 --set batch_size=64 --set warmup=50     # 8 minutes: 16 million pieces each
 
@@ -66,7 +66,7 @@ from headwise.experiments.guidance._pretraining import (
     Job,
     Pretraining,
     encoder_run,
-    recipe_of,
+    settings_of,
 )
 from headwise.experiments.sparse._table import expected_claim
 from headwise.recording.run import Run
@@ -109,6 +109,14 @@ class Config(Pretraining):
     corpora: tuple[str, ...] = tuple(RECIPES)
     layers: tuple[int, ...] = (12, 8, 16)  # the first has `seeds`
     other_seeds: int = 1  # the others have so many, unless there are fewer
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.corpora or not self.layers:
+            raise ValueError("One text and one number of layers or more are needed.")
+        for corpus in self.corpora:
+            for layers in self.layers:  # refused before there is a folder
+                settings_of(self, Job(corpus, GUIDED, layers, 0))
 
 
 def part_of(corpus: str, layers: int) -> str:
@@ -162,8 +170,6 @@ def reproduce(config: Config, run: Run) -> Figures:
 
 def _pretrained(config: Config, run: Run) -> dict[str, dict[str, list[Run]]]:
     """The runs of every arm, by setting; both arms of a seed after each other."""
-    for corpus in config.corpora:  # refused before training
-        recipe_of(corpus)
     jobs = _jobs(config)
     found: dict[str, dict[str, list[Run]]] = {}
     with progress_bar(len(jobs), label="pre-trainings") as show:

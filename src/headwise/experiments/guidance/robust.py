@@ -42,7 +42,6 @@ from headwise.experiments.guidance._pretraining import (
     checked,
     found_or_pretrained,
     places,
-    recipe_of,
     settings_of,
     text_folder,
 )
@@ -77,9 +76,12 @@ class Config(Pretraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        recipe_of(self.corpus)
         if not self.learning_rates or not self.warmups or not self.dropouts:
             raise ValueError("The grid needs one learning rate, warm-up and dropout or more.")
+        for setting in _grid(self):  # refused before there is a folder
+            _settings(self, GUIDED, setting)
+        for setting in _grid(self):
+            _settings(self, GUIDED, setting)
 
 
 class Setting(NamedTuple):
