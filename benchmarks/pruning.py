@@ -128,8 +128,10 @@ def _by_torch_pruning(model: BertModel, share: float) -> nn.Module:
         dict(random_text(small, 1, 8)),
         importance=peer.importance.GroupMagnitudeImportance(),
         pruning_ratio=0.0,
+        pruning_ratio_dict=dict.fromkeys(heads, share),
         num_heads=heads,
         prune_num_heads=True,
+        prune_head_dims=False,
         head_pruning_ratio=share,
         output_transform=lambda output: output.last_hidden_state.sum(),
         root_module_types=[nn.Linear],
@@ -138,6 +140,8 @@ def _by_torch_pruning(model: BertModel, share: float) -> nn.Module:
     for own in attention:
         own.num_attention_heads = pruner.num_heads[own.query]
         own.all_head_size = own.query.out_features
+        if own.num_attention_heads != len(_kept(share)):
+            raise ValueError(f"{own.num_attention_heads} heads stay instead of {len(_kept(share))}")
     return small
 
 
