@@ -8,6 +8,7 @@
     headwise bench ops --only topk,guidance             # some of its ops
     headwise bench guided-step                          # a training step with guidance; needs a GPU
     headwise bench translation                          # a Transformer against Marian
+    headwise bench fit                                  # a whole training, against the Trainer
     headwise bench mlm                                  # an encoder's training, against RoBERTa's
     headwise bench inspect                              # all heads, against output_attentions=True
     headwise bench prune                                # a pruned encoder, against Torch-Pruning

@@ -26,6 +26,7 @@ BENCHMARKS = {
     "relevance": {"cpu": "relevance", "cuda": "relevance"},
     "guided-step": {"cuda": "guided_step"},
     "translation": {"cpu": "translation", "cuda": "translation"},
+    "fit": {"cpu": "fitting", "cuda": "fitting"},
     "mlm": {"cpu": "encoder", "cuda": "encoder"},
     "inspect": {"cpu": "inspecting", "cuda": "inspecting"},
     "prune": {"cpu": "pruning", "cuda": "pruning"},
@@ -103,7 +104,7 @@ def _measure(
     measure = _load(module)
     if module == "gpu_ops":
         return measure(repeat, device, only=only, keep=keep)
-    if module == "guided_step":
+    if module in ("guided_step", "fitting"):
         return measure(repeat, device, keep=keep)
     return measure(repeat, device, only=only) if only else measure(repeat, device)
 

@@ -1,7 +1,7 @@
 """Tables of docs/kernels.md, from what `headwise bench` has written to results/bench."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -240,6 +240,22 @@ def step_table(found: list[Document], aim: float) -> str:
         reasons += [f"{row['who']}: {reason}"] if reason else []
     told = [f"Not timed: {'; '.join(reasons)}."] if reasons else []
     return "\n\n".join([markdown(table, text_columns=1), *told, found[0].made()])
+
+
+MLM = ["who", "tokens/s", "step ms", "utilisation", "peak GiB", "over RoBERTa", "aim"]
+MLM_FIELDS = ("tokens_per_second", "ms", "utilisation", "peak_gib", "over RoBERTa", "aim")
+
+
+def mlm_table(found: list[Document], aims: Mapping[str, float]) -> str:
+    """The newest trainings of an encoder by masked language modelling."""
+    if not found:
+        rows = [[who, MISSING, *[""] * 4, f"{aim:g}"] for who, aim in aims.items()]
+        return markdown([MLM, *rows], text_columns=1)
+    able = [row for row in found[0].rows if "reason" not in row and not row.get("wrong")]
+    rows = [[row["contestant"], *(_figure(row.get(name)) for name in MLM_FIELDS)] for row in able]
+    left = [row["contestant"] for row in found[0].rows if row not in able]
+    told = [f"Not timed: {'; '.join(left)}."] if left else []
+    return "\n\n".join([markdown([MLM, *rows], text_columns=1), *told, found[0].made()])
 
 
 def _figure(value: float | None) -> str:

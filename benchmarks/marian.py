@@ -6,6 +6,7 @@ ours and must then give the same scores. It attends with PyTorch's fused attenti
 
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ from headwise.data.parallel import ParallelBatch
 from headwise.data.vocabulary import BOS, EOS, PAD
 from headwise.models import Transformer, TransformerConfig
 
+WITH_TRAINER = "Marian with its Trainer"
+AGREEMENT = 1e-3  # of scores in float32, relative to their largest
 LAYER = {  # a layer of ours, and what Marian calls its parts
     "attention.query": "self_attn.q_proj",
     "attention.key": "self_attn.k_proj",
@@ -98,6 +101,17 @@ def marian_scores(model: nn.Module, batch: ParallelBatch) -> Tensor:
     ).logits
 
 
+@torch.no_grad()
+def check_scores(model: Transformer, batch: ParallelBatch) -> None:
+    """Marian with our weights must give our scores, in float32, where there are words."""
+    peer, real_BT = marian_like(model).eval(), batch.target_out != PAD
+    ours = model.eval()(batch.source, batch.source_lengths, batch.target_in)[real_BT]
+    theirs = marian_scores(peer, batch)[real_BT]
+    apart = ((ours - theirs).abs().max() / ours.abs().max()).item()
+    if not apart <= AGREEMENT:
+        raise SystemExit(f"Marian's scores are {apart:.1e} off ours: nothing is reported.")
+
+
 class _EndsAtSourceLength(LogitsProcessor):
     """As `EndingAtSourceLength` of `sparse/speed`: outputs get as long as their sources."""
 
@@ -141,40 +155,32 @@ class _Stopwatch(TrainerCallback):
 
 
 def trainer_seconds(
-    model: MarianMTModel, batches: list[ParallelBatch], *, turns: int, warm: int = 1
+    model: MarianMTModel,
+    batches: Sequence[ParallelBatch],
+    *,
+    turns: int,
+    warm: int = 1,
+    log_every: int | None = None,
 ) -> list[float]:
     """How long the Trainer takes for all batches once, a value a turn.
 
-    It gets the batches as they are, from memory; nothing is logged or saved.
+    It gets the batches as they are, from memory.
+
+    Args:
+        model: is trained.
+        batches: of a turn.
+        turns: that count.
+        warm: turns before them that do not.
+        log_every: after so many steps it logs, and after every turn it saves a checkpoint; by
+            default it does neither.
     """
     device = model.device
     watch = _Stopwatch(len(batches), device)
     items = [_item(batch) for batch in batches] * (warm + turns + 1)
-    cuda = device.type == "cuda"
     with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            output_dir=folder,
-            max_steps=len(items),
-            per_device_train_batch_size=1,  # an item is a batch
-            bf16=cuda,
-            optim="adamw_torch_fused" if cuda else "adamw_torch",
-            learning_rate=1e-4,
-            adam_beta2=0.98,
-            adam_epsilon=1e-9,
-            lr_scheduler_type="constant",
-            label_smoothing_factor=0.1,
-            max_grad_norm=1.0,
-            logging_strategy="no",
-            save_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-            remove_unused_columns=False,
-            dataloader_pin_memory=cuda,
-            use_cpu=not cuda,
-        )
         trainer = Trainer(
             model=model,
-            args=arguments,
+            args=_arguments(folder, len(batches), len(items), log_every, device.type == "cuda"),
             train_dataset=items,  # pyright: ignore[reportArgumentType]
             data_collator=lambda listed: listed[0],
             callbacks=[watch],
@@ -183,6 +189,35 @@ def trainer_seconds(
         trainer.train()
     spent = [after - before for before, after in zip(watch.times, watch.times[1:], strict=False)]
     return spent[warm:]
+
+
+def _arguments(
+    folder: str, turn: int, steps: int, log_every: int | None, cuda: bool
+) -> TrainingArguments:
+    told = "steps" if log_every else "no"
+    return TrainingArguments(
+        output_dir=folder,
+        max_steps=steps,
+        per_device_train_batch_size=1,  # an item is a batch
+        bf16=cuda,
+        optim="adamw_torch_fused" if cuda else "adamw_torch",
+        learning_rate=1e-4,
+        adam_beta2=0.98,
+        adam_epsilon=1e-9,
+        lr_scheduler_type="constant",
+        label_smoothing_factor=0.1,
+        max_grad_norm=1.0,
+        logging_strategy=told,
+        logging_steps=log_every or turn,
+        save_strategy=told,
+        save_steps=turn,
+        save_total_limit=1,
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=cuda,
+        use_cpu=not cuda,
+    )
 
 
 def _item(batch: ParallelBatch) -> dict[str, Tensor]:

@@ -8,11 +8,13 @@ from importlib import import_module
 from math import comb
 from pathlib import Path
 
+from benchmarks import encoder
 from benchmarks.guided_step import AIM
 from benchmarks.kernel_pictures import draw_all
 from benchmarks.kernel_tables import (
     BENCH,
     documents,
+    mlm_table,
     overview,
     part_tables,
     step_table,
@@ -39,6 +41,7 @@ def page(folder: Path = BENCH) -> str:
         "made": "\n\n".join(made) or "Nothing has been measured yet.",
         "verdict": verdict(ops),
         "step": step_table(documents("guided-step", folder), AIM),
+        "mlm": mlm_table(documents("mlm", folder), encoder.AIM),
     }
 
     def fill(place: re.Match[str]) -> str:

@@ -22,14 +22,21 @@ ENVIRONMENT = {
 }
 
 
-def _write(folder: Path, rows: list[dict[str, Any]], *, day: int = 1, device: str = "cuda") -> None:
+def _write(
+    folder: Path,
+    rows: list[dict[str, Any]],
+    *,
+    day: int = 1,
+    device: str = "cuda",
+    name: str = "ops",
+) -> None:
     """Results of a day, as the benchmark writes them."""
     document = {
         "environment": ENVIRONMENT | {"started": f"2026-01-{day:02}T00:00:00"},
         "settings": {"device": device},
         "rows": rows,
     }
-    (folder / f"ops-device-2026-01-{day:02}.json").write_text(json.dumps(document))
+    (folder / f"{name}-device-2026-01-{day:02}.json").write_text(json.dumps(document))
 
 
 def _row(who: str, ms: float, **more: Any) -> dict[str, Any]:
@@ -81,6 +88,19 @@ def test_a_contestant_that_was_wrong_has_no_time_and_is_named(tmp_path):
     rows = [_row("SDPA", 1.0), _row("headwise", 3.0), wrong]
     _write(tmp_path, rows)
     assert "Not timed: peer (N(0, 1) 512): wrong: by 0.3." in pages.page(tmp_path)
+
+
+def test_trainings_of_an_encoder_are_shown_with_who_was_wrong(tmp_path):
+    assert f"| ours, compiled | {MISSING} |" in pages.page(tmp_path)
+    rows = [
+        {"contestant": "ours", "tokens_per_second": 12_345, "ms": 1.5, "utilisation": 0.4567},
+        {"contestant": "RoBERTa", "tokens_per_second": 99_999, "ms": 1.0, "wrong": True},
+        {"contestant": "ours, compiled", "reason": "no compiler"},
+    ]
+    _write(tmp_path, rows, name="mlm")
+    text = pages.page(tmp_path)
+    assert "| ours | 12,345 | 1.5 | 0.4567 |" in text and "99,999" not in text
+    assert "Not timed: RoBERTa; ours, compiled." in text
 
 
 def test_results_of_a_cpu_are_not_shown(tmp_path):

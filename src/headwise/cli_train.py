@@ -18,7 +18,10 @@ train = Typer(help="Train a model with any attention, and score it.", no_args_is
 
 Attention = Annotated[
     str | None,
-    Option(help="of all heads: softmax, topk:8, sparsemax, entmax:1.5 or entmax:learned"),
+    Option(
+        help="of all heads: softmax, topk:8, sparsemax, entmax:1.5, entmax:learned; within one text "
+        "also gaussian:-1,1, in translation by --set encoder_attention=gaussian:-1,1"
+    ),
 ]
 Corpus = Annotated[str | None, Option(help="a corpus below the folder HEADWISE_DATA names")]
 Guide = Annotated[
@@ -167,7 +170,7 @@ def classifier(
 ) -> None:
     """Fine-tune an encoder on texts, pairs or tagged words, and judge it."""
     from headwise.config import override
-    from headwise.journeys.finetuning import FinetuningConfig, finetune
+    from headwise.journeys import FinetuningConfig, finetune
 
     config = FinetuningConfig()
     if training or dev or test:

@@ -121,6 +121,13 @@ class Site:
         return sum(map(len, (self.watchers, self.replacements, self.gates, self.taps)))
 
     @property
+    def kinds_of_change(self) -> list[str]:
+        """In words, which kinds are in effect."""
+        words = ("observed", "replaced", "gated", "guided")
+        kinds = (self.watchers, self.replacements, self.gates, self.taps)
+        return [word for word, several in zip(words, kinds, strict=True) if several]
+
+    @property
     def heads(self) -> list[Head]:
         """This site's heads, in order."""
         return [Head(self.name, index) for index in range(self.num_heads)]
@@ -131,8 +138,8 @@ class Site:
             _call_uncompiled(self.watchers, self, attended)
 
     def hand_on(self, scores: Scores) -> None:
-        """Call the taps, once a computation: not when it is repeated in a backward pass."""
-        if self.taps and not in_backward():
+        """Call the taps, once a computation with gradients: not when a backward pass repeats it."""
+        if self.taps and torch.is_grad_enabled() and not in_backward():
             for tap in self.taps:
                 tap(self, scores)
 
@@ -189,6 +196,28 @@ def find_sites(model: nn.Module, *, where: Where = "*") -> list[Site]:
     return chosen
 
 
+def what_is_changed(sites: Iterable[Site], *, of: str = "") -> str:
+    """Which sites are watched or changed, and how, as the beginning of a message; "" if none is.
+
+    Args:
+        sites: to ask.
+        of: what they belong to, named behind them.
+
+    >>> site = Site("encoder.0.self", 4, attend=print)
+    >>> what_is_changed([site])
+    ''
+    >>> site.gates.append(torch.ones(4))
+    >>> what_is_changed([site, Site("encoder.1.self", 4, attend=print)], of="the model")
+    'encoder.0.self of the model is gated'
+    """
+    busy = [site for site in sites if site.changes]
+    if not busy:
+        return ""
+    kinds = dict.fromkeys(kind for site in busy for kind in site.kinds_of_change)
+    names = ", ".join(site.name for site in busy) + (f" of {of}" if of else "")
+    return f"{names} {'is' if len(busy) == 1 else 'are'} {' and '.join(kinds)}"
+
+
 def observe(model: nn.Module, *watchers: Watcher, where: Where = "*") -> Change:
     """Call each watcher with (site, attended) after every attention computation.
 
@@ -205,7 +234,7 @@ def observe(model: nn.Module, *watchers: Watcher, where: Where = "*") -> Change:
 def tapped(model: nn.Module, tap: Tap, *, where: Where = "*") -> Change:
     """Hand each attention computation's q, k and masks to a function that keeps them for a loss.
 
-    Unlike a watcher, it is a part of compiled graphs. So it may keep what it is given, and should
+    Computations without gradients are not handed on. Unlike a watcher, it is a part of compiled graphs. So it may keep what it is given, and should
     do no more; what is kept carries gradients, also through gradient checkpointing.
     """
     return _put([(site.taps, tap) for site in find_sites(model, where=where)])

@@ -108,6 +108,22 @@ def test_two_equal_models_do_not_differ():
     assert found.bootstrap_low == found.bootstrap_high == 0 and found.bootstrap_p == 1
 
 
+def test_parts_that_all_differ_by_the_same_prove_nothing_by_students_test():
+    a, b = parts([[1, 1, 0, 0]] * 2), parts([[1, 0, 0, 0]] * 2)
+    found = paired_test(a, b, accuracy)
+    assert (found.difference, found.t, found.p) == (0.25, None, None)
+    assert found.bootstrap_p > 0.05  # of 8 examples 2 differ
+
+
+def test_the_bootstrap_is_of_the_mean_over_parts():
+    # the large part differs by 1/60, the small one by 1/2: all examples alike would give 0.03
+    a, b = parts([[1] * 60, [1, 1]]), parts([[0] + [1] * 59, [0, 1]])
+    found = paired_test(a, b, accuracy, samples=4000)
+    assert found.difference == pytest.approx((1 / 60 + 1 / 2) / 2)
+    assert found.bootstrap_low < found.difference < found.bootstrap_high
+    assert found.bootstrap_high > 0.45
+
+
 def test_the_bootstrap_agrees_with_the_sign_test_it_approximates():
     # 30 examples, of which the first model alone has 9 right, and the second alone 1
     a, b = parts([[1] * 9 + [0] + [1] * 20]), parts([[0] * 9 + [1] + [1] * 20])

@@ -50,6 +50,18 @@ def test_marks_are_those_of_the_style(style, marks, pair):
     assert ("token_type_ids" in theirs("the", "cat")) == (style == "bert")
 
 
+@pytest.mark.parametrize("style", ["roberta", "bert"])
+def test_what_a_text_says_is_text_even_if_it_is_called_like_a_mark(style):
+    pieces = train_byte_pieces(LINES, size=280, style=style)
+    plain = train_byte_pieces(LINES, size=280)
+    for text in ("a <s>b</s>", "<unk> [MASK]", "the cat [SEP]"):
+        ids = pieces.encode(text)
+        assert min(ids) >= pieces.marks and pieces.decode(ids) == text
+        assert ids == plain.encode(text)  # so rare words of WikiText are the same to all families
+    theirs = pieces.hugging_face()
+    assert theirs(pieces.piece(pieces.mask)).input_ids.count(pieces.mask) == 1
+
+
 def test_what_was_saved_is_the_same(pieces, tmp_path):
     pieces.save(tmp_path / "tokenizer.json")
     assert BytePieces.load(tmp_path / "tokenizer.json") == pieces

@@ -76,7 +76,7 @@ def test_a_number_gives_the_same_batch_and_another_another(kind, text, blocks):
         if kind == "pairs":
             return PairBatches(SegmentPairs(*text, 40), 7)
         if kind == "replaced":
-            return ReplacedBatches(blocks, text[0].counts(320), 7)
+            return ReplacedBatches(blocks, 7, counts=text[0].counts(320))
         return MaskedBatches(blocks, 7)
 
     first, again, other = made()(3), made()(3), made()(4)
@@ -103,3 +103,24 @@ def test_in_order_every_block_comes_once(blocks):
     batches = MaskedBatches(blocks, 7, shuffled=False)
     sizes = [len(batches(number).ids) for number in range(len(batches))]
     assert sum(sizes) == len(blocks) and set(sizes[:-1]) == {7}
+
+
+@pytest.mark.parametrize("kind", ["masked", "pairs", "replaced"])
+def test_in_order_a_block_is_the_same_whatever_stands_beside_it(kind, text, blocks):
+    def made(size):
+        if kind == "pairs":
+            return PairBatches(SegmentPairs(*text, 40), size, shuffled=False)
+        if kind == "replaced":
+            return ReplacedBatches(blocks, size, counts=text[0].counts(320), shuffled=False)
+        return MaskedBatches(blocks, size, shuffled=False)
+
+    large, small = made(7)(0), [made(3)(number) for number in range(3)]
+    for name in {*large._fields} - {"places", "replaced"}:
+        joined = torch.cat([getattr(batch, name) for batch in small])
+        whole = getattr(large, name)
+        assert torch.equal(joined[: len(whole)], whole)
+    if kind != "replaced":
+        hidden = [small[at].ids.flatten()[small[at].places] for at in range(3)]
+        found = large.ids.flatten()[large.places]
+        assert torch.equal(torch.cat(hidden)[: len(found)], found)
+        assert (torch.bincount(large.places // 40) == 6).all()

@@ -11,6 +11,7 @@ from headwise.data.pair_tasks import (
     read_text_files,
     read_text_task,
     task_files,
+    tied,
 )
 
 HEADER = "index\tsentence1\tsentence2\tlabel\n"
@@ -27,8 +28,8 @@ def small(tmp_path):
     rows = [f"{n}\tFirst {n // 2}.\tSecond\u0085 {n}.\t{n % 2}\n" for n in range(60)]
     written(tmp_path, "glue/wnli.train.tsv", HEADER + "".join(rows))
     written(tmp_path, "glue/wnli.dev.tsv", HEADER + "0\tNew.\tText.\t1\n0\tFirst 0.\tSecond.\t0\n")
-    questions = [
-        f"{n}\tQ{n}?\tPassage {n // 3}.\t{'entailment' if n % 2 else 'not_entailment'}\n"
+    questions = [  # each twice, of two passages
+        f"{n}\tQ{n // 2}?\tPassage {n // 6}{n % 2}.\t{'not_' * (n % 2)}entailment\n"
         for n in range(90)
     ]
     written(tmp_path, "glue/qnli.dev.tsv", HEADER + "".join(questions))
@@ -43,20 +44,32 @@ def test_the_published_dev_part_is_what_models_are_judged_by(small):
     assert task.classes == ("not_entailment", "entailment") and task.metric == "accuracy"
 
 
+def texts_of(part):
+    return {text for example in part for text in example[1:] if text is not None}
+
+
 def test_pairs_that_share_a_text_are_not_parted(small):
     task = read_text_task("wnli", folder=small, verify=False)
-    train, dev = ({task.group(row) for row in part} for part in (task.train, task.dev))
-    assert not train & dev and len(task.train) + len(task.dev) == 60
-    assert 6 <= len(task.dev) <= 8
-    assert Counter(map(task.group, task.dev)).most_common()[-1][1] == 2
+    assert not texts_of(task.train) & texts_of(task.dev)
+    assert len(task.train) + len(task.dev) == 60 and 6 <= len(task.dev) <= 8
+    assert Counter(task.groups(task.dev)).most_common()[-1][1] == 2
 
 
-def test_qnli_is_split_by_passage_and_always_the_same(small):
+def test_no_question_and_no_passage_of_qnli_is_in_two_parts(small):
     task = read_text_task("qnli", folder=small, verify=False)
-    passages = [{row.second for row in part} for part in (task.train, task.dev, task.test)]
-    assert not passages[0] & passages[1] and not (passages[0] | passages[1]) & passages[2]
-    assert [len(part) for part in (task.train, task.dev, task.test)] == [72, 9, 9]
+    train, dev, test = (texts_of(part) for part in (task.train, task.dev, task.test))
+    assert not train & dev and not (train | dev) & test
+    assert [len(part) for part in (task.train, task.dev, task.test)] == [
+        66,
+        12,
+        12,
+    ]  # whole groups of 6
     assert read_text_task("qnli", folder=small, verify=False) == task
+
+
+def test_texts_are_tied_over_others_whichever_side_they_stand_on():
+    assert tied([("d", "c"), ("e", "f"), ("b", "d"), ("x",), ("b", "a")]) == [*"aeaxa"]
+    assert tied([("b", "a"), ("c", "b"), ("a",)]) == ["a"] * 3
 
 
 def test_what_is_judged_by_is_not_learnt(small):
@@ -87,8 +100,14 @@ def test_files_of_ones_own(tmp_path):
     paths[0].write_text("neg\tbad\nno tab\n")
     with pytest.raises(ValueError, match=r"train.tsv, line 2: a label and one text or two"):
         read_text_files(*paths)
-    with pytest.raises(ValueError, match=r"There is no file .*none.tsv"):
+    with pytest.raises(ValueError, match=r"There is no text file .*none.tsv"):
         read_text_files(tmp_path / "none.tsv", *paths[1:])
+    paths[0].write_bytes(b"\xef\xbb\xbfneg\tbad\r\npos\tgo\xe2\x80\xa8od\n\n")
+    paths[1].write_text("pos\tgood\n")
+    assert read_text_files(*paths).train == [(0, "bad", None), (1, "go\u2028od", None)]
+    paths[0].write_bytes(b"neg\tbad\npos\tg\xf6d\n")
+    with pytest.raises(ValueError, match=r"train.tsv, line 2: UTF-8 text was wanted, but byte 6"):
+        read_text_files(*paths)
 
 
 def test_bad_names_and_broken_lines_are_told(small, monkeypatch):
@@ -113,7 +132,7 @@ def test_bad_names_and_broken_lines_are_told(small, monkeypatch):
         ("rte", (2241, 249, 277)),
         ("wnli", (570, 65, 71)),
         ("mrpc", (3668, 408, 1725)),
-        ("qnli", (4371, 546, 546)),
+        ("qnli", (4365, 552, 546)),
         ("sst2", (6917, 872, 1821)),
         ("masakhanews-orm", (1128, 162, 325)),
     ],
@@ -123,5 +142,9 @@ def test_the_sets_at_hand_have_their_known_sizes(name, sizes, data_folder):
     assert tuple(len(part) for part in (task.train, task.dev, task.test)) == sizes
     for part in (task.train, task.dev, task.test):
         assert {example.label for example in part} == set(range(len(task.classes)))
+    if "dev" not in TEXT_TASKS[name].parts:
+        assert not texts_of(task.train) & texts_of(task.dev)
+    if "test" not in TEXT_TASKS[name].parts:
+        assert not texts_of([*task.train, *task.dev]) & texts_of(task.test)
     assert {len(file.sha256) for file in task_files(name)} == {64}
     assert len(TEXT_TASKS[name].classes) == len(task.classes)

@@ -29,8 +29,10 @@ def test_a_file_keeps_its_last_tenth_for_validation(tmp_path):
 def test_files_that_cannot_be_learnt_from(tmp_path):
     (tmp_path / "short.txt").write_text("one line")
     (tmp_path / "odd.txt").write_bytes(b"\xff\xfe\n")
+    (tmp_path / "empty.txt").write_text("\n")
     for name, said in (("no.txt", "There is no text file"), ("short.txt", "too few lines"),
-                       ("odd.txt", "is not UTF-8")):  # fmt: skip
+                       ("odd.txt", r"odd.txt, line 1: UTF-8 text was wanted"),
+                       ("empty.txt", r"empty.txt holds no text.*; give one")):  # fmt: skip
         with pytest.raises(ValueError, match=said):
             read_text_file(tmp_path / name)
 

@@ -46,12 +46,15 @@ def test_files_of_ones_own_may_have_tabs(tmp_path):
         path.write_text("In\tO\nNew\tB-LOC\nYork\tI-LOC\n\nNo\tO\n")
     task = read_tagged_files(*paths)
     assert task.test[0] == (("In", "New", "York"), ("O", "B-LOC", "I-LOC"))
-    assert len(task.dev) == 2 and task.group(task.dev[1]) == "No"
+    assert len(task.dev) == 2 and task.groups(task.dev) == ["In New York", "No"]
     paths[2].write_text("In O\nYork LOC\n")
     with pytest.raises(ValueError, match=r"test.conll, line 2: a word and, last, a tag such as O"):
         read_tagged_files(*paths)
     paths[2].write_text("\n\n")
-    with pytest.raises(ValueError, match="holds no tagged sentence"):
+    with pytest.raises(ValueError, match=r"test.conll holds no text"):
+        read_tagged_files(*paths)
+    paths[2].write_bytes(b"In O\nK\xf6ln B-LOC\n")
+    with pytest.raises(ValueError, match=r"test.conll, line 2: UTF-8 text was wanted"):
         read_tagged_files(*paths)
     for path in paths:
         path.write_text("In O\n")

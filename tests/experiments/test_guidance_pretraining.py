@@ -193,7 +193,7 @@ def test_encoders_are_fine_tuned_each_from_its_own_weights(data_folder, tmp_path
     monkeypatch.setattr(_tuning, "finetune", None)
     assert reproduced("downstream", tmp_path / "run") == figures
     other = dataclasses.replace(SMOKES["downstream"], epochs=3, trained=(str(tmp_path / "run"),))
-    with pytest.raises(ValueError, match="fine-tuned with epochs=4, but epochs=3"):
+    with pytest.raises(ValueError, match="trained with epochs=4, but epochs=3"):
         reproduce("guidance/downstream", other, tmp_path / "other")
 
 

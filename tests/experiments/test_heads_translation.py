@@ -121,13 +121,13 @@ def test_rare_words_are_asked_of_the_first_layer(looked, tmp_path: Path) -> None
 
 
 def test_all_languages_get_the_same_pairs_and_sizes_and_tuning_its_own_steps() -> None:
-    recipes = [_training._settings(Training(), Job(target, 0)) for target in _training.TARGETS]
+    recipes = [_training.settings_of(Training(), Job(target, 0)) for target in _training.TARGETS]
     assert {recipe.train_pairs for recipe in recipes} == {46_085}
     assert {recipe.target for recipe in recipes} == {"de", "fr", "ru"}
     shapes = [recipe.shape(8000, 8000) for recipe in recipes]
     assert shapes[0] == shapes[1] == shapes[2]
     assert (shapes[0].encoder_layers, shapes[0].heads, shapes[0].width) == (6, 8, 512)
-    tuning = _training._settings(Training(steps=7, warmup=3), Job("ru", 1, "subtitles"))
+    tuning = _training.settings_of(Training(steps=7, warmup=3), Job("ru", 1, "subtitles"))
     assert (tuning.steps, tuning.warmup, tuning.seed) == (300, 30, 1)
 
 

@@ -102,6 +102,23 @@ def test_the_same_shape_is_trained_from_scratch_and_gates_from_the_start(
     assert f"{name}: from trained less with gates from the start" in figures
 
 
+def test_guided_heads_are_counted_apart_and_look_where_they_were_told(everything, tmp_path) -> None:
+    lent, _ = everything
+    config = smoke("prune/guided", trained=(str(lent),))
+    figures = quietly("prune/guided", config, tmp_path / "run")
+    name = "en-ru guided: 4 heads: kept"
+    guided, others = (figures[f"{name}, of {heads} heads"].mean for heads in ("guided", "other"))
+    assert 4 * guided + 4 * others == 4
+    patterns = [figures[f"{name}, of heads guided to {aim}"].mean for aim in ("next", "prev")]
+    assert sum(patterns) / 2 == guided
+    assert figures[f"{name}, guided less other heads"].mean == guided - others
+    weight = figures["en-ru guided: weight there, of guided heads"].mean
+    plain = figures["en-ru: weight there, of heads with these numbers"].mean
+    assert weight > 1.2 * plain  # without guidance both are the same model
+    with pytest.raises(ValueError, match="plan may name next and prev here, got first"):
+        replace(config, plan="first=1")
+
+
 def test_a_classifier_is_pruned_in_every_way_to_as_many_heads(data_folder, tmp_path) -> None:
     encoder = save(host("BERT").bert, tokenizer_for("BERT"), tmp_path / "encoder")
     config = smoke("prune/minilm", model=str(encoder))

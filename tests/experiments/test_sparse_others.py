@@ -1,5 +1,6 @@
 """Speed, language models, captions and maps of sparse attention; the benchmark of translation."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ TINY = translation.Sizes(
     sentences=4,
     beams=2,
     compiled=False,
+    replayed=False,
 )
 
 
@@ -112,22 +114,27 @@ def test_speeds_are_measured_for_five_methods_in_two_kinds_of_code(tmp_path: Pat
     # the definition of a learned alpha halves an interval dozens of times
     slow = figures["multi30k, eager: entmax:learned over softmax, inference"]
     assert slow.mean < 0.9
+    assert not any("replayed" in name for name in figures)  # which takes a GPU
     assert (tmp_path / "run" / "pictures" / "speed.png").stat().st_size > 5000
 
 
 def test_every_expected_speed_can_be_measured() -> None:
     metrics = {expected.metric for expected in speed.EXPECTED}
-    assert len(metrics) == len(speed.EXPECTED) == 2 * 2 * 12
+    assert len(metrics) == len(speed.EXPECTED) == 2 * (2 * 12 + 5)
     paper = {expected.metric: expected.paper for expected in speed.EXPECTED}
     assert paper["iwslt14, eager: topk:8 over softmax, training"] == 0.98
     assert paper["iwslt14, chosen: topk:8 over softmax, inference"] == 0.94
+    assert paper["iwslt14, replayed: topk:8 over softmax, training"] == 0.98
+    assert not any("replayed" in metric and "inference" in metric for metric in metrics)
 
 
-def small_model(attention: str = "softmax") -> _speed.Transformer:
+def small_model(
+    attention: str = "softmax", *, width: int = 16, dropout: float = 0.1
+) -> _speed.Transformer:
     shape = TransformerConfig(
-        30, 30, width=16, heads=2, encoder_layers=1, decoder_layers=1, feed_forward=16,
+        30, 30, width=width, heads=2, encoder_layers=1, decoder_layers=1, feed_forward=16,
         share_embeddings="all", encoder_attention=attention, decoder_attention=attention,
-        cross_attention=attention,
+        cross_attention=attention, dropout=dropout,
     )  # fmt: skip
     return _speed.make_model(shape, CPU)
 
@@ -168,6 +175,51 @@ def test_code_that_computes_something_else_is_not_timed(monkeypatch: pytest.Monk
     monkeypatch.setattr(speed, "AGREEMENT", {"cpu": 1e-6})
     with pytest.raises(ValueError, match="by its definition"):
         speed._check_loss("topk:2", training)
+
+
+def test_replayed_steps_alone_are_refused_without_a_gpu(tmp_path: Path) -> None:
+    config = replace(speed.experiment.smoke, blocks=("replayed",))
+    with pytest.raises(ValueError, match="Replayed steps need a GPU"):
+        reproduce("sparse/speed", config, tmp_path / "run")
+
+
+def test_replayed_steps_are_timed_once_all_batches_came_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = replace(speed.experiment.smoke, batches=3, steps=2, turns=2)
+    seen: list[tuple[int, bool]] = []
+
+    def turns(trainings, device, *, turns: int, warm: int = 1):
+        seen.append((warm, trainings["topk:8"].replayed))
+        return {name: [1.0] * turns for name in trainings}
+
+    monkeypatch.setattr(speed, "take_turns", turns)
+    assert speed._block(config, "multi30k", "replayed", CPU).keys() == {"training"}
+    assert seen == [(3, True)]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("attention", list(speed.PAPER))
+def test_replayed_training_steps_learn_the_same(attention: str) -> None:
+    device = torch.device("cuda")
+    batches = _speed.drawn_batches("tatoeba", vocab=30, tokens=256, count=3, device=device)
+    plain, replayed = (
+        _speed.Training(
+            small_model(attention, width=64, dropout=0.0).to(device),
+            batches,
+            steps=3,
+            replayed=is_replayed,
+            rate=1e-3,
+        )
+        for is_replayed in (False, True)
+    )
+    before = plain.evaluated(batches[0])
+    for _ in range(8):
+        assert plain() == replayed()
+    after = [training.evaluated(batches[0]) for training in (plain, replayed)]
+    assert after[0] < 0.95 * before
+    assert after[1] == pytest.approx(after[0], rel=1e-2)
 
 
 def test_topk_maps_have_at_most_k_keys_and_softmax_spreads(tmp_path: Path) -> None:
@@ -245,6 +297,17 @@ def test_the_translation_benchmark_has_a_row_for_every_contestant(
     assert ours["loss_after"] < ours["loss_before"]
     assert ours["loss_before"] == pytest.approx(peer["loss_before"], abs=1e-4)  # the same weights
     assert topk["aims"] == {"over softmax": 0.952} and topk["over softmax"] > 0
+
+
+def test_on_a_gpu_the_translation_benchmark_replays_ours_too() -> None:
+    sizes = replace(TINY, replayed=True, compiled=True)
+    contestants = translation._contestants(sizes, translation._batches(sizes, CPU), CPU)
+    replayed = {name for name, one in contestants.items() if one.replayed}
+    assert replayed == {"softmax, replayed", "topk:8, replayed"}
+    assert translation.SIZES["cuda"].replayed and not translation.SIZES["cpu"].replayed
+    aims = {pair[:2]: pair[2] for pair in translation.AIMS["training"]}
+    assert aims["topk:8, replayed", "softmax, replayed"] == pytest.approx(1 / 1.05)
+    assert aims["softmax, replayed", marian.WITH_TRAINER] == 2.0
 
 
 def test_a_marian_that_scores_otherwise_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

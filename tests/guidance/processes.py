@@ -6,16 +6,16 @@ FOLDER gets the weights after the updates of rank 0, of rank 1, and of one proce
 halves of every batch.
 """
 
-import os
 import sys
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import distributed, nn
+from torch import nn
 
 import headwise as hw
 from headwise.guidance import Plan
+from tests.alone import in_two_processes
 from tests.guidance.toy import Toy
 
 PLAN = Plan(next=1, prev=1, first=1, period=1, tokens={"period": (3, 4)})
@@ -40,18 +40,9 @@ def train(path: Path, *, rank: int | None) -> None:
 
 def main(folder: Path) -> None:
     train(folder / "one.safetensors", rank=None)
-    children: list[int] = []
-    for rank in range(2):
-        child = os.fork()
-        if child == 0:
-            torch.set_num_threads(1)
-            meeting = f"file://{folder / 'meeting'}"
-            distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
-            train(folder / f"{rank}.safetensors", rank=rank)
-            distributed.destroy_process_group()
-            os._exit(0)
-        children.append(child)
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+    in_two_processes(
+        lambda rank: train(folder / f"{rank}.safetensors", rank=rank), folder / "meeting"
+    )
 
 
 if __name__ == "__main__":

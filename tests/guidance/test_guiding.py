@@ -98,7 +98,7 @@ def test_a_hugging_face_model_has_the_loss_of_its_matrices(name, backend):
 
 def test_a_host_is_guided_by_gradients_to_all_that_makes_its_queries_and_keys():
     model = host("roberta")
-    guidance = hw.guide(hw.adopt(model), PLAN, steps=10)
+    guidance = hw.guide(hw.adopt(model), PLAN, schedule="constant")
     model(**inputs("roberta"))
     guidance.loss().backward()
     without = {name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()}
@@ -132,7 +132,7 @@ def test_scores_with_a_bias_are_guided_as_they_are():
     torch.manual_seed(0)
     model = hf.T5ForConditionalGeneration(hf.T5Config(**T5, decoder_start_token_id=0))
     hw.adopt(model.eval())
-    guidance = hw.guide(model, PLAN, steps=10)
+    guidance = hw.guide(model, PLAN, schedule="constant")
     weights = []
     with hw.observe(model, lambda site, seen: weights.append(seen.weights), where="encoder.*"):
         model(input_ids=IDS, attention_mask=REAL.long(), decoder_input_ids=IDS)
@@ -147,7 +147,7 @@ def test_our_encoder_knows_where_packed_texts_begin_and_end():
     model = Encoder(EncoderConfig.tiny(30)).double().eval()
     documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 1, 1, 2, 2, 2, 2]])
     same_BQK = documents[:, :, None] == documents[:, None]
-    guidance = hw.guide(model, PLAN, steps=10)
+    guidance = hw.guide(model, PLAN, schedule="constant")
     weights = []
     with hw.observe(model, lambda site, seen: weights.append(seen.weights)):
         model(IDS, documents=documents)
@@ -186,7 +186,7 @@ def test_a_top_k_model_is_guided_by_its_scores():
 def test_the_loss_is_that_of_the_last_forward_pass():
     model = Toy().double()
     first, second = torch.randint(1, 8, (2, 3, 5))
-    guidance = hw.guide(model, PLAN, alpha=2.0, steps=10)
+    guidance = hw.guide(model, PLAN, alpha=2.0, schedule="constant")
     wanted = []
     for ids in (first, second):
         model(ids)
@@ -202,7 +202,7 @@ def test_the_loss_is_that_of_the_last_forward_pass():
 
 def test_gradients_of_several_batches_can_be_accumulated():
     model, batches = Toy().double(), torch.randint(1, 8, (2, 3, 5))
-    guidance = hw.guide(model, PLAN, steps=10)
+    guidance = hw.guide(model, PLAN, schedule="constant")
     for ids in batches:  # one after the other
         (model(ids).square().mean() + guidance.loss()).backward()
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
@@ -215,7 +215,7 @@ def test_gradients_of_several_batches_can_be_accumulated():
 @pytest.mark.parametrize("name", ["roberta", "bart"])
 def test_gradient_checkpointing_changes_no_gradient(name):
     model = hw.adopt(host(name)).train()
-    guidance = hw.guide(model, PLAN, steps=10, where="*")
+    guidance = hw.guide(model, PLAN, schedule="constant", where="*")
     gradients = []
     for repeated in (False, True):
         if repeated:
@@ -233,7 +233,7 @@ def test_gradient_checkpointing_changes_no_gradient(name):
 
 def test_reentrant_checkpointing_is_refused_rather_than_ignored():
     model = Toy().double()
-    guidance = hw.guide(model, PLAN, steps=10)
+    guidance = hw.guide(model, PLAN, schedule="constant")
     forward = model.forward
     model.forward = lambda ids: checkpoint(forward, ids, use_reentrant=True)
     with pytest.warns(UserWarning, match="None of the inputs have requires_grad"):
@@ -244,7 +244,7 @@ def test_reentrant_checkpointing_is_refused_rather_than_ignored():
 
 def test_mixed_precision_gives_nearly_the_same_loss_in_float32():
     model = host("roberta")
-    guidance = hw.guide(hw.adopt(model), PLAN, steps=10)
+    guidance = hw.guide(hw.adopt(model), PLAN, schedule="constant")
     model(**inputs("roberta"))
     wanted = guidance.unscaled
     with torch.autocast("cpu", torch.bfloat16):
@@ -275,6 +275,7 @@ def test_alpha_is_set_by_the_step():
     model = Toy()
     guidance = hw.guide(model, PLAN, alpha=8, steps=100)
     model(torch.randint(1, 8, (2, 5)))
+    guidance.at_step(0)
     whole = guidance.loss()
     guidance.at_step(75)
     assert guidance.alpha == 2.0
@@ -288,7 +289,7 @@ def test_alpha_is_set_by_the_step():
 def test_undoing_leaves_nothing():
     model = Toy()
     ids = torch.randint(1, 8, (2, 5))
-    with hw.guide(model, PLAN, steps=10) as guidance:
+    with hw.guide(model, PLAN, schedule="constant") as guidance:
         model(ids)
         guidance.loss()
     assert all(site.changes == 0 for site in hw.find_sites(model))
@@ -298,7 +299,7 @@ def test_undoing_leaves_nothing():
 
 def test_a_guided_model_can_be_copied():
     model = Toy()
-    guidance = hw.guide(model, PLAN, steps=10)
+    guidance = hw.guide(model, PLAN, schedule="constant")
     ids = torch.randint(1, 8, (2, 5))
     output = model(ids)
     guidance.loss()
@@ -318,6 +319,9 @@ def test_a_guided_model_can_be_copied():
             "guide it before it is compiled",
         ),
         (lambda g: hw.guide(g.model, PLAN).at_step(1), "number of updates as steps="),
+        (lambda g: hw.guide(g.model, {}), "has no plan in it; say e.g"),
+        (lambda g: hw.guide(g.model, {"*": PLAN}, where="*.0.*"), r"says where; leave where= out"),
+        (lambda g: hw.guide(g.model, "next=1,nxt=1"), "There is no pattern 'nxt'"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(act, said, unchecked):
@@ -329,7 +333,7 @@ def test_a_loss_that_is_no_number_is_noticed_where_it_is_logged():
     model = Toy()
     with torch.no_grad():
         model.embed.weight.fill_(torch.nan)
-    guidance = hw.guide(model, PLAN, steps=10)
+    guidance = hw.guide(model, PLAN, schedule="constant")
     model(torch.randint(1, 8, (2, 5)))
     with pytest.raises(ValueError, match="guidance loss is nan: queries or keys"):
         guidance.log()
@@ -337,7 +341,7 @@ def test_a_loss_that_is_no_number_is_noticed_where_it_is_logged():
 
 def test_token_patterns_need_the_ids():
     model = host("roberta")
-    guidance = hw.guide(hw.adopt(model), PLAN, steps=10)
+    guidance = hw.guide(hw.adopt(model), PLAN, schedule="constant")
     model(inputs_embeds=torch.randn(2, 7, 16))
     with pytest.raises(ValueError, match=r"need the encoder's token ids.*give it input_ids"):
         guidance.loss()
@@ -347,7 +351,7 @@ def test_a_guided_model_is_not_pruned_and_a_pruned_one_has_fewer_heads():
     model = translator()
     with (
         hw.guide(model, Plan(next=1), steps=10),
-        pytest.raises(ValueError, match=r"undo that before prune"),
+        pytest.raises(ValueError, match=r"self is guided; undo that before prune"),
     ):
         prune(model, {"encoder.0.self": [1, 2]})
     prune(model, {"encoder.0.self": [1, 2]})
@@ -359,7 +363,7 @@ def test_heads_lost_after_guiding_are_noticed():
     model = Toy()
     site = hw.find_sites(model)[0]
     site.num_heads = 5  # as before they were cut out by hand
-    guidance = hw.guide(model, PLAN, steps=10)
+    guidance = hw.guide(model, PLAN, schedule="constant")
     model(torch.randint(1, 8, (2, 5)))
     with pytest.raises(ValueError, match=r"had 5 heads when guide was called, and has 4 now"):
         guidance.loss()

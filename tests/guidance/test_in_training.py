@@ -1,10 +1,5 @@
 """Guidance compiled, in several processes, in `fit`, and killed."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -13,24 +8,10 @@ import headwise as hw
 from headwise.guidance import Plan
 from headwise.recording import Run
 from headwise.training import FitConfig, fit
+from tests.alone import run_alone
 from tests.guidance.toy import Toy
 
-ROOT = Path(__file__).parents[2]
 CONFIG = FitConfig(steps=6, accumulate=2, log_every=2, checkpoint_every=2, warmup=0)
-
-
-def run_alone(*command):
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_a_guided_model_is_one_compiled_graph():

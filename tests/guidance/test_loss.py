@@ -71,7 +71,7 @@ def test_loss_and_gradients_are_those_of_the_matrices(kind, causal, convention):
     model = Toy(heads=8, groups=8).double()
     ids, visible_BQK, first_BQ, real_BQ = batch(kind, causal=causal)
     call = {"mask": visible_BQK[:, None]}
-    guidance = hw.guide(model, PLAN, alpha=2.0, steps=10, convention=convention)
+    guidance = hw.guide(model, PLAN, alpha=2.0, schedule="constant", convention=convention)
     model(ids, **call)
     got = torch.autograd.grad(guidance.loss(), list(model.parameters()), allow_unused=True)
     wanted = expected(model, ids, visible_BQK, first_BQ, real_BQ, convention, **call)
@@ -89,7 +89,7 @@ def test_lengths_say_what_a_mask_would(groups, causal):
     model = Toy(heads=8, groups=groups).double()
     ids, visible_BQK, first_BQ, real_BQ = batch("padded", causal=causal)
     call = {"lengths": real_BQ.sum(dim=1), "causal": causal}
-    guidance = hw.guide(model, PLAN, steps=10)
+    guidance = hw.guide(model, PLAN, schedule="constant")
     model(ids, **call)
     wanted = expected(model, ids, visible_BQK, first_BQ, real_BQ, "mean", **call)
     torch.testing.assert_close(guidance.unscaled, wanted.detach())
@@ -100,7 +100,7 @@ def test_a_mask_of_its_own_for_each_head_is_obeyed():
     ids, visible_BQK, first_BQ, real_BQ = batch("whole", causal=False)
     by_head = visible_BQK[:, None].repeat(1, 8, 1, 1)
     by_head[:, 5, :, 0] = False  # head 5 is not guided
-    guidance = hw.guide(model, PLAN, steps=10)
+    guidance = hw.guide(model, PLAN, schedule="constant")
     model(ids, by_head)
     wanted = expected(model, ids, visible_BQK, first_BQ, real_BQ, "mean", mask=by_head)
     torch.testing.assert_close(guidance.unscaled, wanted.detach())
@@ -110,7 +110,7 @@ def test_the_gradient_of_every_parameter_is_right():
     model = Toy(layers=1, heads=2, groups=1, width=2, words=4).double()
     ids, visible_BQK, *_ = batch("packed", causal=False)
     plan = Plan(next=1, period=1, tokens=TOKENS)
-    guidance = hw.guide(model, plan, alpha=3.0, steps=10)
+    guidance = hw.guide(model, plan, alpha=3.0, schedule="constant")
     names = [name for name, _ in model.named_parameters()]
     values = [parameter.detach().requires_grad_() for parameter in model.parameters()]
 
@@ -125,7 +125,7 @@ def test_the_gradient_of_every_parameter_is_right():
 def test_layers_are_counted_alike_however_they_are_put_together(monkeypatch):
     model = Toy(layers=5, heads=8, groups=8).double()
     ids, visible_BQK, *_ = batch("packed", causal=False)
-    guidance = hw.guide(model, PLAN, steps=10)
+    guidance = hw.guide(model, PLAN, schedule="constant")
     losses = []
     for together in (2**27, 2 * (3 * 8 * LENGTH * 3), 1):  # all, two and one at a time
         monkeypatch.setattr("headwise.guidance.measuring.TOGETHER", together)
@@ -138,7 +138,7 @@ def test_a_sliding_window_does_not_make_every_key_the_first():
     model = Toy(heads=8, groups=8).double()
     ids, visible_BQK, first_BQ, real_BQ = batch("whole", causal=True)
     visible_BQK = visible_BQK & ~visible_BQK.tril(-2)
-    guidance = hw.guide(model, PLAN, steps=10)
+    guidance = hw.guide(model, PLAN, schedule="constant")
     model(ids, visible_BQK[:, None])
     call = {"mask": visible_BQK[:, None]}
     wanted = expected(model, ids, visible_BQK, first_BQ, real_BQ, "mean", **call)
@@ -161,7 +161,7 @@ def test_no_matrix_is_built():
             return result
 
     model = Toy(layers=1, heads=1, groups=1)
-    guidance = hw.guide(model, Plan(period=1, tokens=TOKENS), steps=10)
+    guidance = hw.guide(model, Plan(period=1, tokens=TOKENS), schedule="constant")
     ids = torch.randint(1, 8, (1, 4096))
     model(ids)
     with Largest() as largest:

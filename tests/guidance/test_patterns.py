@@ -50,6 +50,12 @@ def test_a_plan_can_be_written_as_text():
         (lambda: Plan.fraction(1.5, heads=12), "at most 1"),
         (lambda: Plan.parse("next:1"), "written like next=1,prev=1,first=4, got 'next:1'"),
         (lambda: Plan.parse("nxt=1"), "There is no pattern 'nxt'. Did you mean 'next'?"),
+        (lambda: Plan.parse("next=1,next=2"), "says once how many heads get 'next'"),
+        (lambda: Plan.parse("next=\u00b2"), "written like next=1,prev=1,first=4"),
+        (lambda: Plan({0: "next"}), "Head 0 gets what pattern("),
+        (lambda: Plan({0: pattern("next")}, tokens=TOKENS), "have tokens of their own"),
+        (lambda: Plan(next=1, tokens={"perid": (4,)}), "Did you mean 'period'?"),
+        (lambda: Strength(1.0, "linear", steps=10.5), "steps must be a whole number"),
         (lambda: Strength(float("nan"), "linear"), "alpha must be a finite number"),
         (lambda: Strength(-1.0, "linear"), "at least 0, got -1.0"),
         (lambda: Strength(1.0, "linear", steps=0), "at least 1 update"),
@@ -61,6 +67,10 @@ def test_a_plan_can_be_written_as_text():
 def test_what_cannot_be_is_said_in_a_sentence(make, said, unchecked):
     with pytest.raises(ValueError, match=said.replace("(", r"\(").replace("?", r"\?")):
         make()
+
+
+def test_plans_of_the_same_patterns_are_the_same():
+    assert len({Plan(next=1, first=2), Plan.parse("first=2,next=1"), Plan(next=2)}) == 2
 
 
 def test_alpha_falls_as_the_paper_or_as_its_code_has_it():

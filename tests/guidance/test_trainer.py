@@ -169,8 +169,21 @@ def test_a_loss_that_nothing_was_added_to_is_noticed(tmp_path):
         train_dataset=Rows(),
         callbacks=[GuidanceCallback(guidance)],
     )
-    with pytest.raises(ValueError, match=r"compute_loss_func=callback\.adding_to"):
+    with pytest.raises(ValueError, match=r"added to no loss: .*compute_loss_func=callback\.addi"):
         trainer.train()
+
+
+def test_each_training_has_a_length_of_its_own(tmp_path):
+    model = masked_model()
+    callback = GuidanceCallback(hw.guide(model, PLAN, alpha=8.0))
+    alphas = []
+    for steps in (2, 4):
+        args = arguments(tmp_path, max_steps=steps, logging_steps=1)
+        trainer = Trainer(model, args, train_dataset=Rows(), callbacks=[callback])
+        trainer.train()
+        rows = trainer.state.log_history
+        alphas.append([row["guidance_alpha"] for row in rows if "guidance_alpha" in row])
+    assert alphas == [[8.0, 4.0], [8.0, 6.0, 4.0, 2.0]]
 
 
 def test_one_model_on_several_gpus_is_refused(tmp_path):

@@ -4,6 +4,9 @@ from headwise.data.characters import CHARACTER_FILES
 from headwise.data.coreference_files import COREFERENCE
 from headwise.data.corpora import CORPORA
 from headwise.data.labelled import READERS
+from headwise.data.pair_tasks import TEXT_TASKS
+from headwise.data.pretraining import PRETRAINING_FILES
+from headwise.data.tagging_files import TAGGING_SETS
 from headwise.data.treebank import TREEBANKS
 from headwise.journeys.data import data_sets, fetch_set
 
@@ -11,7 +14,8 @@ from headwise.journeys.data import data_sets, fetch_set
 def test_every_labelled_set_is_listed():
     listed = {state.name for state in data_sets(None)}
     assert listed >= {*READERS, *CORPORA, *CHARACTER_FILES, "flickr8k"}
-    assert listed >= {*TREEBANKS, *COREFERENCE, "tatoeba-en-ru"}
+    assert listed >= {*TREEBANKS, *COREFERENCE, "tatoeba-en-ru", "opensesame"}
+    assert listed >= {*TEXT_TASKS, *TAGGING_SETS, *PRETRAINING_FILES} - {"sst2"}  # it is in sst
 
 
 def test_a_set_is_there_when_all_files_of_a_version_are(tmp_path):
@@ -71,6 +75,11 @@ def test_the_sets_at_hand_are_found(data_folder):
         "debian-docs-en",
         "filipino",
         "oromo",
+        "opensesame",
+        "cola",
+        "qnli",
+        "masakhanews-orm",
+        *TAGGING_SETS,
         *TREEBANKS,
         *COREFERENCE,
     }

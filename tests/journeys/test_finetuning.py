@@ -19,8 +19,13 @@ from headwise.journeys.finetuning import (
     read_task,
 )
 from headwise.journeys.pretraining import PretrainingConfig, load_pretrained, pretrain
+from headwise.journeys.tuning.classifier import class_scores
+from headwise.journeys.tuning.reading import IGNORED, batch_of
 from headwise.journeys.tuning.starting import from_folder
 from headwise.journeys.tuning.training import train_part
+from headwise.models.encoder import Encoder, EncoderConfig
+from headwise.models.encoder_heads import TokenClassifier
+from headwise.models.encoder_weights import to_hugging_face
 from tests.journeys.small_finetuning import (
     SIZES,
     small_config,
@@ -94,6 +99,48 @@ def test_the_kept_model_says_what_was_predicted(name, finished, files):
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "ask", "said"),
+    [
+        ("tags", lambda one: one.classify(["a film"]), "the tag of each word; ask it with tag"),
+        ("tags", lambda one: one.tag(["a film"]), "lists of words, got text"),
+        ("classes", lambda one: one.tag([["a", "film"]]), "a text; ask it with classify"),
+        ("classes", lambda one: one.classify("a film"), r"give \[text\]"),
+        ("classes", lambda one: one.classify(["a"], ["b"]), "on single texts; leave the second"),
+        ("pairs", lambda one: one.classify(["a film"]), "on pairs; give the second texts too"),
+        ("pairs", lambda one: one.classify(["a", "b"], ["c"]), "as texts were wanted, got 1 and 2"),
+    ],
+)
+def test_a_model_is_asked_only_what_it_can_say(name, ask, said, finished):
+    with pytest.raises(ValueError, match=said):
+        ask(load_classifier(finished[name]))
+
+
+def test_no_words_have_no_tags(finished):
+    tagger = load_classifier(finished["tags"])
+    (both,) = tagger.tag([["New", "Kano"]])
+    assert tagger.tag([[], ["New", "Kano"], []]) == [[], both, []] and tagger.tag([]) == []
+    with pytest.raises(ValueError, match="does not go with reads='text'"):
+        dataclasses.replace(tagger, reads="text")
+
+
+def test_a_finished_run_is_shown_without_its_data(files, finished, monkeypatch):
+    monkeypatch.setattr("headwise.journeys.finetuning.read_task", None)
+    config, run = small_config(files["tags"]), finished["tags"]
+    assert finetune(config, run.folder).figures() == run.figures()
+    with pytest.raises(ValueError, match="epochs"):
+        finetune(dataclasses.replace(config, epochs=3), run.folder)
+
+
+def test_a_batch_whose_words_were_all_cut_costs_nothing():
+    encoder = Encoder(EncoderConfig.tiny(20))
+    labels = torch.full((2, 8), IGNORED)
+    batch = {"ids": torch.full((2, 8), 9), "lengths": torch.tensor([8, 8]), "labels": labels}
+    batch["types"] = torch.zeros_like(labels)
+    total, count = module._loss(TokenClassifier(encoder, 3), batch)
+    assert (total / count).item() == 0
+
+
 def test_a_training_stopped_and_started_again_ends_the_same(files, finished, tmp_path, monkeypatch):
     config = small_config(files["classes"])
 
@@ -159,6 +206,41 @@ def test_a_pretraining_run_is_a_start(pretrained, files, tmp_path):
     drawn = from_folder(pretrained.folder, task, length=24, fresh=True).build().encoder
     same = [torch.equal(p, encoder.get_parameter(n)) for n, p in drawn.named_parameters()]
     assert drawn.config == encoder.config and not all(same)
+
+
+def test_the_pooling_of_a_bert_is_kept_as_hugging_face_keeps_it(files, tmp_path):
+    lines = [row.split("\t")[1] for row in Path(files["pairs"]["train"]).read_text().splitlines()]
+    (tmp_path / "text.txt").write_text("\n".join(lines * 2))
+    config = PretrainingConfig(
+        corpus="file",
+        file=str(tmp_path / "text.txt"),
+        next_sentence=True,
+        vocab=280,
+        size="tiny",
+        layers=1,
+        width=32,
+        heads=2,
+        block=24,
+        batch_size=4,
+        steps=1,
+        warmup=0,
+    )
+    run = quietly(config, tmp_path / "bert", pretrain)
+    model, pieces = load_pretrained(run)
+    to_hugging_face(model).save_pretrained(tmp_path / "theirs")
+    pieces.hugging_face().save_pretrained(tmp_path / "theirs")
+    task = read_task(small_config(files["pairs"]))
+    starts = [from_folder(tmp_path / name, task, length=24, fresh=False)
+              for name in ("bert", "theirs")]  # fmt: skip
+    ours, theirs = (start.build().eval() for start in starts)
+    with torch.no_grad():
+        theirs.classifier.weight.copy_(ours.classes.weight)
+        theirs.classifier.bias.copy_(ours.classes.bias)
+        rows = starts[0].pieces.read(task.dev)
+        batch = batch_of(starts[0].pieces, rows, [[0]] * len(rows))
+        assert torch.allclose(class_scores(ours, batch), class_scores(theirs, batch), atol=1e-5)
+    drawn = from_folder(tmp_path / "bert", task, length=24, fresh=True).build()
+    assert not torch.equal(drawn.pool.dense.weight, ours.pool.dense.weight)
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +316,11 @@ def test_a_hugging_face_model_without_its_weights_is_refused(host, files, tmp_pa
         ({"folds": -1}, "folds must not be negative"),
         ({"train": "x.tsv"}, "with task='files'"),
         ({"heads": 5}, "width must be a multiple of heads"),
+        ({"length": 7}, "length must be at least 8, got 7"),
+        ({"vocab": 100}, "vocab must be at least 261, got 100"),
+        ({"learning_rate": -1.0}, "learning_rate must not be negative, got -1.0"),
+        ({"weight_decay": -0.1}, "weight_decay must not be negative"),
+        ({"clip": float("nan")}, "clip must not be negative, got nan"),
     ],
 )
 def test_bad_settings_are_told_before_there_is_a_folder(changes, said):

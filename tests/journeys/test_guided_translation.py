@@ -1,5 +1,6 @@
 """Translators that are guided or hard-coded: what is logged, and that it survives being stopped."""
 
+import dataclasses
 import doctest
 import sys
 
@@ -9,24 +10,28 @@ from torch import nn
 from typer.testing import CliRunner
 
 from headwise.cli import app
+from headwise.config import override
+from headwise.data.parallel import parallel_batch
+from headwise.data.vocabulary import Vocabulary
 from headwise.guidance import Plan
-from headwise.journeys import TranslationConfig, Translator, loss_so_far, train_translation
-from headwise.journeys.guiding import guided, with_guidance
+from headwise.journeys import (
+    PretrainingConfig,
+    TranslationConfig,
+    Translator,
+    loss_so_far,
+    train_translation,
+)
+from headwise.journeys.codec import InWords
+from headwise.journeys.guiding import GuideSettings, guided, with_guidance
 from headwise.journeys.loss_so_far import LossSoFar
 from headwise.models import Transformer, TransformerConfig
 from headwise.sites import observe
-from headwise.training import Summed
+from headwise.training import Summed, average_checkpoints
 from tests.journeys.small_translation import lasting, quietly, small_config, stopping
 
 module = sys.modules[train_translation.__module__]
 GUIDE = {"guide": "next=1,prev=1", "alpha": 100.0}
-OPTIONS = {
-    "alpha": 1.0,
-    "steps": 3,
-    "schedule": "linear",
-    "convention": "mean",
-    "where": "encoder.*",
-}
+TOKENS = {"encoder": {"delim": (1, 2), "period": (4,)}, "decoder": {"delim": (1, 2), "period": ()}}
 SHORT = {"steps": 40, "evaluate_every": 10, "checkpoint_every": 15, "test_pairs": 2, "beams": 1}
 
 
@@ -97,7 +102,7 @@ def test_a_guided_training_stopped_and_started_again_ends_the_same(
     again = quietly(config, tmp_path / "run")
     assert lasting(again) == lasting(guided_run)
     one, other = (run.load_tensors("model.safetensors") for run in (again, guided_run))
-    assert one.keys() == other.keys() and "loss_so_far" not in one
+    assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in other)
 
 
@@ -119,7 +124,8 @@ def test_hard_coded_heads_train_and_translate(texts, tmp_path):
 
 def test_guidance_is_added_to_the_mean_of_a_batch():
     model = Transformer(TransformerConfig(9, 9, width=8, heads=2, feed_forward=8))
-    with guided(model, "next=1", **OPTIONS) as guidance:
+    settings = GuideSettings("next=1", alpha=1.0, steps=3, schedule="constant")
+    with guided(model, settings, tokens=TOKENS) as guidance:
         model(torch.randint(4, 9, (2, 5)), torch.tensor([5, 3]), torch.randint(4, 9, (2, 4)))
         total, number = with_guidance(Summed(torch.tensor(6.0), torch.tensor(3)), guidance)
         assert (total / number).item() == pytest.approx(2 + guidance.loss().item())
@@ -127,7 +133,7 @@ def test_guidance_is_added_to_the_mean_of_a_batch():
 
 
 def test_no_plan_is_no_guidance():
-    with guided(nn.Linear(1, 1), "", **OPTIONS) as guidance:
+    with guided(nn.Linear(1, 1), GuideSettings("", alpha=1.0, steps=3), tokens={}) as guidance:
         assert guidance is None
     assert with_guidance(Summed(torch.tensor(6.0), 3), None) == (6.0, 3)
 
@@ -140,6 +146,12 @@ def test_no_plan_is_no_guidance():
         ({"guide": "next=3,prev=2"}, "wants 5 heads, but a layer has 4"),
         ({"guide": "next=1", "alpha": -1.0}, "alpha must be"),
         ({"guide": "next=1", "encoder_attention": "gaussian:0"}, "nothing to teach heads"),
+        ({"guide": "next=1", "guide_where": "foo.*"}, r"no attention here; there are encoder\.0"),
+        ({"guide": "next=1", "constant_for": -1}, "constant_for must be 0 updates or more"),
+        (
+            dict.fromkeys(("encoder_attention", "cross_attention"), "gaussian:-1,1"),
+            "as encoder_attention and decoder_attention alone",
+        ),
     ],
 )
 def test_guidance_that_cannot_be_is_refused_before_anything_is_made(changes, sentence):
@@ -154,15 +166,62 @@ def test_heads_of_the_decoder_may_be_guided_beside_a_hard_coded_encoder():
     assert Plan.parse(config.guide).heads == (0,)
 
 
-def test_means_of_a_loss_are_in_the_state_of_the_model_while_it_is_trained():
-    model, losses = nn.Linear(1, 1), torch.rand(50)
-    with LossSoFar(model, window=5) as so_far:
-        for loss in losses:
-            so_far.add(loss)
-        kept = model.state_dict()
-        assert so_far.average == pytest.approx(losses.mean().item(), rel=1e-5)
-        assert losses[-15:].min() < so_far.recent < losses[-15:].max()
-    assert "loss_so_far" in kept and "loss_so_far" not in model.state_dict()
+def test_means_of_a_loss_go_on_from_what_was_kept():
+    so_far, losses = LossSoFar(window=5), torch.rand(50)
+    for place, loss in enumerate(losses):
+        if place == 20:
+            kept, so_far = so_far.tensors(), LossSoFar(window=5)
+            so_far.tensors()["loss_so_far"].copy_(kept["loss_so_far"])
+        so_far.add(loss)
+    assert so_far.average == pytest.approx(losses.mean().item(), rel=1e-5)
+    assert losses[-15:].min() < so_far.recent < losses[-15:].max()
+
+
+def test_weights_that_are_kept_hold_the_model_and_nothing_else(guided_run):
+    translator = Translator.load(guided_run)
+    kept = [guided_run.load_tensors("best.safetensors"), average_checkpoints(guided_run)]
+    for weights in kept:
+        translator.model.load_state_dict(weights)  # raises on a name too many
+
+
+@pytest.fixture(scope="module")
+def translator(texts):
+    model = Transformer(TransformerConfig(9, 9, width=16, heads=4, dropout=0.0))
+    words = InWords(Vocabulary.from_sentences([["the", "dog", "."]]))
+    return Translator(model.eval(), words, words)
+
+
+@pytest.mark.parametrize("where", ["encoder.*", "decoder.*.self", "decoder.*.cross"])
+@pytest.mark.parametrize("plan", ["next=1,prev=1", "delim=1,period=1"])
+def test_padding_is_not_guided_wherever_heads_are(translator, where, plan):
+    config = TranslationConfig(guide=plan, guide_where=where)
+    pairs = [[4, 5, 6], [5, 4]], [[4, 6, 6, 4], [6]]
+    losses = []
+    with module._guided(config, translator) as guidance:
+        for multiple in (1, 8):  # widths without padding but to the longest, and with more
+            batch = parallel_batch(*pairs, multiple=multiple)
+            translator.model(batch.source, batch.source_lengths, batch.target_in)
+            losses.append(guidance.unscaled.item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_full_stops_are_those_of_the_language_looked_at(translator):
+    no_stop = InWords(Vocabulary.from_sentences([["der", "Hund"]]))
+    apart = dataclasses.replace(translator, target=no_stop)
+    with module._guided(TranslationConfig(guide="period=1", guide_where="*.cross"), apart) as found:
+        assert found is not None
+    wanting = TranslationConfig(guide="period=1", guide_where="decoder.*.self")
+    with pytest.raises(ValueError, match="look at 'period', but no piece of the text is one"):
+        module._guided(wanting, apart).__enter__()
+
+
+@pytest.mark.parametrize("make", [TranslationConfig, PretrainingConfig])
+def test_a_convention_brings_its_schedule(make):
+    config = override(make(), ["guide=next=1", "convention=reference_code", "constant_for=7"])
+    model = Transformer(TransformerConfig(9, 9, width=8, heads=2))
+    with guided(model, config.guidance, tokens=TOKENS) as guidance:
+        assert guidance.strength.schedule == "constant_then_linear"
+        assert guidance.strength.constant_for == 7
 
 
 def test_the_command_takes_a_plan(monkeypatch, tmp_path):

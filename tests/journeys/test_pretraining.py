@@ -67,6 +67,7 @@ def test_it_learns_and_says_the_losses_of_the_task_alone(finished):
     assert first["loss"] > first["task_loss"] + first["alpha"] * first["guidance_loss"] / 2
     assert figures["updates"] == 60 and figures["tokens_seen"] == 60 * 16 * 32
     assert figures["model_flops_utilisation"] is None and finished.has("report.html")
+    assert not finished.has("best.safetensors")  # nobody would read it
 
 
 def test_heads_are_drawn_to_their_patterns_while_their_weight_falls(finished):
@@ -192,11 +193,23 @@ def test_sizes_are_those_of_the_papers():
     assert PretrainingConfig(objective="electra").shape(8000).family == "electra"
 
 
+@pytest.mark.parametrize(("said", "on_gpu"), [(None, True), (True, True), (False, False)])
+def test_models_are_compiled_on_a_gpu_unless_it_is_said(said, on_gpu):
+    settings = PretrainingConfig(compile=said)
+    assert settings.fit_config(cuda=True, replayable=True).compile is on_gpu
+    assert settings.fit_config(cuda=True, replayable=True).graphs is not on_gpu
+    assert settings.fit_config(cuda=False, replayable=True).compile is (said is True)
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"guide": "next=3,first=2"}, "guide names more heads than the 4 of a layer"),
+        ({"guide": "next=3,first=2"}, "wants 5 heads, but a layer has 4"),
         ({"guide": "sideways=1"}, "There is no pattern 'sideways'"),
+        ({"guide": "next=1", "alpha": -1.0}, "alpha must be a finite number of at least 0"),
+        ({"guide": "next=1", "attention": "gaussian:-1,1"}, "nothing to teach heads"),
+        ({"attention": "gaussian:-1,1", "sparse_in": "training"}, "learns no scores"),
+        ({"attention_dropout": 2.0}, "attention_dropout must be at least 0 and below 1"),
         ({"file": ""}, "A text of one's own"),
         ({"block": 4}, "block must be at least 8"),
         ({"masked": 0.9}, "masked choose one piece to half"),

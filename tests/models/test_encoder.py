@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.utils.prune import custom_from_mask
 from torch.utils.flop_counter import FlopCounterMode
 
 from headwise.config import from_json, to_json
@@ -186,9 +187,13 @@ def test_berts_and_electras_can_be_changed_and_written():
         ({"padding_id": 30}, "padding_id must be below vocab=30, got 30"),
         ({"token_types": 0}, "token_types must be at least 1"),
         ({"attention": "top8"}, "got 'top8'"),
+        ({"attention": "gaussian:-1,1", "sparse_in": "training"}, "learns no scores"),
+        ({"sparse_in": "x"}, "sparse_in must be 'both' or 'training', got 'x'"),
+        ({"attention_dropout": 2.0}, "attention_dropout must be at least 0 and below 1, got 2.0"),
+        ({"dropout": -0.1}, "dropout must be at least 0 and below 1, got -0.1"),
     ],
 )
-def test_shapes_that_cannot_be_are_refused(wrong, said):
+def test_shapes_that_cannot_be_are_refused(wrong, said, unchecked):
     with pytest.raises(ValueError, match=said):
         with_settings(TINY, **wrong)
 
@@ -215,3 +220,20 @@ def test_a_masked_language_model_is_compiled_in_one_graph():
         [sys.executable, str(script)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("which", ["query", "key", "value"])
+def test_a_layer_that_is_hooked_is_called(which):
+    torch.manual_seed(0)
+    attention, x = MultiHeadAttention(12, heads=3, name="encoder.0.self"), torch.randn(2, 5, 12)
+    called, layer = [], getattr(attention, which)
+    usual = attention.to_itself(x)
+    with layer.register_forward_hook(lambda *_: called.append(which)):
+        torch.testing.assert_close(attention.to_itself(x), usual)
+    assert called == [which]
+    custom_from_mask(layer, "weight", torch.zeros_like(layer.weight))  # by a hook before it
+    pruned = attention.to_itself(x)
+    with torch.no_grad():
+        layer.weight_orig.fill_(100.0)  # read anew by the next call, and hidden by the mask
+    torch.testing.assert_close(attention.to_itself(x), pruned)
+    assert not torch.allclose(pruned, usual)

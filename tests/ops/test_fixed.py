@@ -95,3 +95,28 @@ def test_a_bell_that_makes_no_sense_is_refused(options, message):
 def test_queries_without_a_position_are_refused():
     with pytest.raises(ValueError, match=r"cannot place 3 queries among 7 keys.*causal=True"):
         gaussian_attention(*inputs(3, 7))
+
+
+@pytest.mark.parametrize("offset", [(-1.0, 1.0), (0.0,), (2.0, 2.0)])
+def test_offsets_are_written_on_the_device_and_not_copied_there(offset, monkeypatch):
+    """A copy makes a GPU wait, and cannot be a part of a CUDA graph."""
+    q, k, v = inputs(5, dtype=torch.float64)
+    one_by_one = [gaussian_attention(q, k, v, offset=x).weights[:, 0] for x in offset * 2][:2]
+
+    def refuse(*_, **__):
+        raise AssertionError("made from numbers of the host")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "tensor", refuse)
+        weights = gaussian_attention(q, k, v, offset=offset).weights
+    torch.testing.assert_close(weights, torch.stack(one_by_one, dim=1))
+
+
+def test_dropout_in_blocks_is_no_part_of_a_cuda_graph(monkeypatch):
+    monkeypatch.setattr("headwise.ops.rows.PLAIN_ELEMENTS", 0)
+    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda tensor: True))
+    monkeypatch.setattr("headwise.ops.scores.Scores.parts", lambda scores: iter([None, None]))
+    q, k, v = inputs(9)
+    with pytest.raises(ValueError, match=r"drop the same weights for ever.*graphs=False"):
+        uniform_attention(q, k, v, dropout=0.5, impl="torch")

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from headwise.models import Transformer, TransformerConfig
 from headwise.pruning import Gates, Target
+from tests.alone import in_two_processes
 
 SHAPE = TransformerConfig(9, 9, width=8, heads=4, encoder_layers=1, decoder_layers=1, dropout=0.0)
 UPDATES = 6
@@ -51,18 +52,9 @@ def train(path: Path, *, rank: int | None) -> None:
 def main(folder: Path) -> None:
     os.environ |= {"MASTER_ADDR": "localhost"}
     train(folder / "one.safetensors", rank=None)
-    children: list[int] = []
-    for rank in range(2):
-        child = os.fork()
-        if child == 0:
-            torch.set_num_threads(1)
-            meeting = f"file://{folder / 'meeting'}"
-            distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
-            train(folder / f"{rank}.safetensors", rank=rank)
-            distributed.destroy_process_group()
-            os._exit(0)
-        children.append(child)
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+    in_two_processes(
+        lambda rank: train(folder / f"{rank}.safetensors", rank=rank), folder / "meeting"
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,5 @@
 """Gates compiled, in several processes, in `fit`, and killed."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,24 +10,10 @@ from headwise.pruning import Gates, Target, penalised
 from headwise.recording import Run
 from headwise.training import FitConfig, fit
 from headwise.training.checkpoint import CHECKPOINT
+from tests.alone import run_alone
 
-ROOT = Path(__file__).parents[2]
 SHAPE = TransformerConfig(9, 9, width=8, heads=2, encoder_layers=1, decoder_layers=1)
 CONFIG = FitConfig(steps=12, accumulate=2, log_every=4, checkpoint_every=4, warmup=0)
-
-
-def run_alone(*command):
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_a_gated_model_is_one_compiled_graph():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from headwise.recording import Run
-from headwise.training import BEST, fit
+from headwise.training import BEST, average_checkpoints, fit
 from headwise.training.checkpoint import CHECKPOINT
 from headwise.training.stopping import best_of, out_of_patience
 from tests.training.noise import CONFIG, batch, evaluate, make_model, mean_loss
@@ -118,3 +118,33 @@ def test_a_training_gone_wrong_is_not_evaluated(run):
     with pytest.raises(ValueError, match="wrong at step 1: the loss is nan"):
         fit(make_model(), loss, batch, run=run, config=PLAIN, evaluate=figures())
     assert not run.has(BEST)
+
+
+def test_the_best_weights_are_not_kept_where_nobody_wants_them(run):
+    config = replace(PLAIN, keep_best=False)
+    fit(make_model(), mean_loss, batch, run=run, config=config, evaluate=figures(3, 2, 1, 2, 3))
+    assert not run.has(BEST) and len(logged(run, "figure")) == 5
+
+
+def test_what_is_kept_beside_the_model_goes_on_and_is_no_weight(tmp_path):
+    def train(steps):
+        counted = torch.zeros(1)
+
+        def counting(model, given):
+            counted.add_(1)
+            return mean_loss(model, given)
+
+        with Run.create(tmp_path / "run", PLAIN) as run:
+            config = replace(PLAIN, steps=steps, keep=2)
+            options = {"run": run, "config": config, "evaluate": evaluate}
+            fit(make_model(), counting, batch, beside=lambda: {"counted": counted}, **options)
+        return counted.item(), run
+
+    assert train(6)[0] == 6
+    number, run = train(10)
+    assert number == 10
+    assert "beside.counted" in run.load_tensors(CHECKPOINT)
+    names = make_model().state_dict().keys()
+    assert run.load_tensors(BEST).keys() == average_checkpoints(run).keys() == names
+    with pytest.raises(ValueError, match="the model it keeps counted, and this one nothing"):
+        fit(make_model(), mean_loss, batch, run=run, config=replace(PLAIN, steps=12))

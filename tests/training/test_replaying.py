@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from torch.utils._pytree import tree_flatten
 
 from headwise.data.parallel import parallel_batch
 from headwise.models import Transformer, TransformerConfig
 from headwise.recording import Run
 from headwise.training import FitConfig, fit, label_smoothed_sum
+from headwise.training.replaying import Replayed
 
 SHAPE = TransformerConfig(
     30, 30, width=64, heads=2, encoder_layers=1, decoder_layers=1, dropout=0.2
@@ -51,7 +53,7 @@ def losses(folder, *, stop=0, attention="softmax", **changes):
 
 @pytest.mark.parametrize(
     ("attention", "accumulate"),
-    [("softmax", 1), ("softmax", 2), ("topk:3", 1), ("entmax:1.5", 1)],
+    [("softmax", 1), ("softmax", 2), ("topk:3", 1), ("entmax:1.5", 1), ("gaussian:-1,1", 1)],
 )
 class TestOnAGpu:
     pytestmark = on_a_gpu
@@ -82,3 +84,24 @@ def test_graphs_are_refused_where_there_are_none(tmp_path):
         losses(tmp_path / "run", graphs=True)
     with pytest.raises(ValueError, match="choose compile or graphs"):
         FitConfig(graphs=True, compile=True)
+
+
+class FailedGraph:
+    """A CUDA graph that cannot be ended, as after an operation that cannot be recorded."""
+
+    def capture_begin(self, **options):
+        pass
+
+    def capture_end(self):
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+
+def test_why_a_step_cannot_be_recorded_is_what_is_said(monkeypatch):
+    def step(batch):
+        raise ValueError("the real reason")
+
+    for name in ("current_device", "graph_pool_handle", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, lambda: 0)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FailedGraph)
+    with pytest.raises(ValueError, match="the real reason"):
+        Replayed(step)._record(*tree_flatten([1]))

@@ -113,8 +113,8 @@ class PairedTest:
     difference: float  # mean over parts of the first one's score less the second one's
     parts: int  # pairs of trainings
     t: float | None  # of Student's test over parts; None with one part, or without spread
-    p: float | None  # of it; None with one part
-    bootstrap_low: float  # 95 % interval of the difference over other examples
+    p: float | None  # of it; without spread 1 if no part differs, else None: t has no bound
+    bootstrap_low: float  # 95 % interval of `difference` over other examples
     bootstrap_high: float
     bootstrap_p: float
 
@@ -132,7 +132,8 @@ def paired_test(
 
     Student's paired test over parts asks whether other trainings would give the same; the paper
     does this one. The bootstrap over examples asks whether other examples would: examples are drawn
-    with replacement, the same for both, each with its predictions in all parts it is in.
+    with replacement, the same for both, each with its predictions in all parts it is in, and the
+    difference is again the mean over parts.
 
     Args:
         a: counts of the first model, a part a fold or seed.
@@ -196,7 +197,8 @@ def _student(differences: Sequence[float], overlap: float) -> tuple[float | None
         return None, None
     mean, spread = fmean(differences), stdev(differences)
     if spread == 0:
-        return None, 1.0 if mean == 0 else 0.0
+        # equal differences in two parts or three are no proof, and rounded scores give them often
+        return None, 1.0 if mean == 0 else None
     t = mean / (spread * math.sqrt(1 / len(differences) + overlap))
     return t, student_p(t, len(differences) - 1)
 
@@ -204,9 +206,11 @@ def _student(differences: Sequence[float], overlap: float) -> tuple[float | None
 def _bootstrap(
     a: Sequence[Part], b: Sequence[Part], measure: Measure, *, samples: int, seed: int
 ) -> Tensor:
-    """Differences of the scores over all parts, of examples drawn anew."""
+    """Mean differences over parts, of examples drawn anew."""
     numbers = sorted({number for part in a for number in part.examples})
-    both = [_by_example(parts, numbers) for parts in (a, b)]
+    place = {number: at for at, number in enumerate(numbers)}
+    places = [torch.tensor([place[number] for number in part.examples]) for part in a]
+    counts = [(one.counts.double(), other.counts.double()) for one, other in zip(a, b, strict=True)]
     random = torch.Generator().manual_seed(seed)
     found: list[Tensor] = []
     rows = max(1, AT_ONCE // len(numbers))
@@ -215,20 +219,16 @@ def _bootstrap(
         drawn_XN = torch.randint(len(numbers), shape, generator=random)
         weight_XN = torch.zeros(shape, dtype=torch.float64)
         weight_XN.scatter_add_(1, drawn_XN, torch.ones(shape, dtype=torch.float64))
-        one, other = (measure(torch.tensordot(weight_XN, counts, 1)) for counts in both)
-        found.append(one - other)
+        differences = [
+            _score(weight_XN[:, at], one, measure) - _score(weight_XN[:, at], other, measure)
+            for at, (one, other) in zip(places, counts, strict=True)
+        ]
+        found.append(torch.stack(differences).mean(0))
     return torch.cat(found)
 
 
-def _by_example(parts: Sequence[Part], numbers: Sequence[int]) -> Tensor:
-    """Counts summed over parts, a row an example."""
-    row = {number: place for place, number in enumerate(numbers)}
-    total = torch.zeros((len(numbers), *parts[0].counts.shape[1:]), dtype=torch.float64)
-    for part in parts:
-        total.index_add_(
-            0, torch.tensor([row[number] for number in part.examples]), part.counts.double()
-        )
-    return total
+def _score(weight_XN: Tensor, counts: Tensor, measure: Measure) -> Tensor:
+    return measure(torch.tensordot(weight_XN, counts, 1))
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:

@@ -9,13 +9,20 @@ from typing import Any, Literal, cast
 
 from headwise.data.source import write_whole
 
-__all__ = ["BERT_MARKS", "ROBERTA_MARKS", "BytePieces", "MarkStyle", "train_byte_pieces"]
+__all__ = [
+    "BERT_MARKS",
+    "FEWEST_PIECES",
+    "ROBERTA_MARKS",
+    "BytePieces",
+    "MarkStyle",
+    "train_byte_pieces",
+]
 
 MarkStyle = Literal["roberta", "bert"]
 # the first pieces, by number
 ROBERTA_MARKS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 BERT_MARKS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-ALPHABET = 256  # there is a piece for every byte
+FEWEST_PIECES = 256 + len(ROBERTA_MARKS)  # there is one for every byte and every mark
 BATCH = 4096  # lines encoded together
 
 
@@ -24,8 +31,9 @@ class BytePieces:
     """A tokenizer of the library `tokenizers`: text to numbers of pieces and back.
 
     Its first five pieces are marks: `begin` and `end` of what a model reads, `pad`, `unknown` and
-    `mask`. A word has a space before it wherever it stands, so that it is the same piece at the
-    beginning of a text.
+    `mask`. No text holds them: where one says "</s>", it is cut into pieces like any other word. A
+    word has a space before it wherever it stands, so that it is the same piece at the beginning of
+    a text.
     """
 
     definition: str  # the contents of tokenizer.json
@@ -64,7 +72,7 @@ class BytePieces:
 
     @property
     def unknown(self) -> int:
-        """What only a text that says so holds."""
+        """Of no use, as nothing is unknown; the families have such a mark."""
         return 3 if self.style == "roberta" else 1
 
     @property
@@ -119,7 +127,10 @@ class BytePieces:
         return BytePieces(path.read_text(encoding="utf-8"))
 
     def hugging_face(self) -> Any:
-        """The same as a tokenizer of transformers, which adds marks and knows words by place."""
+        """The same as a tokenizer of transformers, which adds marks and knows words by place.
+
+        As its users expect, a mark that a text says is one there, unless `split_special_tokens`.
+        """
         from transformers import PreTrainedTokenizerFast  # lazy: takes seconds
 
         begin, pad, end, unknown, mask = (
@@ -139,11 +150,13 @@ class BytePieces:
         from tokenizers import Tokenizer  # lazy: only texts in pieces over bytes need it
 
         try:
-            return Tokenizer.from_buffer(self.definition.encode())
+            found: Any = Tokenizer.from_buffer(self.definition.encode())
         except ValueError as problem:  # what the library raises for JSON it cannot read
             raise ValueError(
                 f"{len(self.definition)} characters are no tokenizer ({problem}); train it again."
             ) from None
+        found.encode_special_tokens = True  # what a text says is text
+        return found
 
 
 def train_byte_pieces(
@@ -162,10 +175,10 @@ def train_byte_pieces(
     marks = {"roberta": ROBERTA_MARKS, "bert": BERT_MARKS}.get(style)
     if marks is None:
         raise ValueError(f"style must be 'roberta' or 'bert', got {style!r}.")
-    if size < ALPHABET + len(marks):
+    if size < FEWEST_PIECES:
         raise ValueError(
-            f"size must be {ALPHABET + len(marks)} or more, a piece for each byte and each mark, "
-            f"got {size}."
+            f"size must be {FEWEST_PIECES} or more, a piece for each byte and each mark, got "
+            f"{size}."
         )
     tokenizer: Any = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)

@@ -2,14 +2,17 @@
 
 Batches are numbered from 0, and a number always gives the same batch: blocks in a new order at
 every pass through the text, and other hidden places each time (dynamic masking, Liu et al., 2019).
+In order, to validate, a block has the same hidden places whatever the size of batches.
 Every block of a batch has the same number of such places, round(0.15 x its length), so that all
 batches have one shape; the usual way hides each piece with probability 0.15.
 """
 
+import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
@@ -30,6 +33,7 @@ __all__ = [
     "replace_pieces",
 ]
 
+Blocks = TypeVar("Blocks", PackedBlocks, SegmentPairs)
 HIDDEN, RANDOM = 0.8, 0.1  # shares of the chosen places that are masked and that get any piece
 
 
@@ -148,9 +152,17 @@ class _Numbers:
         skipped = passes.start * self.blocks
         return orders[first - skipped : end - skipped]
 
-    def generator(self, number: int) -> torch.Generator:
-        """That of a batch."""
-        return _seeded(2 * number, self.seed)
+    def drawn(self, number: int) -> Iterator[tuple[Int64[Tensor, " B"], torch.Generator]]:
+        """The blocks of a batch with where their random numbers come from: a block's own, in order.
+
+        Shuffled blocks share one generator, which is faster.
+        """
+        blocks = self.of(number)
+        if self.shuffled:
+            yield blocks, _seeded(2 * number, self.seed)
+            return
+        for block in blocks:
+            yield block[None], _seeded(2 * int(block), self.seed)
 
     def _order(self, number: int) -> Tensor:
         return torch.randperm(self.blocks, generator=_seeded(2 * number + 1, self.seed))
@@ -161,9 +173,16 @@ def _seeded(number: int, seed: int) -> torch.Generator:
     return torch.Generator().manual_seed((number + seed * 1_000_000_007) % 2**32)
 
 
+def _joined(parts: Sequence[MaskedBatch] | Sequence[PairBatch]) -> list[Tensor]:
+    """The tensors of batches one after another; places go on counting."""
+    before = itertools.accumulate((part.ids.numel() for part in parts), initial=0)
+    moved = [part._replace(places=part.places + b) for part, b in zip(parts, before, strict=False)]
+    return [torch.cat(tensors) for tensors in zip(*moved, strict=True)]
+
+
 @dataclass(frozen=True, eq=False)
-class MaskedBatches:
-    """Masked language modelling over packed blocks: a function from a number to a batch.
+class _Batches(Generic[Blocks]):
+    """What the three kinds of batches share.
 
     Args:
         blocks: of text.
@@ -173,7 +192,7 @@ class MaskedBatches:
         shuffled: in a new order at every pass; else in order, and once: the last may be smaller.
     """
 
-    blocks: PackedBlocks
+    blocks: Blocks
     batch_size: int
     seed: int = 0
     share: float = 0.15
@@ -181,69 +200,58 @@ class MaskedBatches:
 
     def __len__(self) -> int:
         return self._numbers.per_pass
+
+    @property
+    def _numbers(self) -> _Numbers:
+        return _Numbers(len(self.blocks), self.batch_size, self.seed, self.shuffled)
+
+    def _places(self, ids: Int64[Tensor, "B T"], generator: torch.Generator) -> Tensor:
+        marks = self.blocks.pieces.marks
+        return choose_places(ids, marks=marks, share=self.share, generator=generator)
+
+
+class MaskedBatches(_Batches[PackedBlocks]):
+    """Masked language modelling over packed blocks: a function from a number to a batch."""
 
     def __call__(self, number: int) -> MaskedBatch:
         """Batch `number`, from 0 on."""
-        generator, pieces = self._numbers.generator(number), self.blocks.pieces
-        ids = self.blocks(self._numbers.of(number))
-        places = choose_places(ids, marks=pieces.marks, share=self.share, generator=generator)
-        return hide(ids, places, pieces=pieces, generator=generator)
+        return MaskedBatch(*_joined([self._some(*some) for some in self._numbers.drawn(number)]))
 
-    @property
-    def _numbers(self) -> _Numbers:
-        return _Numbers(len(self.blocks), self.batch_size, self.seed, self.shuffled)
+    def _some(self, numbers: Int64[Tensor, " B"], generator: torch.Generator) -> MaskedBatch:
+        ids = self.blocks(numbers)
+        places = self._places(ids, generator)
+        return hide(ids, places, pieces=self.blocks.pieces, generator=generator)
 
 
-@dataclass(frozen=True, eq=False)
-class PairBatches:
+class PairBatches(_Batches[SegmentPairs]):
     """The same over pairs of segments, for next-sentence prediction beside."""
-
-    blocks: SegmentPairs
-    batch_size: int
-    seed: int = 0
-    share: float = 0.15
-    shuffled: bool = True
-
-    def __len__(self) -> int:
-        return self._numbers.per_pass
 
     def __call__(self, number: int) -> PairBatch:
         """Batch `number`, from 0 on."""
-        generator, pieces = self._numbers.generator(number), self.blocks.pieces
-        pairs = self.blocks(self._numbers.of(number), generator)
-        places = choose_places(pairs.ids, marks=pieces.marks, share=self.share, generator=generator)
-        hidden = hide(pairs.ids, places, pieces=pieces, generator=generator)
-        return PairBatch(*hidden, pairs.token_types, pairs.follows)
+        return PairBatch(*_joined([self._some(*some) for some in self._numbers.drawn(number)]))
 
-    @property
-    def _numbers(self) -> _Numbers:
-        return _Numbers(len(self.blocks), self.batch_size, self.seed, self.shuffled)
+    def _some(self, numbers: Int64[Tensor, " B"], generator: torch.Generator) -> PairBatch:
+        pairs = self.blocks(numbers, generator)
+        places = self._places(pairs.ids, generator)
+        hidden = hide(pairs.ids, places, pieces=self.blocks.pieces, generator=generator)
+        return PairBatch(*hidden, pairs.token_types, pairs.follows)
 
 
 @dataclass(frozen=True, eq=False)
-class ReplacedBatches:
+class ReplacedBatches(_Batches[PackedBlocks]):
     """Replaced-token detection over packed blocks; `counts` says how common each piece is."""
 
-    blocks: PackedBlocks
-    counts: Int[Tensor, " V"]
-    batch_size: int
-    seed: int = 0
-    share: float = 0.15
-    shuffled: bool = True
-
-    def __len__(self) -> int:
-        return self._numbers.per_pass
+    counts: Int[Tensor, " V"] = field(kw_only=True)
 
     def __call__(self, number: int) -> ReplacedBatch:
         """Batch `number`, from 0 on."""
-        generator, marks = self._numbers.generator(number), self.blocks.pieces.marks
-        ids = self.blocks(self._numbers.of(number))
-        places = choose_places(ids, marks=marks, share=self.share, generator=generator)
-        return replace_pieces(ids, places, self._cumulative, generator=generator)
+        some = [self._some(*some) for some in self._numbers.drawn(number)]
+        return ReplacedBatch(*map(torch.cat, zip(*some, strict=True)))
 
-    @property
-    def _numbers(self) -> _Numbers:
-        return _Numbers(len(self.blocks), self.batch_size, self.seed, self.shuffled)
+    def _some(self, numbers: Int64[Tensor, " B"], generator: torch.Generator) -> ReplacedBatch:
+        ids = self.blocks(numbers)
+        places = self._places(ids, generator)
+        return replace_pieces(ids, places, self._cumulative, generator=generator)
 
     @cached_property
     def _cumulative(self) -> Float[Tensor, " V"]:

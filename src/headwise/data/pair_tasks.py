@@ -9,8 +9,10 @@
 - `masakhanews-orm`: topics of BBC news in Afaan Oromoo, published in three parts.
 
 Where we split, a checksum of a text decides and nothing random, and pairs that share a text stay
-together: WNLI asks two questions of each sentence. There is no Filipino sentiment set,
-and neither MNLI nor QQP: they could not be had.
+together, whichever of the two it is, and with them those that share another one with these: WNLI
+asks two questions of each sentence, and QNLI has a question twice, with opposite labels. Parts that
+were published stay as they are. There is no Filipino sentiment set, and neither MNLI nor QQP: they
+could not be had.
 """
 
 import hashlib
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from headwise.config import suggestion
+from headwise.data.own_files import own_lines
 from headwise.data.source import DataFile, data_folder
 from headwise.data.sst import sst_file
 
@@ -32,6 +35,7 @@ __all__ = [
     "read_text_files",
     "read_text_task",
     "task_files",
+    "tied",
 ]
 
 TextMetric = Literal["accuracy", "f1", "matthews"]
@@ -84,11 +88,10 @@ class TextTask:
     test: list[Example]
     classes: tuple[str, ...]
     metric: TextMetric  # the one it is usually judged by; of F1 the last class is the positive one
-    together: Literal["text", "second"] = "text"  # examples that share it are not parted by folds
 
-    def group(self, example: Example) -> str:
-        """What examples share that must not be in two folds."""
-        return example.second or "" if self.together == "second" else example.text
+    def groups(self, examples: Sequence[Example]) -> list[str]:
+        """Of each example a name it shares with those it must not be parted from; see `tied`."""
+        return _groups(examples)
 
 
 class Layout(NamedTuple):
@@ -100,7 +103,6 @@ class Layout(NamedTuple):
     classes: tuple[str, ...]
     metric: TextMetric = "accuracy"
     header: bool = True
-    together: Literal["text", "second"] = "text"
 
 
 ENTAILMENT = ("not_entailment", "entailment")
@@ -138,7 +140,6 @@ TEXT_TASKS: dict[str, Layout] = {
         ("index", "text", "second", "label"),
         ENTAILMENT,
         ENTAILMENT,
-        together="second",
     ),
     "sst2": Layout(
         {part: f"sst/sst2.{part}.tsv" for part in ("train", "dev", "test")},
@@ -215,6 +216,32 @@ def in_checksum_order(texts: Sequence[str]) -> list[int]:
     return sorted(range(len(texts)), key=lambda place: (sums[place], place))
 
 
+def tied(examples: Sequence[Sequence[str]]) -> list[str]:
+    """Of each example the first text, in alphabetical order, of all that it is tied to.
+
+    Examples that share a text are tied, and so are those that are tied to the same one.
+
+    >>> tied([("q1", "b"), ("q2", "a"), ("q1", "a"), ("q3", "c")])
+    ['a', 'a', 'a', 'c']
+
+    Args:
+        examples: the texts of each, one or more.
+    """
+    leader: dict[str, str] = {}
+
+    def find(text: str) -> str:
+        leader.setdefault(text, text)
+        while leader[text] != text:
+            leader[text] = leader[leader[text]]  # halve the way for the next one
+            text = leader[text]
+        return text
+
+    for texts in examples:
+        first, *others = sorted({find(text) for text in texts})
+        leader |= dict.fromkeys(others, first)
+    return [find(texts[0]) for texts in examples]
+
+
 def _rows(file: DataFile, folder: Path, layout: Layout, *, verify: bool) -> Iterator[Example]:
     number = {label: place for place, label in enumerate(layout.labels)}
     places = {name: place for place, name in enumerate(layout.columns)}
@@ -234,9 +261,7 @@ def _rows(file: DataFile, folder: Path, layout: Layout, *, verify: bool) -> Iter
 
 
 def _own_rows(path: Path) -> list[list[str]]:
-    if not path.is_file():
-        raise ValueError(f"There is no file {path}; check the path.")
-    rows = [line.split("\t") for line in path.read_text("utf-8").rstrip("\n").split("\n")]
+    rows = [line.split("\t") for line in own_lines(path, trailing=False)]
     for number, fields in enumerate(rows, start=1):
         if len(fields) not in (2, 3) or not all(map(str.strip, fields)):
             raise ValueError(
@@ -248,23 +273,22 @@ def _own_rows(path: Path) -> list[list[str]]:
 
 def _task(name: str, rows: dict[str, list[Example]], layout: Layout) -> TextTask:
     """Three parts of those there are; what is missing is pulled out of train."""
-    task = TextTask(name, rows["train"], [], [], layout.classes, layout.metric, layout.together)
     for part in ("test", "dev"):
         if part not in rows:
             share = HELD_OUT if part == "test" or "test" in layout.parts else HELD_OUT / 0.9
-            rows["train"], rows[part] = _pulled_out(task, rows["train"], share)
+            rows["train"], rows[part] = _pulled_out(rows["train"], share)
     held_out = {example[1:] for part in ("dev", "test") for example in rows[part]}
     train = [example for example in rows["train"] if example[1:] not in held_out]
-    return TextTask(
-        name, train, rows["dev"], rows["test"], layout.classes, layout.metric, layout.together
-    )
+    return TextTask(name, train, rows["dev"], rows["test"], layout.classes, layout.metric)
 
 
-def _pulled_out(
-    task: TextTask, rows: list[Example], share: float
-) -> tuple[list[Example], list[Example]]:
+def _groups(examples: Sequence[Example]) -> list[str]:
+    return tied([[text for text in example[1:] if text is not None] for example in examples])
+
+
+def _pulled_out(rows: list[Example], share: float) -> tuple[list[Example], list[Example]]:
     """Two parts of some examples, the second with about a share of them, in published order."""
-    groups = [task.group(example) for example in rows]
+    groups = _groups(rows)
     ordered = in_checksum_order(groups)
     last = groups[ordered[max(1, round(share * len(rows))) - 1]]
     # to the end of the group that the cut falls into

@@ -3,7 +3,7 @@
 | name | what is to train on | words |
 | --- | --- | --- |
 | debian-docs-en | English documentation of 174 Debian packages | 17.7 million |
-| wikitext-2 | English Wikipedia, with `<unk>` for rare words | 1.75 million |
+| wikitext-2 | English Wikipedia, with the text `<unk>` for rare words | 1.75 million |
 | filipino | Asian Language Treebank, Genesis to 2 Kings, Tatoeba | 0.85 million |
 | oromo | BBC news, more news, LibreOffice's help | 0.83 million |
 
@@ -21,6 +21,7 @@ from pathlib import Path
 from headwise.config import suggestion
 from headwise.data.characters import CHARACTER_FILES
 from headwise.data.corpora import corpus_file
+from headwise.data.own_files import own_lines
 from headwise.data.plain import plain_text
 from headwise.data.source import DataFile, data_folder
 
@@ -174,9 +175,7 @@ def read_text_file(path: Path) -> PretrainingTexts:
 
     The last tenth of its lines is for validation; there is no test part.
     """
-    if not path.is_file():
-        raise ValueError(f"There is no text file {path}; check the path.")
-    lines = DataFile(path.name, "", "you").lines(path.parent, verify=False)
+    lines = own_lines(path, trailing=False)
     cut = len(lines) - max(1, len(lines) // HELD_OUT)
     train, valid = documents_between_blanks(lines[:cut]), documents_between_blanks(lines[cut:])
     if not train or not valid:

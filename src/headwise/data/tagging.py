@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from headwise.data.own_files import own_lines
 from headwise.data.source import data_folder
 from headwise.data.tagging_files import tagging_files
 
@@ -37,9 +38,9 @@ class TaggedTask:
     classes: tuple[str, ...]  # the tags; O first
     metric: Literal["span_f1"] = "span_f1"
 
-    def group(self, sentence: TaggedSentence) -> str:
+    def groups(self, sentences: Sequence[TaggedSentence]) -> list[str]:
         """What sentences share that must not be in two folds: all their words."""
-        return " ".join(sentence.words)
+        return [" ".join(sentence.words) for sentence in sentences]
 
 
 def read_tagged_task(name: str, *, folder: Path | None = None, verify: bool = True) -> TaggedTask:
@@ -69,9 +70,7 @@ def read_tagged_files(train: Path, dev: Path, test: Path) -> TaggedTask:
     """
     parts: list[list[TaggedSentence]] = []
     for path in (train, dev, test):
-        if not path.is_file():
-            raise ValueError(f"There is no file {path}; check the path.")
-        lines = path.read_text("utf-8").replace("\t", " ").split("\n")
+        lines = (line.replace("\t", " ") for line in own_lines(path))
         parts.append(_sentences(lines, where=str(path), iob1=True))
     return _task(train.name, parts)
 

@@ -32,13 +32,13 @@ from headwise.sites import Site, Where, find_sites, in_backward, tapped
 
 def guide(
     model: nn.Module,
-    plan: Plan | Mapping[str, Plan],
+    plan: Plan | str | Mapping[str, Plan | str],
     *,
     alpha: Number = 10.0,
     steps: int | None = None,
     schedule: Schedule | None = None,
     constant_for: int = CONSTANT_FOR,
-    where: Where = "encoder.*",
+    where: Where | None = None,
     convention: ConventionName = "mean",
     padding: int | None = None,
 ) -> "Guidance":
@@ -56,7 +56,7 @@ def guide(
     Args:
         model: anything with sites; a Hugging Face model must be adopted before.
         plan: which head gets which pattern, at all chosen sites; or `{where: plan}`, for plans of
-            their own in layers or stacks.
+            their own in layers or stacks. A text like "next=1,prev=1" is read by `Plan.parse`.
         alpha: the weight of the loss at the start. The paper has 10 for 12 and 16 layers and 100
             for 8, which belong to the conventions "mean" and "reference_code".
         steps: updates of the whole training, at the end of which alpha is 0. `GuidanceCallback`
@@ -64,7 +64,7 @@ def guide(
         schedule: "linear" to 0, "constant_then_linear" or "constant"; unless given, the
             convention's.
         constant_for: updates before alpha begins to fall with "constant_then_linear".
-        where: the guided sites, e.g. "encoder.*", "decoder.*.self" or "*.cross".
+        where: the sites of one plan, e.g. "decoder.*.self" or "*.cross"; "encoder.*" unless given.
         convention: how the loss is counted, see `CONVENTIONS`. "mean": patterns as in the paper,
             and for each pattern of a site the mean over texts, heads, queries and keys they see.
             "paper": the sum over queries and keys of a text and over heads. "reference_code": as
@@ -75,7 +75,7 @@ def guide(
     """
     _check_model(model)
     counted = convention_of(convention)
-    plans = _plans_by_site(model, plan, where, counted)
+    plans = _plans_by_site(model, _by_place(plan, where), counted)
     strength = Strength(float(alpha), schedule or counted.schedule, steps, constant_for)
     return Guidance(model, plans, counted, strength, padding=padding)
 
@@ -98,8 +98,13 @@ class Guidance:
         padding: int | None = None,
     ) -> None:
         self.model, self.strength, self.padding = model, strength, padding
-        self.alpha = strength.alpha  # alpha_t
-        self._weight: Tensor | None = None  # the same where a recorded CUDA graph reads it
+        self._alpha = float(strength.alpha)  # alpha_t
+        self._told = not strength.falls  # what alpha is by now
+        self._steps_given = strength.steps is not None
+        # alpha_t where a recorded CUDA graph reads it, and the last loss where it writes it; both
+        # are made by the first step, which is never recorded
+        self._weight: Tensor | None = None
+        self._unscaled: Tensor | None = None
         self._inputs, self._measure = Inputs(model), Measure(plans, convention)
         self._open = False  # while the model computes
         self._noted: list[tuple[Site, Scores]] | None = None  # of the last forward pass
@@ -114,24 +119,41 @@ class Guidance:
     def loss(self) -> Float[Tensor, ""]:
         """alpha_t times the guidance loss of the last forward pass, to add to the training loss."""
         measured = self._measured()
+        if not self._told:
+            raise ValueError(
+                f"alpha falls by the schedule {self.strength.schedule!r}, but nothing said how far "
+                "the training is; call guidance.at_step(updates done) before each update, or guide "
+                "with schedule='constant'."
+            )
         if self._weight is None or self._weight.device != measured.device:
-            self._weight = torch.full_like(measured.detach(), self.alpha)
+            self._weight = torch.full_like(measured.detach(), self._alpha)
         return self._weight * measured
 
     @property
     def unscaled(self) -> Float[Tensor, ""]:
         """The guidance loss of the last forward pass without alpha and gradient, for logs."""
-        return self._measured().detach()
+        self._measured()
+        assert self._unscaled is not None
+        return self._unscaled.clone()
+
+    @property
+    def alpha(self) -> float:
+        """The weight of the loss by now, alpha_t. It can be set, until `at_step` is called."""
+        return self._alpha
+
+    @alpha.setter
+    def alpha(self, alpha: Number) -> None:
+        self._alpha, self._told = float(alpha), True
+        if self._weight is not None:
+            self._weight.fill_(self._alpha)
 
     def at_step(self, step: int) -> None:
         """Set alpha to what it is after so many updates."""
         self.alpha = self.strength(step)
-        if self._weight is not None:
-            self._weight.fill_(self.alpha)
 
     def for_steps(self, steps: int) -> None:
-        """Say how many updates the training has, unless `guide` was told."""
-        if self.strength.steps is None:
+        """Say how many updates the next training has, unless `guide` was told."""
+        if not self._steps_given:
             self.strength = replace(self.strength, steps=steps)
 
     def log(self) -> dict[str, float]:
@@ -181,7 +203,15 @@ class Guidance:
             texts = Texts(self._ids, self._real)
             self._loss = self._measure([Noted(*call) for call in noted], texts)
             self._noted, self._caught = None, {}  # the graph keeps what the gradient needs
+            self._write_down(self._loss.detach())
         return self._loss
+
+    def _write_down(self, loss: Tensor) -> None:
+        """In place: a step that is replayed runs no Python, and shares its memory with others."""
+        held = self._unscaled
+        if held is None or (held.device, held.dtype) != (loss.device, loss.dtype):
+            held = self._unscaled = torch.empty_like(loss)
+        held.copy_(loss)
 
     def _ids(self, stack: str) -> Tensor:
         ids = self._inputs.ids(self._caught, stack)
@@ -197,8 +227,14 @@ class Guidance:
         """Which queries count by the model's inputs, (B, Q)."""
         mask, ids = (find(self._caught, stack) for find in (self._inputs.real, self._inputs.ids))
         real = mask != 0 if mask is not None and mask.shape == shape else None
-        if self.padding is None or ids is None or ids.shape != shape:
+        if self.padding is None:
             return real
+        if ids is None or ids.shape != shape:
+            given = "called without them" if ids is None else f"given ids of {tuple(ids.shape)}"
+            raise ValueError(
+                f"padding={self.padding} needs the token of each of the {stack}'s {shape} queries, "
+                f"but the model was {given}; give it them, or leave padding= out."
+            )
         own = ~holding(ids, (self.padding,))
         return own if real is None else real & own
 
@@ -230,19 +266,33 @@ def _check_model(model: nn.Module) -> None:
         )
 
 
+def _by_place(
+    plan: Plan | str | Mapping[str, Plan | str], where: Where | None
+) -> list[tuple[Where, Plan]]:
+    """Which plan is for which sites."""
+    if isinstance(plan, str):
+        plan = Plan.parse(plan)
+    if isinstance(plan, Plan):
+        return [("encoder.*" if where is None else where, plan)]
+    if where is not None:
+        raise ValueError(f"A plan for each of {', '.join(plan)} says where; leave where= out.")
+    if not plan:
+        raise ValueError("{where: plan} has no plan in it; say e.g. {'encoder.*': Plan(next=1)}.")
+    return [
+        (place, Plan.parse(one) if isinstance(one, str) else one) for place, one in plan.items()
+    ]
+
+
 def _plans_by_site(
-    model: nn.Module, plan: Plan | Mapping[str, Plan], where: Where, convention: Convention
+    model: nn.Module, places: list[tuple[Where, Plan]], convention: Convention
 ) -> dict[str, SitePlan]:
     """Each chosen site's plan; sites with as many heads and one plan share it."""
-    if isinstance(plan, Plan):
-        chosen = {site.name: (site, plan) for site in find_sites(model, where=where)}
-    else:
-        chosen: dict[str, tuple[Site, Plan]] = {}
-        for pattern, one in plan.items():
-            for site in find_sites(model, where=pattern):
-                if site.name in chosen:
-                    raise ValueError(f"{site.name} has two plans, the second by {pattern!r}.")
-                chosen[site.name] = (site, one)
+    chosen: dict[str, tuple[Site, Plan]] = {}
+    for where, plan in places:
+        for site in find_sites(model, where=where):
+            if site.name in chosen:
+                raise ValueError(f"{site.name} has two plans, the second by {where!r}.")
+            chosen[site.name] = (site, plan)
     made: dict[tuple[int, int], SitePlan] = {}
     for site, one in chosen.values():
         key = id(one), site.num_heads

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import cast
 
 from headwise.config import suggestion
 from headwise.guidance.patterns import OF_TOKENS, Aim, pattern
@@ -12,6 +13,7 @@ from headwise.ops.checks import check_whole_number
 # in the order in which heads get them
 COUNTED: tuple[str, ...] = ("next", "prev", "first", "delim", "period")
 
+OF_COUNTED = tuple(name for name in COUNTED if name in OF_TOKENS)
 NO_TOKENS: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 
@@ -54,14 +56,18 @@ class Plan:
         counts = dict(zip(COUNTED, (next, prev, first, delim, period), strict=True))
         if aims is not None and any(counts.values()):
             raise ValueError("A plan takes patterns of heads or how many heads get each, not both.")
-        chosen = _counted(counts, tokens) if aims is None else dict(sorted(aims.items()))
+        if aims is not None and tokens:
+            raise ValueError(
+                "tokens= goes with how many heads get each pattern, not with patterns "
+                "of heads, which have tokens of their own."
+            )
+        chosen = _counted(counts, tokens) if aims is None else _checked(aims)
         if not chosen:
             raise ValueError("The plan guides no head; say e.g. Plan(next=1, prev=1, first=4).")
-        for head in chosen:
-            check_whole_number("A head's number", head)
-            if head < 0:
-                raise ValueError(f"Heads are numbered from 0 on, got {head}.")
         object.__setattr__(self, "aims", chosen)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.aims.items()))
 
     @classmethod
     def fraction(cls, share: Number, *, heads: int) -> "Plan":
@@ -85,15 +91,17 @@ class Plan:
         >>> Plan.parse("next=1, first=4") == Plan(next=1, first=4)
         True
         """
-        counts = dict.fromkeys(COUNTED, 0)
+        counts: dict[str, int] = {}
         for part in text.split(","):
             name, equals, number = (piece.strip() for piece in part.partition("="))
-            if not equals or not number.isdigit():
+            if not equals or not number.isdecimal():
                 raise ValueError(f"A plan is written like next=1,prev=1,first=4, got {text!r}.")
-            if name not in counts:
-                raise ValueError(f"There is no pattern {name!r}. {suggestion(name, counts)}")
+            if name not in COUNTED:
+                raise ValueError(f"There is no pattern {name!r}. {suggestion(name, COUNTED)}")
+            if name in counts:
+                raise ValueError(f"A plan says once how many heads get {name!r}, got {text!r}.")
             counts[name] = int(number)
-        return cls(_counted(counts, tokens))
+        return cls(_counted({name: counts.get(name, 0) for name in COUNTED}, tokens))
 
     @property
     def heads(self) -> tuple[int, ...]:
@@ -101,8 +109,23 @@ class Plan:
         return tuple(self.aims)
 
 
+def _checked(aims: Mapping[int, Aim]) -> dict[int, Aim]:
+    for head, aim in cast("Mapping[int, object]", aims).items():
+        check_whole_number("A head's number", head)
+        if head < 0:
+            raise ValueError(f"Heads are numbered from 0 on, got {head}.")
+        if not isinstance(aim, Aim):
+            raise ValueError(f"Head {head} gets what pattern(...) makes, got {aim!r}.")
+    return dict(sorted(aims.items()))
+
+
 def _counted(counts: Mapping[str, int], tokens: Mapping[str, Sequence[int]]) -> dict[int, Aim]:
     aims: list[Aim] = []
+    for name in tokens:
+        if name not in OF_COUNTED:
+            raise ValueError(
+                f"There is no pattern of tokens {name!r} to count. {suggestion(name, OF_COUNTED)}"
+            )
     for name, number in counts.items():
         check_whole_number(name, number)
         if number < 0:

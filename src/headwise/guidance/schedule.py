@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from headwise.ops._impl import Number
+from headwise.ops.checks import check_whole_number
 from headwise.ops.guidance import Edges, Reduction
 
 Schedule = Literal["linear", "constant_then_linear", "constant"]
@@ -55,13 +56,21 @@ class Strength:
         if self.schedule not in get_args(Schedule):
             known = ", ".join(map(repr, get_args(Schedule)))
             raise ValueError(f"schedule must be one of {known}, got {self.schedule!r}.")
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps must be at least 1 update, got {self.steps}.")
+        check_whole_number("constant_for", self.constant_for)
+        if self.steps is not None:
+            check_whole_number("steps", self.steps)
+            if self.steps < 1:
+                raise ValueError(f"steps must be at least 1 update, got {self.steps}.")
         if self.constant_for < 0:
             raise ValueError(f"constant_for must be 0 updates or more, got {self.constant_for}.")
 
+    @property
+    def falls(self) -> bool:
+        """Whether it depends on the updates done."""
+        return self.schedule != "constant"
+
     def __call__(self, step: int) -> float:
-        if self.schedule == "constant":
+        if not self.falls:
             return float(self.alpha)
         if self.steps is None:
             raise ValueError(

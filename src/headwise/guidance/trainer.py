@@ -97,7 +97,9 @@ class GuidanceCallback(TrainerCallback):
         """Raise if nothing was added."""
         if not self._added:
             raise ValueError(
-                "The model's output held no loss that guidance could be added to; give the Trainer "
+                "Guidance was added to no loss: the guided model was not called as a whole, but "
+                "its parts or its forward were, or its output held no loss. Guide the model that "
+                "the Trainer calls, or give the Trainer "
                 "compute_loss_func=callback.adding_to(your loss function)."
             )
         self._added = False

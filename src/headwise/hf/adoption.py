@@ -8,7 +8,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from headwise.hf.interface import MASKS, PREFIX, Host, placeholder, register, resolves_to_us
 from headwise.hf.naming import attention_modules, head_count, site_names, unreachable_attention
-from headwise.sites import Site, find_sites
+from headwise.sites import Site, find_sites, what_is_changed
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -51,17 +51,13 @@ def _gone_elsewhere(module: nn.Module) -> str | None:
 def release(model: nn.Module) -> None:
     """Take the sites away and give the model its own backend back.
 
-    Raises while something is still observed, replaced or gated there: undo that first.
+    Raises while something is still observed, replaced, gated or guided there: undo that first.
     """
     host = unwrapped(model)
     if not is_adopted(host):
         raise ValueError(f"{type(host).__name__} was not adopted, so there is nothing to release.")
-    busy = [site.name for site in find_sites(host) if site.changes]
-    if busy:
-        raise ValueError(
-            f"{', '.join(busy)} of {type(host).__name__} are still observed, replaced or gated; "
-            "undo that before release()."
-        )
+    if changed := what_is_changed(find_sites(host), of=type(host).__name__):
+        raise ValueError(f"{changed}; undo that before release().")
     take_sites_away(host)
 
 

@@ -19,7 +19,7 @@ from headwise.hf.naming import interface_forward
 from headwise.ops.attended import Attended
 from headwise.ops.rows import softmax_rows
 from headwise.ops.scores import Scores
-from headwise.sites import Site
+from headwise.sites import Site, in_backward
 
 MASKS: dict[str, Callable[..., Any]] = {"eager": eager_mask, "sdpa": sdpa_mask}
 PREFIX = "headwise_over_"  # no backend's name at its start: transformers treats some specially
@@ -131,7 +131,7 @@ def _attend_at_site(
     out_BQHE, weights = host.function(backend)(
         module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **others
     )
-    if site is not None and (site.watchers or site.taps):
+    if site is not None and _somebody_looks(site):
         call = HostCall(
             module, site, backend, query, key, value, attention_mask, scaling, dropout, others
         )
@@ -142,6 +142,12 @@ def _attend_at_site(
     if site is not None and site.gates:
         out_BQHE = site.gated(out_BQHE.transpose(1, 2)).transpose(1, 2).contiguous()
     return out_BQHE, weights
+
+
+def _somebody_looks(site: Site) -> bool:
+    """Whether scores are wanted, which may cost a look at the mask; taps are for gradients."""
+    wanted = site.watchers or (site.taps and torch.is_grad_enabled())
+    return bool(wanted) and not in_backward()
 
 
 FUNCTIONS = {backend: partial(_attend_at_site, backend=backend) for backend in MASKS}

@@ -2,6 +2,12 @@
 
 from headwise.journeys.captioning import Captioner, CaptioningConfig, train_captioning
 from headwise.journeys.demo import DemoConfig, demo
+from headwise.journeys.finetuning import (
+    Classifier,
+    FinetuningConfig,
+    finetune,
+    load_classifier,
+)
 from headwise.journeys.inspect import InspectConfig, inspect, inspect_folder
 from headwise.journeys.language import LanguageConfig, load_language_model, train_language
 from headwise.journeys.pretraining import (
@@ -18,7 +24,9 @@ from headwise.journeys.translator import Translator
 __all__ = [
     "Captioner",
     "CaptioningConfig",
+    "Classifier",
     "DemoConfig",
+    "FinetuningConfig",
     "InspectConfig",
     "LanguageConfig",
     "Pretrained",
@@ -27,8 +35,10 @@ __all__ = [
     "TranslationConfig",
     "Translator",
     "demo",
+    "finetune",
     "inspect",
     "inspect_folder",
+    "load_classifier",
     "load_language_model",
     "load_pretrained",
     "open_translator",

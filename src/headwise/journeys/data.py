@@ -19,10 +19,13 @@ from headwise.data.corpora import CORPORA, corpus_file
 from headwise.data.fetching import fetch
 from headwise.data.glove import COMMONEST, published
 from headwise.data.news import AG_SUBSET, AG_TEST, AG_TRAIN, NEWSGROUPS
+from headwise.data.opensesame import REFLEXIVES
+from headwise.data.pair_tasks import task_files
 from headwise.data.pretraining import PRETRAINING_FILES
 from headwise.data.reviews import AMAZON, IMDB, YELP, YELP_REVIEWS
 from headwise.data.source import DataFile
 from headwise.data.sst import SPLITS, sst_file
+from headwise.data.tagging_files import TAGGING_SETS, tagging_files
 from headwise.data.treebank import TREEBANKS, treebank_file
 
 __all__ = ["SetState", "data_sets", "fetch_set"]
@@ -46,7 +49,7 @@ class SetState(NamedTuple):
 
 
 def _sets() -> dict[str, PublicSet]:
-    return _classified() | _parallel() | _plain() | _annotated()
+    return _classified() | _tuned() | _parallel() | _plain() | _annotated()
 
 
 def _classified() -> dict[str, PublicSet]:
@@ -71,6 +74,27 @@ def _classified() -> dict[str, PublicSet]:
             (tuple(YELP.values()),), "Yelp's terms; sentences, the parts dev and test only"
         ),
         "yelp_reviews": PublicSet(((YELP_REVIEWS,),), "Yelp's terms; only Yelp gives it"),
+    }
+
+
+def _tuned() -> dict[str, PublicSet]:
+    """What `headwise train classifier` names; sst2 is in sst."""
+    notes = {
+        "cola": "research use; GLUE's, sentences that are grammatical or not",
+        "rte": "research use; GLUE's, pairs",
+        "wnli": "research use; GLUE's, pairs",
+        "mrpc": "Microsoft Research licence; paraphrases, in the original parts",
+        "qnli": "research use; GLUE's, the dev part only; our splits",
+        "masakhanews-orm": "BBC's texts; topics of news in Afaan Oromoo",
+    }
+    tagged = {
+        name: "text of Reuters, research use only; names in English"
+        if name == "conll2003"
+        else f"CC BY-NC 4.0; names, language {name.removeprefix('masakhaner-')}"
+        for name in TAGGING_SETS
+    }
+    return {name: PublicSet((task_files(name),), note) for name, note in notes.items()} | {
+        name: PublicSet((tagging_files(name),), note) for name, note in tagged.items()
     }
 
 
@@ -167,12 +191,16 @@ def _annotated() -> dict[str, PublicSet]:
         "winogender": "MIT; 720 sentences",
         "litbank": "CC BY 4.0; coreference in 100 novels",
     }
-    return treebanks | {
+    named = {
         name: PublicSet(
             (tuple(coreference_file(name, part) for part in coreference_parts(name)),), note
         )
         for name, note in notes.items()
     }
+    reflexives = PublicSet(
+        ((REFLEXIVES,),), "Apache-2.0; reflexives, 18,000 sentences of a grammar"
+    )
+    return treebanks | named | {"opensesame": reflexives}
 
 
 def data_sets(folder: Path | None) -> list[SetState]:

@@ -58,16 +58,18 @@ def finetune(config: FinetuningConfig, folder: Path) -> Run:
     """
     if process_count() > 1:
         raise ValueError("Fine-tuning runs in one process; start it without accelerate launch.")
+    if (folder / "figures.json").is_file():  # it is shown without its model and its data
+        with Run.create(folder, config) as finished:
+            return finished
     task = read_task(config)
     splits = splits_of(task, seeds=config.seeds, folds=config.folds)
     start = _start(config, task)
     with Run.create(folder, config) as run:
-        if not run.has("figures.json"):
-            rows = start.pieces.read(examples_of(task))
-            for number, split in enumerate(splits):
-                keep = config.keep == "all" or (config.keep == "first" and not number)
-                train_part(config, run, task, start, rows, split, keep=keep)
-            _finish(run, task, rows, splits)
+        rows = start.pieces.read(examples_of(task))
+        for number, split in enumerate(splits):
+            keep = config.keep == "all" or (config.keep == "first" and not number)
+            train_part(config, run, task, start, rows, split, keep=keep)
+        _finish(run, task, rows, splits)
     return run
 
 

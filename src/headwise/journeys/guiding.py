@@ -1,67 +1,115 @@
 """Guidance as settings of a training: from text like "next=1,prev=1" to a part of its loss."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from torch import nn
 
 from headwise.guidance import Guidance, Plan, guide
-from headwise.guidance.schedule import ConventionName, Schedule, Strength
+from headwise.guidance.schedule import (
+    CONSTANT_FOR,
+    ConventionName,
+    Schedule,
+    Strength,
+    convention_of,
+)
+from headwise.ops.named import looks_at_places
+from headwise.sites import find_sites
 from headwise.training import Summed
 
-__all__ = ["check_guidance", "guided", "with_guidance"]
+__all__ = ["GuideSettings", "Tokens", "guided", "with_guidance"]
+
+Tokens = Mapping[str, Sequence[int]]  # of the patterns "delim" and "period"
+
+SOME: Tokens = {"delim": (0,), "period": (0,)}  # where only the form of a plan is looked at
 
 
-def check_guidance(plan: str, *, heads: int, alpha: float, steps: int, schedule: Schedule) -> None:
-    """Refuse what guiding would refuse, before there is a folder.
+@dataclass(frozen=True)
+class GuideSettings:
+    """What a journey's settings say of guidance."""
 
-    Args:
-        plan: as `Plan.parse` reads it.
-        heads: of each layer.
-        alpha: weight of guidance at the start.
-        steps: updates of the training.
-        schedule: how the weight falls.
-    """
-    Strength(alpha, schedule, steps)
-    if (wanted := len(Plan.parse(plan).heads)) > heads:
-        raise ValueError(f"guide={plan!r} wants {wanted} heads, but a layer has {heads}.")
+    plan: str  # as `Plan.parse` reads it; "" guides nothing
+    alpha: float  # weight of guidance at the start
+    steps: int  # updates of the training
+    schedule: Schedule | None = None  # how the weight falls; None: as the convention has it
+    constant_for: int = CONSTANT_FOR  # updates before it does with "constant_then_linear"
+    convention: ConventionName = "mean"  # how the loss is counted
+    where: str = "encoder.*"  # pattern of the sites whose heads are guided
+
+    def check(self, attention: Mapping[str, str], *, heads: int) -> None:
+        """Refuse what guiding would refuse, before there is a folder.
+
+        Args:
+            attention: of each site that there will be, by the site's name.
+            heads: of each site.
+        """
+        if not self.plan:
+            return
+        schedule = self.schedule or convention_of(self.convention).schedule
+        Strength(self.alpha, schedule, self.steps, self.constant_for)
+        wanted = len(Plan.parse(self.plan, tokens=SOME).heads)
+        if wanted > heads:
+            raise ValueError(f"guide={self.plan!r} wants {wanted} heads, but a layer has {heads}.")
+        chosen = [name for name in attention if fnmatchcase(name, self.where)]
+        if not chosen:
+            raise ValueError(
+                f"guide_where={self.where!r} is the name of no attention here; there are "
+                f"{', '.join(attention)}."
+            )
+        for name in chosen:
+            if looks_at_places(attention[name]):
+                raise ValueError(
+                    f"guide has nothing to teach heads that are hard-coded, as those of {name} are "
+                    f"({attention[name]}); leave guide out, or choose others with guide_where."
+                )
 
 
 @contextmanager
 def guided(
     model: nn.Module,
-    plan: str,
+    settings: GuideSettings,
     *,
-    alpha: float,
-    steps: int,
-    schedule: Schedule,
-    where: str,
-    convention: ConventionName,
+    tokens: Mapping[str, Tokens],
+    padding: int | None = None,
 ) -> Generator[Guidance | None]:
     """Guide a model inside a `with` block, as `headwise.guide` does; gives None without a plan.
 
     Args:
         model: anything with sites.
-        plan: as `Plan.parse` reads it; "" is none.
-        alpha: weight of guidance at the start.
-        steps: updates of the training.
-        schedule: how the weight falls.
-        where: pattern of the sites whose heads are guided.
-        convention: how the loss is counted.
+        settings: which heads, where to and how much.
+        tokens: those of the patterns, in the text of each stack, "encoder" or "decoder".
+        padding: the token of positions that do not count.
     """
-    if not plan:
+    if not settings.plan:
         yield None
         return
+    sites = find_sites(model, where=settings.where)
+    by_stack = {keys: _plan(settings, tokens[keys]) for keys in {site.keys for site in sites}}
     with guide(
         model,
-        Plan.parse(plan),
-        alpha=alpha,
-        steps=steps,
-        schedule=schedule,
-        where=where,
-        convention=convention,
+        {site.name: by_stack[site.keys] for site in sites},
+        alpha=settings.alpha,
+        steps=settings.steps,
+        schedule=settings.schedule,
+        constant_for=settings.constant_for,
+        convention=settings.convention,
+        padding=padding,
     ) as guidance:
         yield guidance
+
+
+def _plan(settings: GuideSettings, tokens: Tokens) -> Plan:
+    """Raises where a text has no such token: a plan without it would be another."""
+    wanted = {aim.name for aim in Plan.parse(settings.plan, tokens=SOME).aims.values()}
+    for name, numbers in tokens.items():
+        if not numbers and name in wanted:
+            raise ValueError(
+                f"guide={settings.plan!r} wants heads that look at {name!r}, but no piece of the "
+                "text is one; leave it out."
+            )
+    return Plan.parse(settings.plan, tokens=tokens)
 
 
 def with_guidance(value: Summed, guidance: Guidance | None) -> Summed:

@@ -1,14 +1,16 @@
 """From a folder to something that can be inspected."""
 
 import json
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
+from headwise.data.byte_pieces import BytePieces
 from headwise.hf import adopt
+from headwise.journeys.hugging_face_folder import load_model, load_tokenizer, opened
+from headwise.journeys.inspecting.encoder_subject import EncoderSubject
 from headwise.journeys.inspecting.hugging_face_subject import (
     MAX_TRANSLATION,
     HuggingFaceSubject,
@@ -17,7 +19,9 @@ from headwise.journeys.inspecting.identity import check_finite
 from headwise.journeys.inspecting.own_subjects import TranslatorSubject
 from headwise.journeys.inspecting.subject import Subject
 from headwise.journeys.pretraining import is_pretraining, load_pretrained
+from headwise.journeys.pretraining_tasks import PretrainingModel
 from headwise.journeys.translator import Translator
+from headwise.models.encoder import Encoder
 from headwise.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence
 from headwise.pruning import load
 from headwise.recording import Run
@@ -44,7 +48,6 @@ def open_subject(
         max_translation: tokens of a translation that a Hugging Face model writes, at most.
     """
     place = chosen_device(device)
-    marks = frozenset(special)
     if not folder.is_dir():
         raise ValueError(
             f"There is no model folder {folder}. Give the folder of a headwise run or of a saved "
@@ -53,28 +56,41 @@ def open_subject(
     if (folder / "environment.json").exists():
         run = _run(folder)
         if is_pretraining(run):
-            model, tokenizer = _pretrained(run)
-            return HuggingFaceSubject(adopt(model.to(place)), tokenizer, marks, max_translation)
+            trained = load_pretrained(run)
+            check_finite(trained.model)
+            return encoder_subject(trained.model.to(place), trained.pieces, special=special)
         translator = Translator.load(run)
         check_finite(translator.model)
         translator.model.to(place)
         return TranslatorSubject.of(translator, special=special)
     if (folder / "config.json").exists():
         model = _hugging_face(folder).to(place)
-        return HuggingFaceSubject(adopt(model), _tokenizer(folder), marks, max_translation)
+        tokenizer = padding_right(load_tokenizer(folder))
+        return HuggingFaceSubject(adopt(model), tokenizer, frozenset(special), max_translation)
     raise ValueError(f"{folder} holds neither a headwise run nor a Hugging Face model.")
 
 
-def _pretrained(run: Run) -> tuple[Any, Any]:
-    """The encoder of a pre-training as a model of Hugging Face, with its tokenizer."""
+def encoder_subject(
+    model: PretrainingModel | Encoder, pieces: BytePieces, *, special: Sequence[str] = ()
+) -> Subject:
+    """A pre-trained encoder of ours: as a model of Hugging Face, or, where none is like it, itself.
+
+    Args:
+        model: on the device where it is to be.
+        pieces: its tokenizer.
+        special: more tokens that are not to count as words.
+    """
     from headwise.models.encoder_weights import to_hugging_face  # lazy: takes seconds
 
-    model, pieces = load_pretrained(run)
-    check_finite(model)
+    config = model.config if isinstance(model, Encoder) else model.encoder.config
+    if config.attention != "softmax":
+        return EncoderSubject(model.eval(), pieces, frozenset(special))
     if isinstance(model, MaskedLMWithNextSentence):  # what reads one text has no use for pairs
         both, model = model, MaskedLM(model.encoder)
         model.words = both.words
-    return to_hugging_face(model).eval(), padding_right(pieces.hugging_face())
+    tokenizer = padding_right(pieces.hugging_face())
+    tokenizer.split_special_tokens = True  # what a text says is text, as when it was pre-trained
+    return HuggingFaceSubject(adopt(to_hugging_face(model).eval()), tokenizer, frozenset(special))
 
 
 def _run(folder: Path) -> Run:
@@ -104,31 +120,10 @@ def _hugging_face(folder: Path) -> Any:
 
 def _loaded(folder: Path) -> Any:
     import transformers
-    from huggingface_hub.errors import StrictDataclassError
-    from safetensors import SafetensorError
 
-    troubles = (OSError, ValueError, KeyError, RuntimeError, SafetensorError, StrictDataclassError)
-    try:
+    with opened(folder):
         kind = _model_class(transformers, json.loads((folder / "config.json").read_bytes()))
-        with _quietly():
-            model, found = kind.from_pretrained(
-                folder, local_files_only=True, use_safetensors=True, output_loading_info=True
-            )
-    except troubles as error:
-        raise ValueError(
-            f"{folder} could not be opened as a Hugging Face model: {_first_line(error)}"
-        ) from error
-    # transformers would go on with random numbers; only a pooler is left out of files on purpose
-    missing = sorted(name for name in found["missing_keys"] if "pooler" not in name)
-    with torch.no_grad():  # the model is to be the same each time it is loaded
-        for name in set(found["missing_keys"]) - set(missing):
-            model.get_parameter(name).zero_()
-    if missing:
-        raise ValueError(
-            f"The weights in {folder} are not those of a {type(model).__name__}: {len(missing)} "
-            f"are missing, {missing[0]} among them. Save the model again with save_pretrained."
-        )
-    return model
+    return load_model(folder, kind)
 
 
 def _model_class(transformers: Any, settings: Any) -> Any:
@@ -139,28 +134,6 @@ def _model_class(transformers: Any, settings: Any) -> Any:
     found = getattr(transformers, str(named[0]), None)
     is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
     return found if is_model else transformers.AutoModel
-
-
-def _tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"{folder} has no tokenizer that can be loaded: {_first_line(error)}"
-        ) from error
-    # without files transformers makes an empty tokenizer, for which every word is unknown
-    if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
-        raise ValueError(
-            f"{folder} has no tokenizer that can be loaded: its files are missing. Save them there "
-            "with tokenizer.save_pretrained."
-        )
-    return padding_right(tokenizer)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def padding_right(tokenizer: Any) -> Any:
@@ -174,23 +147,6 @@ def padding_right(tokenizer: Any) -> Any:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "right"
     return tokenizer
-
-
-@contextmanager
-def _quietly() -> Generator[None]:
-    """Without transformers' own bar and report: what matters of them we say ourselves."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    before = logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        if shown:
-            logging.enable_progress_bar()
 
 
 def chosen_device(name: str) -> torch.device:

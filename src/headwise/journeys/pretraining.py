@@ -8,8 +8,8 @@ again after an interruption it goes on where it stopped.
 """
 
 import dataclasses
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from headwise.config import from_json, to_json
 from headwise.data.byte_pieces import BytePieces
-from headwise.guidance import Guidance, Plan, guide
+from headwise.guidance import Guidance
+from headwise.journeys.guiding import guided
 from headwise.journeys.loss_so_far import LossSoFar
 from headwise.journeys.pretraining_settings import PretrainingConfig
 from headwise.journeys.pretraining_tasks import (
@@ -114,8 +115,8 @@ def _train(
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         return validate(model, map(held_out, range(len(held_out))))
 
-    window = CURVE * config.accumulate
-    with LossSoFar(model, window=window) as so_far, _guided(config, model, text.pieces) as guidance:
+    so_far = LossSoFar(window=CURVE * config.accumulate)
+    with _guided(config, model, text.pieces) as guidance:
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             main, beside = task_loss(model, batch)
@@ -128,6 +129,7 @@ def _train(
             config.fit_config(cuda=cuda, replayable=True),
             beta2=config.beta2,
             epsilon=config.epsilon,
+            keep_best=False,  # the weights are those of the last update
         )
         with training_bar(config) as show:
             fit(
@@ -140,30 +142,17 @@ def _train(
                 progress=_logging(run, so_far, guidance, show),
                 evaluate=Clock(run).timed(evaluate),
                 on_step=guidance.at_step if guidance else None,
+                beside=so_far.tensors,
             )
-        average = so_far.average
     with torch.no_grad():
-        return {**_last(run), **evaluate(model.eval()), "average_loss": average}
+        return {**_last(run), **evaluate(model.eval()), "average_loss": so_far.average}
 
 
-@contextmanager
 def _guided(
     config: PretrainingConfig, model: nn.Module, pieces: BytePieces
-) -> Generator[Guidance | None]:
-    """Guide the model's heads inside a `with` block, if the settings say so."""
-    if not config.guide:
-        yield None
-        return
+) -> AbstractContextManager[Guidance | None]:
     tokens = {"delim": (pieces.begin, pieces.end), "period": pieces.written_as(".")}
-    with guide(
-        model,
-        Plan.parse(config.guide, tokens=tokens),
-        alpha=config.alpha,
-        steps=config.steps,
-        schedule=config.guide_schedule,
-        convention=config.convention,
-    ) as guidance:
-        yield guidance
+    return guided(model, config.guidance, tokens={"encoder": tokens})
 
 
 def _logging(run: Run, so_far: LossSoFar, guidance: Guidance | None, show: Report) -> Report:
@@ -173,7 +162,7 @@ def _logging(run: Run, so_far: LossSoFar, guidance: Guidance | None, show: Repor
         if "loss" in metrics:
             run.log(step, task_loss=so_far.recent)
             if guidance is not None:
-                run.log(step, guidance_loss=guidance.unscaled, alpha=guidance.alpha)
+                run.log(step, guidance_loss=guidance.unscaled.item(), alpha=guidance.alpha)
         show(step, metrics)
 
     return report

@@ -4,21 +4,21 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headwise.data.byte_pieces import MarkStyle
-from headwise.guidance import Plan
+from headwise.guidance.schedule import CONSTANT_FOR, ConventionName, Schedule
+from headwise.journeys.guiding import GuideSettings
 from headwise.journeys.training_run import TrainingSettings, check_settings
 from headwise.models.encoder import EncoderConfig
 
 __all__ = ["PretrainingConfig"]
-
-TOKENS = {"delim": (0,), "period": (0,)}  # stand for a tokenizer's, where only form is looked at
 
 
 @dataclass(frozen=True)
 class PretrainingConfig(TrainingSettings):
     """Settings of `pretrain`; the defaults are a RoBERTa-base on a GPU of 80 GB.
 
-    Width, heads and feed-forward layers are those of the size unless given: 768, 12 and 3072; with
-    16 layers there are 16 heads.
+    Width, heads and feed-forward layers are those of the size unless given: 768, 12 and 3072; a
+    RoBERTa or BERT of 16 layers has 16 heads. On a GPU the model is compiled unless `compile` is
+    false, as its batches have one shape; on a CPU only if it is true.
     """
 
     corpus: str = "debian-docs-en"  # see headwise.data.pretraining; "file" takes the one below
@@ -43,14 +43,16 @@ class PretrainingConfig(TrainingSettings):
     masked: float = 0.15  # share of a block's pieces that are to be guessed, or replaced
     guide: str = ""  # heads of each layer to guide, e.g. next=1,prev=1,first=4; "" guides none
     alpha: float = 10.0  # weight of guidance at the start
-    guide_schedule: Literal["linear", "constant_then_linear", "constant"] = "linear"
-    convention: Literal["mean", "paper", "reference_code"] = "mean"  # see headwise.guidance
+    guide_schedule: Schedule | None = None  # how it falls; None: as the convention has it
+    constant_for: int = CONSTANT_FOR  # updates before it does with constant_then_linear
+    convention: ConventionName = "mean"  # how that loss is counted; see headwise.guidance
     steps: int = 20_000
     learning_rate: float = 1e-4
     warmup: int = 1000
     schedule: Literal["constant", "inverse_square_root", "cosine", "linear"] = "linear"
     beta2: float = 0.999  # of AdamW, as the next
     epsilon: float = 1e-8
+    compile: bool | None = None  # None: on a GPU
     average: int = 1  # the weights are the last ones; more keeps files of earlier ones
     evaluate_every: int = 500
     checkpoint_every: int = 1000
@@ -70,8 +72,20 @@ class PretrainingConfig(TrainingSettings):
         if self.objective == "electra" and self.next_sentence:
             raise ValueError("next_sentence goes with objective='mlm'; ELECTRA has no such loss.")
         shape = self.shape(9)
-        if self.guide and max(Plan.parse(self.guide, tokens=TOKENS).heads) >= shape.heads:
-            raise ValueError(f"guide names more heads than the {shape.heads} of a layer.")
+        sites = {f"encoder.{layer}.self": self.attention for layer in range(shape.layers)}
+        self.guidance.check(sites, heads=shape.heads)
+
+    @property
+    def guidance(self) -> GuideSettings:
+        """Which heads are guided, and how."""
+        return GuideSettings(
+            self.guide,
+            alpha=self.alpha,
+            steps=self.steps,
+            schedule=self.guide_schedule,
+            constant_for=self.constant_for,
+            convention=self.convention,
+        )
 
     @property
     def marks(self) -> MarkStyle:

@@ -79,7 +79,9 @@ def _batches(
     blocks = PackedBlocks(part, pieces, settings.block)
     if settings.objective == "electra":
         counts = text.train.counts(len(pieces))
-        return ReplacedBatches(blocks, counts, size, seed=seed, share=share, shuffled=shuffled)
+        return ReplacedBatches(
+            blocks, size, seed=seed, share=share, shuffled=shuffled, counts=counts
+        )
     return MaskedBatches(blocks, size, seed=seed, share=share, shuffled=shuffled)
 
 

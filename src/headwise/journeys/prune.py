@@ -95,7 +95,11 @@ def open_task(config: PruneConfig, model: Path) -> Task:
     if (model / RECIPE).exists():
         Recipe.read(model).check_files(model)
     subject = open_subject(model, device="cpu")
-    assert isinstance(subject, HuggingFaceSubject)
+    if not isinstance(subject, HuggingFaceSubject):
+        raise ValueError(
+            f"{model} attends with something else than softmax, so that Hugging Face has no model "
+            "like it to prune. From Python, headwise.masked(model, heads) switches heads off."
+        )
     return hugging_face_task(config, subject)
 
 

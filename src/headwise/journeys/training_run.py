@@ -34,8 +34,8 @@ class TrainingSettings:
     accumulate: int = 1  # batches in a step, of each process
     weight_decay: float = 0.0
     precision: Precision = "auto"  # bfloat16 on a GPU, float32 elsewhere
-    compile: bool = False  # train through torch.compile
-    graphs: bool = True  # replay steps as CUDA graphs, where there is one GPU
+    compile: bool | None = False  # train through torch.compile; None does so on a GPU
+    graphs: bool = True  # replay steps as CUDA graphs, where there is one GPU and no compiling
     average: int = 5  # last checkpoints whose mean is tried beside the best one
     evaluate_every: int = 250  # steps
     checkpoint_every: int = 250  # steps
@@ -47,11 +47,12 @@ class TrainingSettings:
         """The settings that `headwise.training.fit` wants.
 
         Args:
-            cuda: whether training runs on a GPU, which is what "auto" asks.
+            cuda: whether training runs on a GPU, which is what "auto" and None ask.
             replayable: whether the loss is one of which CUDA graphs can be made.
         """
         automatic = "bfloat16" if cuda else "float32"
-        graphs = replayable and self.graphs and cuda and not self.compile
+        compile = cuda if self.compile is None else self.compile
+        graphs = replayable and self.graphs and cuda and not compile
         return FitConfig(
             steps=self.steps,
             learning_rate=self.learning_rate,
@@ -61,7 +62,7 @@ class TrainingSettings:
             accumulate=self.accumulate,
             weight_decay=self.weight_decay,
             precision=automatic if self.precision == "auto" else self.precision,
-            compile=self.compile,
+            compile=compile,
             graphs=graphs and process_count() == 1,
             keep=self.average,
             evaluate_every=self.evaluate_every,

@@ -19,10 +19,10 @@ from headwise.analysis.scores import Score, bleu, tokenised_bleu
 from headwise.data.parallel import ParallelBatch
 from headwise.data.subword import PiecePair, train_pieces
 from headwise.data.translation import Lines, ParallelTexts, read_parallel_texts
-from headwise.data.vocabulary import PAD
+from headwise.data.vocabulary import BOS, EOS, PAD, SPECIALS
 from headwise.guidance import Guidance
-from headwise.journeys.codec import InPieces, load_codecs, save_codecs
-from headwise.journeys.guiding import guided, with_guidance
+from headwise.journeys.codec import Codec, InPieces, load_codecs, save_codecs
+from headwise.journeys.guiding import Tokens, guided, with_guidance
 from headwise.journeys.loss_so_far import LossSoFar
 from headwise.journeys.parallel_files import read_parallel_files
 from headwise.journeys.training_run import (
@@ -35,6 +35,7 @@ from headwise.journeys.training_run import (
     training_figures,
 )
 from headwise.journeys.translation_batches import (
+    MULTIPLE,
     Pairs,
     all_batches,
     encoded_pairs,
@@ -51,7 +52,7 @@ from headwise.training.loss import Summed
 
 __all__ = ["TranslationConfig", "train_translation"]
 
-MULTIPLE = 8  # widths of batches on a GPU, whose matrices like it so
+FULL_STOPS = (".", "\u2581.")  # pieces of words say whether a space is before them
 TOKENISED = ("iwslt14", "iwslt15")  # corpora whose texts come as tokens between spaces
 
 
@@ -125,16 +126,15 @@ def _train(
     def validate(model: nn.Module) -> dict[str, float]:
         return {"validation_loss": validation_loss(model, held_out)}
 
-    with LossSoFar(model, window=config.steps * config.accumulate // 10) as so_far:
-        with _guided(config, model) as guidance:
-            _fit(config, run, model, train, so_far, guidance, validate)
-        trained = _losses(so_far)
-        chosen = choose_weights(run, model, validate)
+    so_far = LossSoFar(window=config.steps * config.accumulate // 10)
+    with _guided(config, translator) as guidance:
+        _fit(config, run, model, train, so_far, guidance, validate)
+    chosen = choose_weights(run, model, validate)
     with torch.no_grad():
         validated = validate(model)
     return {
         **validated,
-        **trained,
+        **_losses(so_far),
         "weights": chosen,
         "train_pairs": len(train),
         "train_pairs_too_long": len(texts.train.source) - len(train),
@@ -177,21 +177,23 @@ def _fit(
             progress=show,
             evaluate=Clock(run).timed(evaluate),
             on_step=guidance.at_step if guidance else None,
+            beside=so_far.tensors,
         )
 
 
 def _guided(
-    config: TranslationConfig, model: Transformer
+    config: TranslationConfig, translator: Translator
 ) -> AbstractContextManager[Guidance | None]:
-    return guided(
-        model,
-        config.guide,
-        alpha=config.alpha,
-        steps=config.steps,
-        schedule=config.guide_schedule,
-        where=config.guide_where,
-        convention=config.convention,
-    )
+    codecs = {"encoder": translator.source, "decoder": translator.target}
+    tokens = {stack: _marks(codec) for stack, codec in codecs.items()}
+    return guided(translator.model, config.guidance, tokens=tokens, padding=PAD)
+
+
+def _marks(codec: Codec) -> Tokens:
+    """Where sentences begin and end, and their full stops."""
+    words = codec.names(range(len(SPECIALS), len(codec)))
+    stops = [number for number, word in enumerate(words, len(SPECIALS)) if word in FULL_STOPS]
+    return {"delim": (BOS, EOS), "period": stops}
 
 
 def _losses(so_far: LossSoFar) -> dict[str, float]:

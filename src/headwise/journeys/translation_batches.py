@@ -12,8 +12,9 @@ from headwise.data.translation import Lines
 from headwise.data.vocabulary import PAD
 from headwise.journeys.translator import Translator
 
-__all__ = ["Pairs", "all_batches", "encoded_pairs", "pair_batches", "validation_loss"]
+__all__ = ["MULTIPLE", "Pairs", "all_batches", "encoded_pairs", "pair_batches", "validation_loss"]
 
+MULTIPLE = 8  # widths of batches on a GPU, whose matrices like it so
 Pairs = list[tuple[list[int], list[int]]]
 
 

@@ -2,15 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from headwise.data.subword import Kind
-from headwise.guidance.schedule import ConventionName, Schedule
-from headwise.journeys.guiding import check_guidance
+from headwise.guidance.schedule import CONSTANT_FOR, ConventionName, Schedule
+from headwise.journeys.guiding import GuideSettings
 from headwise.journeys.training_run import TrainingSettings, check_settings
 from headwise.models import TransformerConfig
-from headwise.ops.named import looks_at_places
 
 __all__ = ["TranslationConfig"]
 
@@ -58,7 +56,8 @@ class TranslationConfig(TrainingSettings):
     sparse_in: Literal["both", "training"] = "both"
     guide: str = ""  # heads of each layer to guide, e.g. next=1,prev=1; see headwise.guidance
     alpha: float = 10.0  # weight of guidance at the start
-    guide_schedule: Schedule = "linear"  # how it falls
+    guide_schedule: Schedule | None = None  # how it falls; None: as the convention has it
+    constant_for: int = CONSTANT_FOR  # updates before it does with constant_then_linear
     guide_where: str = "encoder.*"  # pattern of the sites whose heads are guided
     convention: ConventionName = "mean"  # how that loss is counted
     label_smoothing: float = 0.1
@@ -80,23 +79,20 @@ class TranslationConfig(TrainingSettings):
         if (self.corpus == "files") != any((self.train, self.valid, self.test)):
             raise ValueError("Files of one's own are given with corpus='files', and only then.")
         shape = self.shape(9, 9)
-        if self.guide:
-            self._check_guidance(shape.heads)
+        self.guidance.check(_sites(shape), heads=shape.heads)
 
-    def _check_guidance(self, heads: int) -> None:
-        check_guidance(
+    @property
+    def guidance(self) -> GuideSettings:
+        """Which heads are guided, and how."""
+        return GuideSettings(
             self.guide,
-            heads=heads,
             alpha=self.alpha,
             steps=self.steps,
             schedule=self.guide_schedule,
+            constant_for=self.constant_for,
+            convention=self.convention,
+            where=self.guide_where,
         )
-        for stack, spec in (
-            ("encoder", self.encoder_attention),
-            ("decoder", self.decoder_attention),
-        ):
-            if looks_at_places(spec) and fnmatchcase(f"{stack}.0.self", self.guide_where):
-                raise ValueError(f"guide has nothing to teach heads that are hard-coded ({spec}).")
 
     def shape(self, source_vocab: int, target_vocab: int) -> TransformerConfig:
         """The model's shape for so many pieces."""
@@ -106,3 +102,13 @@ class TranslationConfig(TrainingSettings):
         given = {name: value for name, value in changes.items() if value is not None}
         sized: Callable[..., TransformerConfig] = getattr(TransformerConfig, self.size)
         return sized(source_vocab, target_vocab, **given)
+
+
+def _sites(shape: TransformerConfig) -> dict[str, str]:
+    """The attention of each site that a model of this shape has."""
+    decoder = range(shape.decoder_layers)
+    return (
+        {f"encoder.{n}.self": shape.encoder_attention for n in range(shape.encoder_layers)}
+        | {f"decoder.{n}.self": shape.decoder_attention for n in decoder}
+        | {f"decoder.{n}.cross": shape.cross_attention for n in decoder}
+    )

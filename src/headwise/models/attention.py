@@ -259,8 +259,8 @@ class MultiHeadAttention(nn.Module):
 
     def _side_by_side(self, x_BTM: Tensor) -> list[Tensor]:
         layers: list[nn.Module] = [self.query, self.key, self.value]
-        plain = [layer for layer in layers if type(layer) is nn.Linear]
-        if len(plain) < len(layers):  # nothing is known of what was put in their place
+        plain = [layer for layer in layers if type(layer) is nn.Linear and not _hooked(layer)]
+        if len(plain) < len(layers):  # nothing is known of what was put in their place, or watches
             return [self._split(layer(x_BTM)) for layer in layers]
         weight_NM = torch.cat([layer.weight for layer in plain])
         bias_N = torch.cat([layer.bias for layer in plain])
@@ -268,3 +268,9 @@ class MultiHeadAttention(nn.Module):
 
     def _split(self, flat_BTM: Tensor) -> Tensor:
         return flat_BTM.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+
+
+def _hooked(layer: nn.Module) -> bool:
+    """Whether somebody watches or changes a layer's calls, which must then be made."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(layer, name) for name in hooks)

@@ -69,8 +69,6 @@ class CaptionConfig:
                 )
         else:
             self._check_images()
-        if self.sparse_in not in get_args(Phases):
-            raise ValueError(f"sparse_in must be 'both' or 'training', got {self.sparse_in!r}.")
         self.transformer()
 
     @property

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from headwise.models.attention import MultiHeadAttention, Phases
-from headwise.ops.named import check_attention
+from headwise.models.checks import check_dropouts, check_phases
 
 __all__ = ["Encoder", "EncoderConfig", "Family", "initialize_normal"]
 
@@ -91,7 +91,8 @@ class EncoderConfig:
             raise ValueError(f"padding_id must be below vocab={self.vocab}, got {self.padding_id}.")
         if self.family not in get_args(Family):
             raise ValueError(f"family must be roberta, bert or electra, got {self.family!r}.")
-        check_attention(self.attention)
+        check_phases(self.attention, self.sparse_in)
+        check_dropouts(dropout=self.dropout, attention_dropout=self.attention_dropout)
 
     @property
     def embedded(self) -> int:

@@ -17,10 +17,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headwise.models.attention import Cache, MultiHeadAttention, Phases
-from headwise.ops.named import check_attention, looks_at_places
+from headwise.models.checks import check_dropouts, check_phases
 
 Norm = Literal["pre", "post"]
 Shared = Literal["all", "target", "none"]  # source, target and output; the last two; nothing
+WITHIN = (  # a text attends to itself
+    "leave cross_attention as it is, and give it as encoder_attention and decoder_attention alone"
+)
 
 
 @dataclass(frozen=True)
@@ -87,9 +90,12 @@ class TransformerConfig:
             )
         for which in ("encoder", "decoder", "cross"):
             spec: str = getattr(self, f"{which}_attention")
-            check_attention(spec, within=which != "cross")
-            if looks_at_places(spec) and self.sparse_in == "training":
-                raise ValueError(f"{spec!r} learns no scores; give it with sparse_in='both'.")
+            check_phases(spec, self.sparse_in, within=which != "cross", instead=WITHIN)
+        check_dropouts(
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            feed_forward_dropout=self.feed_forward_dropout,
+        )
 
 
 class Transformer(nn.Module):

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from headwise.models.attention import Phases
+from headwise.models.checks import check_phases
 from headwise.models.relative import Distances, RelativeAttention, sinusoids_of_distances
 from headwise.models.transformer import Norm, Residual, TransformerConfig, initialize
-from headwise.ops.named import check_attention
 
 __all__ = ["TextLoss", "TransformerXL", "XLConfig", "segment_loss"]
 
@@ -51,13 +51,12 @@ class XLConfig:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.memory < 0:
             raise ValueError(f"memory must not be negative, got {self.memory}.")
-        if self.sparse_in not in get_args(Phases):
-            raise ValueError(f"sparse_in must be 'both' or 'training', got {self.sparse_in!r}.")
         if self.distances not in get_args(Distances):
             raise ValueError(f"distances must be 'bias' or 'folded', got {self.distances!r}.")
         if self.distance_width < 0 or self.distance_width % 2:
             raise ValueError(f"distance_width must be even, got {self.distance_width}.")
-        check_attention(self.attention, within=False)  # its op is given scores of distances
+        # its op is given scores of distances
+        check_phases(self.attention, self.sparse_in, within=False)
         self.stack()
 
     @classmethod

@@ -109,10 +109,26 @@ def _bell(offset: Number | Sequence[Number], std: Number, heads: int) -> Fixed:
     width = max(std, NARROWEST)
 
     def score(query_Q1: Tensor, key_1K: Tensor) -> Tensor:  # holds on to no tensor of the call
-        offset_H11 = torch.tensor(offsets, device=key_1K.device, dtype=torch.float64)[:, None, None]
+        offset_H11 = _written(offsets, key_1K.device)[:, None, None]
         return ((key_1K - query_Q1 - offset_H11) / width).square() / -2
 
     return score
+
+
+def _written(offsets: list[float], device: torch.device) -> Tensor:
+    """Offsets as a tensor, by a kernel for each of those that heads take turns with.
+
+    A copy from the host would make a GPU wait, and a CUDA graph cannot record it.
+    """
+    turns = next(n for n in range(1, len(offsets) + 1) if offsets == _repeated(offsets, n))
+    offset_H = torch.empty(len(offsets), dtype=torch.float64, device=device)
+    for turn in range(turns):
+        offset_H[turn::turns].fill_(offsets[turn])
+    return offset_H
+
+
+def _repeated(values: list[float], turns: int) -> list[float]:
+    return [values[place % turns] for place in range(len(values))]
 
 
 def _refuse(name: str, bias: Tensor | None, scale: Number | None) -> None:

@@ -29,6 +29,7 @@ CHOICES = (
     "softmax, topk:8 (or another number of keys), sparsemax, entmax:1.5, gaussian:-1,1 (or other "
     f"distances) or {LEARNED}"
 )
+INSTEAD = "choose softmax, for example"  # of distances where they have no meaning
 
 
 def attention_op(spec: str, *, heads: int | None = None) -> Callable[..., Attended]:
@@ -71,19 +72,19 @@ def looks_at_places(spec: str) -> bool:
     return spec.startswith("gaussian:")
 
 
-def check_attention(spec: str, *, within: bool = True) -> None:
+def check_attention(spec: str, *, within: bool = True, instead: str = INSTEAD) -> None:
     """Refuse a name that a model cannot make attention of.
 
     Args:
         spec: the name.
         within: whether a text attends to itself and to all of it; else distances have no meaning.
+        instead: what to do then, as the end of a sentence.
     """
     if spec != LEARNED:
         attention_op(spec)
     if looks_at_places(spec) and not within:
         raise ValueError(
-            f"{spec!r} looks at distances within one text, which there are none of here; "
-            "choose softmax, for example."
+            f"{spec!r} looks at distances within one text, which there are none of here; {instead}."
         )
 
 

@@ -55,6 +55,12 @@ def weighted_values_in_blocks(
     parts = list(scores.parts())
     if len(parts) <= 1 or math.prod(scores.shape) <= PLAIN_ELEMENTS:
         return weighted_values(scores, weigh, v, *parameters, dropout=dropout)
+    if dropout and v.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise ValueError(
+            "A CUDA graph would drop the same weights for ever in attention that is computed in "
+            f"blocks, here to {math.prod(scores.shape):,} weights; train with graphs=False, or "
+            "without dropout of attention weights."
+        )
     # One seed a call, from which every part draws the same in both passes.
     seed = int(torch.randint(2**62, ())) if dropout else 0
     compute = partial(_weighted_rows, weigh=weigh, dropout=dropout, seed=seed)

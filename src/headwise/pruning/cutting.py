@@ -18,7 +18,7 @@ from headwise.pruning.headless import Headless, JustBias, check_headless
 from headwise.pruning.parts import Anatomy, Heads, anatomy
 from headwise.pruning.position_bias import cut_bias, separate, shares_bias
 from headwise.pruning.record import NAME, PruningRecord, innermost, record_of
-from headwise.sites import Site, find_sites
+from headwise.sites import Site, find_sites, what_is_changed
 
 Model = TypeVar("Model", bound=nn.Module)
 COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head")
@@ -166,11 +166,8 @@ def _groups_kept(found: Anatomy, keep: list[int]) -> list[int]:
 
 
 def _check_unwatched(sites: Sequence[Site]) -> None:
-    busy = [site.name for site in sites if site.changes]
-    if busy:
-        raise ValueError(
-            f"{', '.join(busy)} are observed, replaced or gated; undo that before prune()."
-        )
+    if changed := what_is_changed(sites):
+        raise ValueError(f"{changed}; undo that before prune().")
 
 
 def _cut(

@@ -29,7 +29,7 @@ from headwise.pruning.cutting import rebuild
 from headwise.pruning.folders import recover, replacing_folder
 from headwise.pruning.recipe import RECIPE, Recipe, digest, versions
 from headwise.pruning.record import PruningRecord, innermost, record_of
-from headwise.sites import Site
+from headwise.sites import Site, what_is_changed
 
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"
 EXPORTED = frozenset({"model.onnx", "model.pt2"})
@@ -110,12 +110,8 @@ def _is_own(model: nn.Module) -> bool:
 
 def _check_unchanged(model: nn.Module) -> None:
     held = [module.__dict__.get("site") for module in model.modules()]
-    busy = [site.name for site in held if isinstance(site, Site) and site.changes]
-    if busy:
-        raise ValueError(
-            f"{', '.join(busy)} are observed, replaced or gated, which a folder cannot hold; undo "
-            "that before save()."
-        )
+    if changed := what_is_changed(site for site in held if isinstance(site, Site)):
+        raise ValueError(f"{changed}, which a folder cannot hold; undo that before save().")
 
 
 def _check_free(folder: Path) -> None:

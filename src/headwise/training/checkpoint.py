@@ -1,8 +1,8 @@
 """Checkpoints: model, optimiser, random numbers and what was measured, in one safetensors file.
 
 Names inside: `model.<name>`, `optimizer.<parameter>.<quantity>`, `random.cpu` and `random.cuda`
-(a row a process), `window`, what the loop has measured since it last logged, and `evaluations`.
-Whole or absent, never a pickle.
+(a row a process), `window`, what the loop has measured since it last logged, `evaluations`, and
+`beside.<name>`, what the caller keeps of the training. Whole or absent, never a pickle.
 """
 
 from collections.abc import Mapping
@@ -39,6 +39,7 @@ def checkpoint_tensors(
     progress: Progress,
     *,
     random: Mapping[str, Tensor],
+    beside: Mapping[str, Tensor] = {},
 ) -> dict[str, Tensor]:
     """Everything needed to go on after a step as if nothing had happened, but the step itself.
 
@@ -47,16 +48,24 @@ def checkpoint_tensors(
         optimizer: its state of each parameter.
         progress: what was measured.
         random: `random_states` of the processes, a row each.
+        beside: what the caller keeps of the training.
     """
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         for quantity, tensor in optimizer.state.get(parameter, {}).items():
             tensors[f"optimizer.{name}.{quantity}"] = tensor
+    tensors |= {f"beside.{name}": tensor for name, tensor in beside.items()}
     return tensors | {**random, "window": progress.window, "evaluations": progress.evaluations}
 
 
 def load_checkpoint(
-    run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, *, process: int, processes: int
+    run: Run,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    process: int,
+    processes: int,
+    beside: Mapping[str, Tensor] = {},
 ) -> Progress:
     """Put everything back as it was, and say how far it was.
 
@@ -66,6 +75,7 @@ def load_checkpoint(
         optimizer: gets its state.
         process: which row of the random numbers is this process's.
         processes: how many there are; as many must have written the checkpoint.
+        beside: filled in place with what the caller kept.
     """
     tensors, note = _read(run), run.note(CHECKPOINT)
     if len(tensors["random.cpu"]) != processes:
@@ -75,6 +85,7 @@ def load_checkpoint(
         )
     _load_model(run, model, weights_of(tensors))
     _load_optimizer(model, optimizer, _under("optimizer.", tensors))
+    _fill(run, beside, _under("beside.", tensors))
     # clones, because torch reads from the start of a view's storage instead of its own
     torch.set_rng_state(tensors["random.cpu"][process].clone())
     if "random.cuda" in tensors and torch.cuda.is_available():
@@ -121,6 +132,17 @@ def _load_model(run: Run, model: nn.Module, tensors: Mapping[str, Tensor]) -> No
                 "choose another folder."
             )
     model.load_state_dict(dict(tensors))
+
+
+def _fill(run: Run, beside: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    if beside.keys() != tensors.keys():
+        there, here = (", ".join(names) or "nothing" for names in (tensors, beside))
+        raise ValueError(
+            f"{run.path(CHECKPOINT)} is of another training: beside the model it keeps {there}, "
+            f"and this one {here}; choose another folder."
+        )
+    for name, tensor in beside.items():
+        tensor.copy_(tensors[name])
 
 
 def _load_optimizer(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.recording.run import Run
+from headwise.training.keeping import nothing_beside
 from headwise.training.loop import Loop
 from headwise.training.loss import Summed
 from headwise.training.progress import Report
@@ -31,6 +32,7 @@ def fit(
     evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None,
     rates: Mapping[str, float] = {},
     on_step: Callable[[int], None] | None = None,
+    beside: Callable[[], Mapping[str, Tensor]] = nothing_beside,
 ) -> None:
     """Train a model in place, with AdamW; start where the run's checkpoint, if any, left off.
 
@@ -40,8 +42,9 @@ def fit(
     is given, `tokens_per_second`, in which evaluations and checkpoints take no time.
 
     `evaluate` is called every `evaluate_every` steps and after the last; its figures are logged and
-    the first of them decides: the weights that were best stand in the run's `best.safetensors`,
-    named as in the model, and after `patience` evaluations without a better one training stops.
+    the first of them decides: with `keep_best` the weights that were best stand in the run's
+    `best.safetensors`, named as in the model, and after `patience` evaluations without a better one
+    training stops.
 
     With `graphs` a step is recorded the second time that batches of a shape come, and replayed from
     then on: a small model then trains as fast as the GPU computes, and not as fast as Python asks.
@@ -70,6 +73,8 @@ def fit(
             names, e.g. {"head_gates.*": 0.05}; what matches is neither decayed nor clipped.
         on_step: called before each update with the number of updates done, e.g. to set what changes
             in training: `guidance.at_step`.
+        beside: gives tensors by name that the caller changes in training, e.g. means of its own;
+            they stand in checkpoints, not among weights, and are filled in place on going on.
     """
     from accelerate import Accelerator  # lazy: takes seconds, and only training needs it
 
@@ -84,7 +89,7 @@ def fit(
         raise ValueError("graphs=True needs one process with a GPU; leave it out here.")
     aside = on_a_stream() if config.graphs else nullcontext()
     with torch.random.fork_rng(devices=cuda), aside:
-        loop = Loop(model, config, run, accelerator, rates=rates)
+        loop = Loop(model, config, run, accelerator, rates=rates, beside=beside)
         board = config.tensorboard and accelerator.is_main_process
         with tensorboard_scalars(run, after=loop.step) if board else nullcontext() as scalars:
             loop.reports = [report for report in (scalars, progress) if report is not None]

@@ -4,31 +4,23 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from headwise.recording.run import Run
-from headwise.training.averaging import drop_old, keep_weights
-from headwise.training.checkpoint import (
-    BEST,
-    CHECKPOINT,
-    Progress,
-    checkpoint_tensors,
-    load_checkpoint,
-    random_states,
-    weights_of,
-)
+from headwise.training.checkpoint import CHECKPOINT, Progress
 from headwise.training.feeding import feed
+from headwise.training.keeping import Beside, Keeper, nothing_beside
 from headwise.training.loss import Summed
+from headwise.training.optimizer import adamw
 from headwise.training.progress import Report
 from headwise.training.replaying import Replayed
 from headwise.training.settings import FitConfig
 from headwise.training.stopping import best_of, out_of_patience
-from headwise.training.writing import Writer, copied
+from headwise.training.writing import Writer
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -51,6 +43,7 @@ class Loop:
         accelerator: "Accelerator",
         *,
         rates: Mapping[str, float] = {},
+        beside: Beside = nothing_beside,
     ) -> None:
         self.model, self.config, self.run, self.accelerator = model, config, run, accelerator
         self.reports: list[Report] = []  # who is told what was logged, beside the run
@@ -59,17 +52,19 @@ class Loop:
         # what the loss calls; the model itself keeps its names, and is evaluated as it is
         self.called = torch.compile(self.prepared) if config.compile else self.prepared
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = _adamw(_groups(model, config, rates), config, accelerator.device)
+        self.optimizer = adamw(model, config, rates, accelerator.device)
         self.write = Writer(accelerator.device)
         self.step = 0  # updates done
         self.window: list[Tensor] = []  # (loss, gradient norm) of each step since the last log
         self.evaluations: list[tuple[int, float]] = []  # step, and the figure that decides
         # processes see different batches, and drop different things
         torch.manual_seed(config.seed + accelerator.process_index)
-        if run.has(CHECKPOINT):
-            self._resume()
-        if config.keep > 1 and accelerator.is_main_process:
-            drop_old(run, keep=config.keep, step=self.step)
+        self.kept = Keeper(run, model, self.optimizer, accelerator, self.write, config.keep, beside)
+        if progress := self.kept.resume():
+            self.step = progress.step
+            self.window = list(progress.window.to(accelerator.device))
+            figures = progress.evaluations.tolist()
+            self.evaluations = [(int(step), figure) for step, figure in figures]
         self.tokens, self.since = 0, time.perf_counter()
 
     @property
@@ -191,10 +186,8 @@ class Loop:
             self._tell(figures)
             values = [value for _, value in self.evaluations]
             best = best_of(values, better=self.config.better) == len(values) - 1
-            if best and self.accelerator.is_main_process:
-                note = {"step": str(self.step)} | {n: repr(f) for n, f in figures.items()}
-                weights = copied(self.model.state_dict())
-                self.write(partial(self.run.save_tensors, BEST, weights, note))
+            if best and self.config.keep_best:
+                self.kept.best(figures, step=self.step)
 
     def _log(self) -> None:
         """Say how the steps since the last log went, and start counting afresh."""
@@ -222,34 +215,7 @@ class Loop:
         """Write a checkpoint, but never one of a training that went wrong."""
         with self._aside():
             evaluations = torch.tensor(self.evaluations, dtype=torch.float64).reshape(-1, 2)
-            progress = Progress(self.step, self._measured(), evaluations)
-            random = {name: self._rows(state) for name, state in random_states().items()}
-            if self.accelerator.is_main_process:
-                tensors = checkpoint_tensors(self.model, self.optimizer, progress, random=random)
-                self.write(partial(self._write_checkpoint, self.step, copied(tensors)))
-
-    def _write_checkpoint(self, step: int, tensors: Mapping[str, Tensor]) -> None:
-        """In an order in which any file may be the last: weights to keep, then the checkpoint from
-        which they would be written again, then away with those too old.
-        """
-        if self.config.keep > 1:
-            keep_weights(self.run, weights_of(tensors), step=step)
-        self.run.save_tensors(CHECKPOINT, tensors, {"step": str(step)})
-        if self.config.keep > 1:
-            drop_old(self.run, keep=self.config.keep, step=step)
-
-    def _resume(self) -> None:
-        process, processes = self.accelerator.process_index, self.accelerator.num_processes
-        progress = load_checkpoint(
-            self.run, self.model, self.optimizer, process=process, processes=processes
-        )
-        self.step = progress.step
-        self.window = list(progress.window.to(self.accelerator.device))
-        self.evaluations = [(int(step), figure) for step, figure in progress.evaluations.tolist()]
-
-    def _rows(self, state: Tensor) -> Tensor:
-        """A row from each process."""
-        return cast(Tensor, self.accelerator.gather(state[None].to(self.accelerator.device)))
+            self.kept.checkpoint(Progress(self.step, self._measured(), evaluations))
 
     @contextmanager
     def _aside(self) -> Generator[None]:
@@ -275,41 +241,6 @@ class Loop:
                     + (", the last checkpoint before it is kept." if kept else ".")
                 )
         return window
-
-
-def _groups(
-    model: nn.Module, config: FitConfig, rates: Mapping[str, float]
-) -> list[dict[str, Any]]:
-    """The parameters that learn, those of each pattern of names apart; the rest come first."""
-    learning = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    groups: list[dict[str, Any]] = []
-    for pattern, rate in rates.items():
-        names = [name for name in learning if fnmatchcase(name, pattern)]
-        if not names:
-            raise ValueError(f"rates names {pattern!r}, but no parameter that learns is called so.")
-        chosen = [learning.pop(name) for name in names]
-        groups.append({"params": chosen, "peak": rate, "weight_decay": 0.0})
-    rest = {"params": list(learning.values()), "peak": config.learning_rate}
-    return [rest, *groups] if learning else groups
-
-
-def _adamw(
-    groups: list[dict[str, Any]], config: FitConfig, device: torch.device
-) -> torch.optim.AdamW:
-    if config.graphs:  # each group has a tensor of its own, which a graph reads
-        groups = [{**group, "lr": torch.zeros((), device=device)} for group in groups]
-    optimizer = torch.optim.AdamW(
-        groups,
-        lr=config.learning_rate,
-        betas=(config.beta1, config.beta2),
-        eps=config.epsilon,
-        weight_decay=config.weight_decay,
-        fused=True,
-        capturable=config.graphs,
-    )
-    # it would warn of steps that are not recorded, as the first of each shape are not
-    optimizer._warned_capturable_if_run_uncaptured = True  # pyright: ignore
-    return optimizer
 
 
 def _count(values: list[Summed]) -> Tensor | int:

@@ -6,7 +6,7 @@ than running them. A recorded step is started at once.
 
 import gc
 from collections.abc import Callable, Generator, Hashable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,8 +75,11 @@ class Replayed:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 result = self.step(tree_unflatten(held, form))
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):  # of a capture that failed; why it did says more
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         return _Recorded(graph, [leaf for leaf in held if isinstance(leaf, Tensor)], result)
 
 

@@ -27,6 +27,7 @@ class FitConfig:
     compile: bool = False  # train through torch.compile; resuming then repeats up to rounding
     graphs: bool = False  # replay steps as CUDA graphs; see `fit` for what that asks of the loss
     keep: int = 1  # last checkpoints whose weights stay, for `average_checkpoints`
+    keep_best: bool = True  # the weights that evaluated best stay too
     evaluate_every: int = 500  # steps, where there is something to evaluate with
     patience: int = 0  # evaluations without a better one after which to stop; 0 never stops
     better: Literal["lower", "higher"] = "lower"  # of the figure that decides

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from headwise.data.sequence_tasks import copying
 from headwise.experiments.relevance import multihead, rescue
@@ -19,6 +20,7 @@ from headwise.experiments.relevance._copying import (
 )
 from headwise.experiments.relevance.copying import EXPECTED, FAILS, Config, experiment
 from headwise.experiments.running import reproduce
+from headwise.guidance import Plan, guide, pattern
 from headwise.models.rnn_stack import Seq2SeqStack
 
 TINY = Config(types=5, hidden=8, batch=3, every=2, sequences=4)
@@ -105,7 +107,7 @@ def test_looking_in_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     stack = Seq2SeqStack(drawn_models(TINY, range(2), CPU))
     whole, parts = (CopyCurves("permutation", TINY, CPU) for _ in range(2))
     whole(0, stack)
-    monkeypatch.setattr("headwise.experiments.relevance._copying.LOOKED", {"cpu": 1})
+    monkeypatch.setattr("headwise.experiments.relevance._copy_looking.LOOKED", {"cpu": 1})
     parts(0, stack)
     for name, value in whole.tensors().items():
         assert torch.allclose(value, parts.tensors()[name])
@@ -127,3 +129,21 @@ def test_training_goes_the_same_way_in_any_company() -> None:
     assert torch.allclose(
         train(alone, "permutation", [2], TINY, updates=4)["loss"], loss_ES[:, 1:], atol=1e-6
     )
+
+
+def guided_weights(model_seeds: list[int], data_seeds: list[int]) -> Tensor:
+    """The scores' weights of the last model after a few guided updates."""
+    stack = Seq2SeqStack(drawn_models(TINY, model_seeds, CPU))
+    plan = Plan({0: pattern("offset", offset=0)})
+    with guide(stack, plan, alpha=1000.0, steps=4, where="*.cross") as guidance:
+        train(stack, "permutation", data_seeds, TINY, updates=4, guidance=guidance)
+        assert guidance.alpha == 250.0  # of the last update
+    return stack.weights["heads.score_weight"][-1].detach()
+
+
+def test_each_model_of_a_stack_has_its_own_guidance() -> None:
+    alone = guided_weights([8], [2])
+    assert torch.allclose(guided_weights([3, 8], [1, 2]), alone, atol=1e-6)
+    plain = Seq2SeqStack(drawn_models(TINY, [8], CPU))
+    train(plain, "permutation", [2], TINY, updates=4)
+    assert not torch.allclose(plain.weights["heads.score_weight"][0], alone, atol=1e-4)

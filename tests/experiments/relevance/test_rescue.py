@@ -13,12 +13,16 @@ from headwise.experiments.relevance.rescue import (
 from headwise.experiments.running import reproduce
 
 
-def test_more_heads_rescue_runs_and_scores_without_a_gradient_do_not(tmp_path: Path) -> None:
+def test_more_heads_and_guidance_rescue_runs_and_top_1_does_not(
+    tmp_path: Path,
+) -> None:
     figures = reproduce("relevance/rescue", experiment.smoke, tmp_path / "run")
     assert 0 < figures["softmax: runs that succeed"].mean < 1
     assert figures["4 heads: failing runs rescued"].mean > 0
     assert figures["4 heads succeed more often than one"].mean == 0  # of three runs: not sure
     assert figures["top-1: failing runs rescued"].mean == 0
+    assert figures["guided, alpha 10: runs that succeed"].mean == 1
+    assert figures["guided, alpha 10, to one before: runs that succeed"].mean < 1
     for name in ("sparsemax", "entmax-1.5", "softmax, other data"):
         assert f"{name}: failing runs rescued" in figures
         assert f"{name}: succeeding runs lost" in figures
@@ -41,4 +45,4 @@ def test_further_heads_leave_the_model_as_it_was() -> None:
 
 def test_every_kind_of_attention_is_trained_once() -> None:
     names = [arm.name for arm in _arms(Config())]
-    assert len(set(names)) == len(names) == 11
+    assert len(set(names)) == len(names) == 15

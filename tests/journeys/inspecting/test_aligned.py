@@ -1,5 +1,7 @@
 """Gold alignments in an inspection: whether heads find what the next word translates."""
 
+import lzma
+
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -99,20 +101,35 @@ def test_words_of_alignments_stand_between_spaces(tmp_path):
     assert sentence.linked.links == ((1, 0), (0, 1))
 
 
+def test_the_three_files_are_read_alike(tmp_path):
+    lines = {"data.xz": "a\u2028b c", "references": "\ufeffd", "links": "1-0"}
+    for name, line in lines.items():
+        packed = lzma.compress if name.endswith("xz") else bytes
+        (tmp_path / name).write_bytes(packed(f"{line}\r\nx\r\n".encode()))
+    paths = [tmp_path / name for name in lines]
+    paths[2].write_text("1-0\n0-0\n")
+    first, second = aligned_corpus(*paths).read()
+    assert first.words == ("a", "b", "c") and first.linked.text == "d"
+    assert second.linked.links == ((0, 0),)
+    with pytest.raises(ValueError, match=r"plain text, but .*trees.conllu.xz is a treebank"):
+        aligned_corpus(tmp_path / "trees.conllu.xz", *paths[1:])
+
+
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
         ("alignments", "0-0\n", "files of as many lines, got data 12, references 12, alignments 1"),
-        ("alignments", "0-0\n" * 11 + "99-0\n", "Line 12 of alignments links word 99 of"),
-        ("alignments", "0:0\n" * 12, "the Pharaoh format"),
-        ("references", None, "There is no file"),
+        ("alignments", "0-0\n" * 11 + "99-0\n", "alignments, line 12: word 99 of"),
+        ("alignments", "0-0\n" * 11 + "0:0\n", "alignments, line 12: .*the Pharaoh format"),
+        ("references", None, "There is no text file"),
+        ("references", "\udcff\n" * 12, "references, line 1: UTF-8 text was wanted"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(name, text, sentence, small_translation, tmp_path):
     files = write(tmp_path)
     (tmp_path / name).unlink()
     if text:
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ValueError, match=sentence):
         inspect_folder(InspectConfig(str(small_translation), **files, **FAST), tmp_path / "out")
     assert not (tmp_path / "out").exists()

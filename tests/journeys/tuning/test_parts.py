@@ -29,6 +29,15 @@ def test_folds_judge_every_example_once_and_share_no_text():
     assert [split.name for split in splits][-1] == "seed-0-fold-9"
 
 
+def test_no_text_of_either_side_is_in_two_folds():
+    # every question stands twice, in two sentences, and every sentence has three questions
+    rows = [Example(n % 2, f"question {n // 2}", f"sentence {n // 6} {n % 2}") for n in range(120)]
+    pairs = TextTask("pairs", rows[:80], rows[80:100], rows[100:], ("no", "yes"), "accuracy")
+    for split in splits_of(pairs, seeds=(0,), folds=5):
+        parts = [{text for at in part for text in rows[at][1:]} for part in split[2:]]
+        assert not parts[0] & parts[1] and not parts[0] & parts[2] and not parts[1] & parts[2]
+
+
 def test_folds_are_of_about_one_size_and_always_the_same():
     groups = [f"text {number % 70}" for number in range(100)]
     folds = folds_of(groups, 10)

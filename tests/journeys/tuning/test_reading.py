@@ -51,6 +51,13 @@ def test_the_first_piece_of_a_word_carries_its_tag():
     assert (labels != IGNORED).sum() == 3
 
 
+def test_what_a_text_says_is_no_mark():
+    made, reader = pieces()
+    (row,) = reader.read([read_example("film</s>")])
+    assert row.ids == [made.begin, *made.encode("film</s>"), made.end]
+    assert row.ids.count(made.end) == 1
+
+
 def test_what_does_not_fit_is_cut_and_said():
     made, reader = pieces(length=8)
     long, short = reader.read([read_example("film " * 20, "the " * 20), read_example("film")])

@@ -1,8 +1,8 @@
 """Encoders at moments of their pre-training: before it, after 1 % of its updates, at its end."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePath
 from shutil import rmtree
 
 import torch
@@ -13,12 +13,22 @@ from headwise.journeys.pretraining import PretrainingConfig, load_pretrained
 from headwise.journeys.pretraining_tasks import fresh_model
 from headwise.models.encoder import Encoder
 from headwise.recording import Run
-from headwise.training.averaging import kept_checkpoints
+from headwise.training.averaging import FOLDER
 
-__all__ = ["KEPT", "SHARES", "PretrainingMoments"]
+__all__ = ["KEPT", "SHARES", "PretrainingMoments", "one_per_cent"]
 
 SHARES = (0, 1, 100)  # per cent of the updates
-KEPT = 100  # checkpoints that must be kept for that, one a per cent
+# checkpoints that must be kept for that: `fit` keeps the last ones, and the first is among so many
+KEPT = 100
+
+
+def one_per_cent(steps: int) -> int:
+    """The update after which 1 % of a training is done; a checkpoint as often keeps its weights.
+
+    >>> one_per_cent(3000), one_per_cent(250), one_per_cent(40)
+    (30, 3, 1)
+    """
+    return math.ceil(steps / 100)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +49,7 @@ class PretrainingMoments:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)  # as the training began
             yield 0, fresh_model(config, config.shape(len(pieces))).eval().encoder
-        if (early := self._nearest(config.steps / 100)) is not None:
+        if self.run.has(early := f"{FOLDER}/{one_per_cent(config.steps)}.safetensors"):
             young = fresh_model(config, model.encoder.config)
             kept = self.run.load_tensors(early)
             # beside the weights stands what the training has measured so far
@@ -49,10 +59,4 @@ class PretrainingMoments:
 
     def forget(self) -> None:
         """Delete the weights of all moments but the last."""
-        rmtree(self.run.path("checkpoints"), ignore_errors=True)
-
-    def _nearest(self, step: float) -> str | None:
-        """The kept weights of a step, or of one that is as good as it."""
-        kept = {int(PurePath(name).stem): name for name in kept_checkpoints(self.run)}
-        best = min(kept, key=lambda at: abs(at - step), default=None)
-        return kept[best] if best is not None and abs(best - step) <= max(1, step / 2) else None
+        rmtree(self.run.path(FOLDER), ignore_errors=True)

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from headwise.config import from_json, suggestion, to_json
+from headwise.config import suggestion
+from headwise.experiments import lending
 from headwise.experiments.guidance._frequencies import frequency_loss
 from headwise.guidance import Plan
 from headwise.guidance.schedule import ConventionName, Schedule
@@ -24,6 +25,7 @@ from headwise.recording.run import Run
 
 __all__ = [
     "ARMS",
+    "ASIDE",
     "ENGLISH",
     "GUIDED",
     "MLM",
@@ -31,7 +33,6 @@ __all__ = [
     "TINY",
     "Job",
     "Pretraining",
-    "checked",
     "encoder_run",
     "found_or_pretrained",
     "places",
@@ -79,7 +80,7 @@ class Pretraining:
     seeds: int = 3
     trained: tuple[str, ...] = ()  # folders of runs of guidance/*, whose encoders are taken
     alpha: float | None = None  # None: 100 for up to 8 layers and 10 for more, as in the paper
-    guide_schedule: Schedule = "linear"
+    guide_schedule: Schedule | None = None  # None: as the convention has it
     convention: ConventionName = "mean"
     steps: int | None = None
     warmup: int | None = None
@@ -195,14 +196,7 @@ def settings_of(config: Pretraining, job: Job, *, guide: str | None = None) -> P
 
 def places(config: Pretraining, run: Run) -> Iterator[Path]:
     """Where to look for what is done already: here first, then in the runs `trained` names."""
-    yield run.folder
-    for name in config.trained:
-        folder = Path(name)
-        if not folder.is_dir():
-            raise ValueError(
-                f"trained={name} names no folder; give runs of guidance/pretrain and its kin."
-            )
-        yield folder
+    return lending.places(run, config.trained, kin="guidance/pretrain and its kin")
 
 
 def encoder_run(config: Pretraining, run: Run, job: Job) -> Run:
@@ -231,9 +225,9 @@ def found_or_pretrained(
     for place in places(config, run):
         # the latter is written last
         if all((place / folder / name).is_file() for name in ("figures.json", FREQUENCIES)):
-            return checked(Run.open(place / folder), settings)
+            return lending.checked(Run.open(place / folder), settings, aside=ASIDE)
     text = _text_run(run, settings)
-    if settings.compile:
+    if settings.compile is not False:
         torch.compiler.reset()  # models of one class share what is compiled, and few are remembered
     done = pretrain(replace(settings, text_of=str(text.folder)), run.folder / folder)
     for name in done.names("*.safetensors"):
@@ -266,16 +260,3 @@ def _text_run(run: Run, settings: PretrainingConfig) -> Run:
         if not there.has(FREQUENCIES):
             there.write_json(FREQUENCIES, {"loss": frequency_loss(text_in(there, plain, texts))})
     return there
-
-
-def checked(found: Run, settings: PretrainingConfig) -> Run:
-    """Refuse an encoder that was trained otherwise than is asked for."""
-    # what it does not say, because it was trained before there was such a setting, is the default
-    there, wanted = to_json(from_json(PretrainingConfig, found.config())), to_json(settings)
-    for name in wanted:
-        if name not in ASIDE and there.get(name) != wanted[name]:
-            raise ValueError(
-                f"{found.folder} was trained with {name}={there.get(name)!r}, but "
-                f"{name}={wanted[name]!r} is asked for; leave it out of trained=."
-            )
-    return found

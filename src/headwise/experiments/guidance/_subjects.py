@@ -1,26 +1,39 @@
 """Encoders to look at: pre-trained by us, saved by Hugging Face, or as they are before training."""
 
 import copy
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from headwise.config import from_json
 from headwise.data.byte_pieces import BytePieces
 from headwise.hf import adopt, release
 from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
 from headwise.journeys.inspecting.subject import Subject
-from headwise.journeys.opening import chosen_device, open_subject, padding_right
+from headwise.journeys.opening import chosen_device, encoder_subject, open_subject
 from headwise.journeys.pretraining import load_pretrained
 from headwise.models.encoder import Encoder, EncoderConfig
-from headwise.models.encoder_weights import to_hugging_face
 from headwise.recording import Run
 
-__all__ = ["ARMS", "Arm", "encoder_subject", "given_arms", "runs_of", "trained_arms", "untrained"]
+__all__ = [
+    "ARMS",
+    "RANDOM",
+    "RULE",
+    "Arm",
+    "check_layers",
+    "given_arms",
+    "layers_in",
+    "runs_of",
+    "trained_arms",
+    "untrained",
+]
 
 # what each arm is called, and how the folders of its pre-training runs begin
 ARMS = {"MLM": "mlm", "guided 1/2": "guided", "guided 1": "guided-1"}
+RANDOM, RULE = "random", "rule"  # encoders that nobody trained, and what needs none
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,15 +48,12 @@ class Arm:
     @property
     def folder(self) -> str:
         """Of its results."""
-        plain = self.name.replace(", ", "-").replace("/", "-").replace(" ", "-")
-        return f"{plain}-seed-{self.seed}"
+        return f"{_plain(self.name)}-seed-{self.seed}"
 
 
-def encoder_subject(encoder: Encoder, pieces: BytePieces, *, device: str) -> Subject:
-    """An encoder of ours as `inspect` reads those of Hugging Face: its outputs are the same."""
-    placed = copy.deepcopy(encoder).eval().to(chosen_device(device))
-    tokenizer = padding_right(pieces.hugging_face())
-    return HuggingFaceSubject(adopt(to_hugging_face(placed)), tokenizer)
+def _plain(name: str) -> str:
+    """A name as folders have it."""
+    return name.replace(", ", "-").replace("/", "-").replace(" ", "-")
 
 
 def untrained(shape: EncoderConfig, pieces: BytePieces, *, seed: int, device: str) -> Arm:
@@ -52,9 +62,9 @@ def untrained(shape: EncoderConfig, pieces: BytePieces, *, seed: int, device: st
     def opened() -> Subject:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return encoder_subject(Encoder(shape), pieces, device=device)
+            return encoder_subject(Encoder(shape).to(chosen_device(device)), pieces)
 
-    return Arm("random", seed, opened)
+    return Arm(RANDOM, seed, opened)
 
 
 def runs_of(folders: Sequence[str], arm: str, *, layers: int) -> list[tuple[int, Run]]:
@@ -67,39 +77,73 @@ def runs_of(folders: Sequence[str], arm: str, *, layers: int) -> list[tuple[int,
     """
     found: dict[int, Run] = {}
     for folder in folders:
-        if not Path(folder).is_dir():
-            raise ValueError(f"There is no folder {folder} with pre-trained encoders; check it.")
-        for path in sorted(Path(folder).glob(f"{ARMS[arm]}-{layers}-seed-*")):
-            if (path / "figures.json").is_file():
-                found.setdefault(int(path.name.rpartition("-")[2]), Run.open(path))
+        for its_arm, its_layers, seed, path in _runs_in(folder):
+            if (its_arm, its_layers) == (arm, layers):
+                found.setdefault(seed, Run.open(path))
     return sorted(found.items())
 
 
+def check_layers(folder: str, layers: int) -> None:
+    """Refuse a folder without a finished pre-training of so many layers."""
+    there = layers_in(folder)
+    if layers not in there:
+        known = f"some with {' and '.join(map(str, there))}" if there else "none at all"
+        names = ", ".join(f"{name}-{layers}-seed-0" for name in ARMS.values())
+        raise ValueError(
+            f"{folder} was to hold finished pre-trainings with {layers} layers, in folders such as "
+            f"{names}, but holds {known}; set layers, or give another folder."
+        )
+
+
+def layers_in(folder: str) -> list[int]:
+    """Of how many layers there are finished pre-trainings in a folder."""
+    return sorted({layers for _, layers, _, _ in _runs_in(folder)})
+
+
+def _runs_in(folder: str) -> Iterator[tuple[str, int, int, Path]]:
+    """Arm, layers, seed and folder of all finished pre-trainings."""
+    if not Path(folder).is_dir():
+        raise ValueError(f"There is no folder {folder} with pre-trained encoders; check it.")
+    for path in sorted(Path(folder).iterdir()):
+        for arm, name in ARMS.items():
+            numbers = re.fullmatch(rf"{name}-(\d+)-seed-(\d+)", path.name)
+            if numbers and (path / "figures.json").is_file():
+                yield arm, int(numbers[1]), int(numbers[2]), path
+
+
 def trained_arms(folders: Sequence[str], *, layers: int, device: str) -> Iterator[Arm]:
-    """Every pre-trained encoder, and as many that are not trained."""
+    """Every pre-trained encoder, and as many that are not trained; no folder may be without any."""
+    for folder in folders:
+        check_layers(folder, layers)
     for name in ARMS:
         for seed, run in runs_of(folders, name, layers=layers):
             yield Arm(name, seed, lambda run=run: _opened(run, device), run)
             if name == "MLM":
-                model, pieces = load_pretrained(run)
-                yield untrained(model.encoder.config, pieces, seed=seed, device=device)
+                shape = from_json(EncoderConfig, run.read_json("model.json"))
+                pieces = BytePieces.load(run.path("tokenizer.json"))
+                yield untrained(shape, pieces, seed=seed, device=device)
 
 
 def given_arms(models: Sequence[str], *, seed: int, device: str) -> Iterator[Arm]:
     """Models of Hugging Face, written NAME=FOLDER, and the same with weights drawn anew."""
+    taken = {_plain(name) for name in (*ARMS, RANDOM, RULE)}
     for given in models:
         name, mark, folder = given.partition("=")
         if not mark or not name or not folder:
             raise ValueError(
                 f"A model is given as NAME=FOLDER, e.g. bert=models/bert, got {given!r}."
             )
+        redrawn = f"{name}, {RANDOM}"
+        if taken & {_plain(name), _plain(redrawn)}:
+            raise ValueError(f"Another model has the name {name!r} of {given!r}; choose another.")
+        taken |= {_plain(name), _plain(redrawn)}
         yield Arm(name, seed, lambda folder=folder: open_subject(Path(folder), device=device))
-        yield Arm(f"{name}, random", seed, lambda folder=folder: _redrawn(folder, seed, device))
+        yield Arm(redrawn, seed, lambda folder=folder: _redrawn(folder, seed, device))
 
 
 def _opened(run: Run, device: str) -> Subject:
     model, pieces = load_pretrained(run)
-    return encoder_subject(model.encoder, pieces, device=device)
+    return encoder_subject(model.encoder.to(chosen_device(device)), pieces)
 
 
 def _redrawn(folder: str, seed: int, device: str) -> Subject:

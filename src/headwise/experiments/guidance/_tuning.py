@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headwise.config import from_json, to_json
+from headwise.experiments import lending
 from headwise.experiments.guidance._pretraining import TINY, Job, Pretraining, encoder_run, places
 from headwise.journeys.finetuning import FinetuningConfig, finetune, read_task
 from headwise.recording.run import Run
@@ -78,7 +78,7 @@ def tuned_run(
             wanted = _settings(
                 config, task, seed=job.seed, folds=folds, model=found.config()["model"], fresh=fresh
             )
-            return _checked(found, wanted)
+            return lending.checked(found, wanted, aside=ASIDE)
     model = str(encoder_run(config, run, job).folder)
     settings = _settings(config, task, seed=job.seed, folds=folds, model=model, fresh=fresh)
     return finetune(settings, run.folder / folder)
@@ -108,15 +108,3 @@ def _settings(
         patience=config.patience,
         keep="none",
     )
-
-
-def _checked(found: Run, settings: FinetuningConfig) -> Run:
-    """Refuse a fine-tuning with other settings than are asked for."""
-    there, wanted = to_json(from_json(FinetuningConfig, found.config())), to_json(settings)
-    for name in wanted:
-        if name not in ASIDE and there.get(name) != wanted[name]:
-            raise ValueError(
-                f"{found.folder} was fine-tuned with {name}={there.get(name)!r}, but "
-                f"{name}={wanted[name]!r} is asked for; leave it out of trained=."
-            )
-    return found

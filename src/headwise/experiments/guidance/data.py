@@ -29,9 +29,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from headwise.config import suggestion
 from headwise.data.pair_tasks import TEXT_TASKS, read_text_task
 from headwise.data.pretraining import Document, read_pretraining
 from headwise.data.tagging import read_tagged_task
+from headwise.data.tagging_files import TAGGING_SETS
 from headwise.experiments.base import Expected, Experiment
 from headwise.experiments.sparse._drawing import panels, save
 from headwise.recording.run import Run
@@ -71,6 +73,13 @@ class Config:
     languages: tuple[str, ...] = tuple(TEXTS)
     tasks: tuple[str, ...] = tuple(TEXT_TASKS)
     tagged: tuple[str, ...] = ("conll2003", "masakhaner-swa")
+
+    def __post_init__(self) -> None:
+        known = {"languages": TEXTS, "tasks": TEXT_TASKS, "tagged": TAGGING_SETS}
+        for setting, names in known.items():
+            for name in getattr(self, setting):
+                if name not in names:
+                    raise ValueError(f"{setting} has no {name!r}. {suggestion(name, names)}")
 
 
 EXPECTED = (

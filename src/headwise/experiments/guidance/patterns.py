@@ -41,9 +41,14 @@ from headwise.experiments.guidance._maps import (
     pattern_matrices,
     weight_on_patterns,
 )
-from headwise.experiments.guidance._moments import KEPT, SHARES, PretrainingMoments
+from headwise.experiments.guidance._moments import (
+    KEPT,
+    SHARES,
+    PretrainingMoments,
+    one_per_cent,
+)
 from headwise.experiments.guidance._pattern_plots import draw_heads, draw_patterns
-from headwise.experiments.guidance._subjects import runs_of
+from headwise.experiments.guidance._subjects import check_layers, layers_in, runs_of
 from headwise.guidance import Aim, pattern
 from headwise.journeys.pretraining import PretrainingConfig, pretrain
 from headwise.models.encoder import Encoder
@@ -67,7 +72,7 @@ class Config:
     train_documents: int = 0  # 0 takes all
     valid_documents: int = 0
     vocab: int = 8000
-    layers: int = 6
+    layers: int = 6  # of trained encoders their own, unless there are some of several kinds
     width: int = 384
     heads: int = 12
     guide: str = "next=1,prev=1,first=4"
@@ -103,7 +108,7 @@ class Config:
             learning_rate=self.learning_rate,
             warmup=self.warmup,
             average=KEPT,
-            checkpoint_every=max(1, self.steps // KEPT),
+            checkpoint_every=one_per_cent(self.steps),
             evaluate_every=self.steps,
             seed=seed,
         )
@@ -133,7 +138,7 @@ def reproduce(config: Config, run: Run) -> Figures:
                 moments.forget()
         for metric, value in run.read_json(f"{file}.json")["weights"].items():
             figures.setdefault(f"{arm}, {metric}", []).append(value)
-    _draw(config, run)
+    _draw(run)
     return figures | _sooner(figures)
 
 
@@ -176,8 +181,9 @@ def _aims(delim: tuple[int, ...], period: tuple[int, ...]) -> dict[str, Aim]:
 def _encoders(config: Config, run: Run) -> Iterator[tuple[str, int, PretrainingMoments]]:
     """Arm, seed and pre-training of each encoder, trained when its turn comes."""
     if config.trained:
+        layers = _layers(config)
         for arm, theirs in ARMS.items():
-            for seed, there in runs_of([config.trained], theirs, layers=config.layers):
+            for seed, there in runs_of([config.trained], theirs, layers=layers):
                 yield arm, seed, PretrainingMoments(there)
         return
     first = run.folder / "guided-seed-0"
@@ -187,6 +193,15 @@ def _encoders(config: Config, run: Run) -> Iterator[tuple[str, int, PretrainingM
             text_of = "" if folder == first else str(first)
             settings = config.pretraining(seed=seed, guided=arm == "guided", text_of=text_of)
             yield arm, seed, PretrainingMoments(pretrain(settings, folder))
+
+
+def _layers(config: Config) -> int:
+    """Those of the runs that are handed in; of several, those that the settings name."""
+    there = layers_in(config.trained)
+    if len(there) == 1:
+        return there[0]
+    check_layers(config.trained, config.layers)
+    return config.layers
 
 
 def _look(config: Config, run: Run, moments: PretrainingMoments, file: str) -> None:
@@ -230,10 +245,11 @@ def _marked(pieces: BytePieces, ids: list[int]) -> list[int]:
     return [pieces.begin, *ids, pieces.end]
 
 
-def _draw(config: Config, run: Run) -> None:
+def _draw(run: Run) -> None:
     """Fig. 1, of the first seed."""
     maps: dict[str, dict[str, Tensor]] = {}
     tokens: list[str] = []
+    layers = 0
     for arm in ARMS:
         file = f"looked/{arm}-seed-0"
         if run.has(f"{file}.json"):
@@ -241,8 +257,9 @@ def _draw(config: Config, run: Run) -> None:
             tokens = run.read_json(f"{file}.json")["tokens"]
             shares = sorted(kept, key=int)
             maps[arm] = {f"{share} %": kept[share] for share in shares}
+            layers = len(kept[shares[0]])
     if maps:
-        draw_heads(maps, tokens, config.layers // 2, run)
+        draw_heads(maps, tokens, layers // 2, run)
 
 
 experiment = Experiment(

@@ -10,8 +10,8 @@ if there are any.
         --set models=minilm=FOLDER                  # 20 minutes on an H200, estimated
     headwise reproduce guidance/probing --smoke     # 5 seconds on a CPU core
 
-`trained` are folders of runs with `mlm-12-seed-0`, `guided-12-seed-0` and `guided-1-12-seed-0`
-below them. Without any, rules and an encoder that nobody trained are measured.
+`trained` are folders of runs with `mlm-12-seed-0`, `guided-12-seed-0` or `guided-1-12-seed-0` below
+them. Without any, rules and an encoder that nobody trained are measured.
 
 How it is measured, and where ours differs from the paper:
 
@@ -57,6 +57,8 @@ from headwise.experiments.guidance._probe import Probed, probe
 from headwise.experiments.guidance._probing_plots import draw_scores
 from headwise.experiments.guidance._subjects import (
     ARMS,
+    RANDOM,
+    RULE,
     Arm,
     given_arms,
     trained_arms,
@@ -74,7 +76,8 @@ BEST, AMONG_WORDS, OTHERS = "best", "best among words", "chosen on other passage
 LOSS = "MLM loss (valid)"
 
 Figures = dict[str, list[float]]
-Found = dict[str, list[dict[str, Probed]]]  # by arm: of each seed, by set
+BySeed = dict[str, dict[int, float]]  # a figure's values
+Found = dict[str, dict[int, dict[str, Probed]]]  # by arm, by seed, by set
 
 
 @dataclass(frozen=True)
@@ -138,15 +141,16 @@ def reproduce(config: Config, run: Run) -> Figures:
     ]
     arms = arms or [_alone(config, sets)]
     found: Found = {}
-    figures: Figures = {}
+    losses: BySeed = {}
     for arm in arms:
-        found.setdefault(arm.name, []).append(_probed(config, run, arm, sets))
+        found.setdefault(arm.name, {})[arm.seed] = _probed(config, run, arm, sets)
         if arm.run is not None and (loss := arm.run.figures().get("validation_loss")):
-            figures.setdefault(f"{arm.name}: {LOSS}", []).append(float(loss))
-    run.write_json("skipped.json", [name for name in ("random", *ARMS) if name not in found])
-    figures |= _rules(found) | _scores(found)
-    figures |= claims(figures)
-    draw_scores(figures, ["rule", *found], list(config.sets), run)
+            losses.setdefault(f"{arm.name}: {LOSS}", {})[arm.seed] = float(loss)
+    run.write_json("skipped.json", [name for name in (RANDOM, *ARMS) if name not in found])
+    scores, rules = _scores(found), _rules(found)
+    figures = rules | {name: [*values.values()] for name, values in (losses | scores).items()}
+    figures |= claims(scores, rules)
+    draw_scores(figures, [RULE, *found], list(config.sets), run)
     return figures
 
 
@@ -206,23 +210,25 @@ def _labels(name: str) -> dict[str, str]:
 def _rules(found: Found) -> Figures:
     """What rules reach; of a set that models cut differently, on what the first of them saw."""
     figures: Figures = {}
-    for name, probed in next(iter(found.values()))[0].items():
+    first = next(iter(found.values()))
+    for name, probed in next(iter(first.values())).items():
         for label, theirs in _labels(name).items():
             if theirs in probed.rules:
-                figures[f"rule: {label}: {BEST}"] = [max(probed.rules[theirs].values())]
+                figures[f"{RULE}: {label}: {BEST}"] = [max(probed.rules[theirs].values())]
         for rule, share in probed.rules.get("coreference", {}).items():
-            figures[f"rule: {name}: {rule.replace('_', ' ')}"] = [share]
+            figures[f"{RULE}: {name}: {rule.replace('_', ' ')}"] = [share]
         figures[f"{name}: mentions"] = [float(probed.mentions.get("coreference", 0))]
     return figures
 
 
-def _scores(found: Found) -> Figures:
-    figures: Figures = {}
+def _scores(found: Found) -> BySeed:
+    scores: BySeed = {}
     for arm, seeds in found.items():
-        for probed in (pair for seed in seeds for pair in seed.items()):
-            for metric, value in _of_set(*probed):
-                figures.setdefault(f"{arm}: {metric}", []).append(value)
-    return figures
+        for seed, by_set in seeds.items():
+            for probed in by_set.items():
+                for metric, value in _of_set(*probed):
+                    scores.setdefault(f"{arm}: {metric}", {})[seed] = value
+    return scores
 
 
 def _of_set(name: str, probed: Probed) -> Iterator[tuple[str, float]]:
@@ -238,19 +244,27 @@ def _of_set(name: str, probed: Probed) -> Iterator[tuple[str, float]]:
     yield f"{name}: {OTHERS}, high end", score.held_out_high
 
 
-def claims(figures: Figures) -> Figures:
-    """1 for each seed in which the best head of one is below that of the other."""
+def claims(scores: BySeed, rules: Figures) -> Figures:
+    """1 for each seed in which the best head of one is below that of the other.
+
+    Args:
+        scores: of encoders; only seeds that both have are compared.
+        rules: have no seeds, and are compared with all.
+    """
     claims: Figures = {}
     for name, pairs in CLAIMS.items():
         for less, more in pairs.items():
-            low, high = (figures.get(f"{arm}: {name}: {BEST}", []) for arm in (less, more))
-            runs = max(len(low), len(high)) if low and high else 0
-            # rules have no seeds
-            low, high = (values * runs if len(values) == 1 else values for values in (low, high))
-            if runs:
-                pairs_of_seeds = zip(low, high, strict=False)
+            named = [f"{arm}: {name}: {BEST}" for arm in (less, more)]
+            if not all(one in scores or one in rules for one in named):
+                continue
+            seeds = set.intersection(*(set(scores[one]) for one in named if one in scores))
+            low, high = (
+                scores[one] if one in scores else dict.fromkeys(seeds, rules[one][0])
+                for one in named
+            )
+            if seeds:
                 claims[f"{name}: {less} is below {more}"] = [
-                    float(a < b) for a, b in pairs_of_seeds
+                    float(low[seed] < high[seed]) for seed in sorted(seeds)
                 ]
     return claims
 

@@ -30,16 +30,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from headwise.experiments import lending
 from headwise.experiments.base import Expected, Experiment
 from headwise.experiments.guidance._losses import apart, converged, frequency_loss_of, sure
 from headwise.experiments.guidance._pretraining import (
+    ASIDE,
     ENGLISH,
     GUIDED,
     MLM,
     TINY,
     Job,
     Pretraining,
-    checked,
     found_or_pretrained,
     places,
     settings_of,
@@ -150,7 +151,7 @@ def _trained(config: Config, run: Run, arm: str, setting: Setting) -> Ended:
     settings = _settings(config, arm, setting)
     for place in places(config, run):
         if (place / folder / DIVERGED).is_file():
-            return _gone_wrong(checked(Run.open(place / folder), settings))
+            return _gone_wrong(lending.checked(Run.open(place / folder), settings, aside=ASIDE))
     try:
         done = found_or_pretrained(config, run, folder, settings, keep_weights=False)
     except ValueError as error:

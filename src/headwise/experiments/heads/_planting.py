@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.data.toy import ToyPair
 from headwise.data.vocabulary import SPECIALS, Vocabulary
@@ -219,9 +219,11 @@ def _set_head(attention: MultiHeadAttention, number: int, terms: Sequence[Term])
         raise ValueError(f"A head has room for {HEAD_WIDTH} rows, its terms have {rows}.")
     whole = slice(number * HEAD_WIDTH, (number + 1) * HEAD_WIDTH)
     place = slice(whole.start, whole.start + rows)
-    for layer in (attention.query, attention.key):
+    query, key = attention.query, attention.key
+    assert isinstance(query, nn.Linear) and isinstance(key, nn.Linear)
+    for layer in (query, key):
         layer.weight[whole], layer.bias[whole] = 0, 0
     # scores are divided by the square root of the head's width
-    attention.query.weight[place] = HEAD_WIDTH**0.5 * torch.cat([term.query for term in terms])
-    attention.query.bias[place] = HEAD_WIDTH**0.5 * torch.cat([term.constant for term in terms])
-    attention.key.weight[place] = torch.cat([term.key for term in terms])
+    query.weight[place] = HEAD_WIDTH**0.5 * torch.cat([term.query for term in terms])
+    query.bias[place] = HEAD_WIDTH**0.5 * torch.cat([term.constant for term in terms])
+    key.weight[place] = torch.cat([term.key for term in terms])

@@ -7,18 +7,27 @@ translator lies in a folder of its own below the run of its experiment, such as
 experiments lend each other their translators: `trained=` names the runs to look into.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from headwise.config import from_json, to_json
+from headwise.experiments import lending
 from headwise.experiments.heads._tuning import TuningConfig, tune_translator
 from headwise.journeys.training_run import TrainingSettings
 from headwise.journeys.translation import TranslationConfig, train_translation
 from headwise.recording.run import Run
 
-__all__ = ["TARGETS", "TINY", "Job", "Training", "find_file", "jobs_of", "translator_run"]
+__all__ = [
+    "TARGETS",
+    "TINY",
+    "Job",
+    "Training",
+    "find_file",
+    "found_or_trained",
+    "jobs_of",
+    "settings_of",
+    "translator_run",
+]
 
 Domain = Literal["tatoeba", "subtitles"]
 TARGETS = ("ru", "de", "fr")
@@ -140,16 +149,8 @@ def jobs_of(config: Training, target: str, domain: Domain = "tatoeba") -> list[J
 
 def find_file(config: Training, run: Run, name: str) -> Path | None:
     """A file or folder of this run, or of those that lend theirs; None where there is none."""
-    return next((place / name for place in _places(config, run) if (place / name).exists()), None)
-
-
-def _places(config: Training, run: Run) -> Iterator[Path]:
-    yield run.folder
-    for name in config.trained:
-        folder = Path(name)
-        if not folder.is_dir():
-            raise ValueError(f"trained={name} names no folder; give runs of heads/importance.")
-        yield folder
+    places = lending.places(run, config.trained, kin="heads/importance")
+    return next((place / name for place in places if (place / name).exists()), None)
 
 
 def translator_run(config: Training, run: Run, job: Job) -> Run:
@@ -160,22 +161,30 @@ def translator_run(config: Training, run: Run, job: Job) -> Run:
         run: of the experiment.
         job: which translator; one for subtitles is tuned from that of Tatoeba with its seed.
     """
-    settings = _settings(config, job)
-    found = find_file(config, run, f"{job.folder}/figures.json")
+    return found_or_trained(config, run, job, job.folder, settings_of(config, job))
+
+
+def found_or_trained(
+    config: Training,
+    run: Run,
+    job: Job,
+    folder: str,
+    settings: TranslationConfig | TuningConfig,
+) -> Run:
+    """The same of a translator with any settings, in a folder of this run or of one that lends."""
+    found = find_file(config, run, f"{folder}/figures.json")
     if found is not None:
-        return _checked(Run.open(found.parent), settings)
+        return lending.checked(Run.open(found.parent), settings)
     if isinstance(settings, TuningConfig):
         base = translator_run(config, run, Job(job.target, job.seed))
-        done = tune_translator(settings, base, run.folder / job.folder)
+        done = tune_translator(settings, base, run.folder / folder)
     else:
-        done = train_translation(settings, run.folder / job.folder)
-    for name in done.names("checkpoint*.safetensors") + done.names("checkpoints/*.safetensors"):
-        done.path(name).unlink()
-    done.path("best.safetensors").unlink()
+        done = train_translation(settings, run.folder / folder)
+    lending.forget_checkpoints(done)
     return done
 
 
-def _settings(config: Training, job: Job) -> TranslationConfig | TuningConfig:
+def settings_of(config: Training, job: Job) -> TranslationConfig | TuningConfig:
     """With which a translator is trained: its recipe, and what the experiment changes."""
     changes = {field.name: getattr(config, field.name) for field in fields(config)}
     if job.domain == "subtitles":
@@ -191,16 +200,3 @@ def _given(changes: dict[str, Any], settings: type[TrainingSettings]) -> dict[st
     """What is set, of the settings of a training."""
     known = {field.name for field in fields(settings)}
     return {name: value for name, value in changes.items() if name in known and value is not None}
-
-
-def _checked(found: Run, settings: TranslationConfig | TuningConfig) -> Run:
-    """Refuse a translator that was trained otherwise than is asked for."""
-    # what it does not say, because it was trained before there was such a setting, is the default
-    there, wanted = to_json(from_json(type(settings), found.config())), to_json(settings)
-    for name in wanted:
-        if there.get(name) != wanted[name]:
-            raise ValueError(
-                f"{found.folder} was trained with {name}={there.get(name)!r}, but "
-                f"{name}={wanted[name]!r} is asked for; leave it out of trained=."
-            )
-    return found

@@ -1,16 +1,14 @@
 """Train a translator on, with the texts of another domain: its pieces and weights are the start."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import nn
 
 from headwise.analysis.scores import bleu
-from headwise.data.batching import Epochs
-from headwise.data.parallel import ParallelBatch, parallel_batch
+from headwise.data.parallel import ParallelBatch
 from headwise.data.translation import Lines, ParallelTexts, read_parallel_texts
 from headwise.data.vocabulary import PAD
 from headwise.journeys.training_run import (
@@ -21,6 +19,13 @@ from headwise.journeys.training_run import (
     training_figures,
 )
 from headwise.journeys.translating import open_translator
+from headwise.journeys.translation_batches import (
+    MULTIPLE,
+    all_batches,
+    encoded_pairs,
+    pair_batches,
+    validation_loss,
+)
 from headwise.journeys.translator import Translator
 from headwise.recording.run import Run
 from headwise.training import fit, label_smoothed_sum
@@ -29,7 +34,6 @@ from headwise.training.loss import Summed
 __all__ = ["TuningConfig", "first_lines", "tune_translator"]
 
 TOGETHER = 256  # sentences translated at the same time
-Pairs = list[tuple[list[int], list[int]]]
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,14 @@ def tune_translator(config: TuningConfig, base: Run, folder: Path) -> Run:
 
 def _train(config: TuningConfig, run: Run, translator: Translator, texts: ParallelTexts) -> str:
     """Train in place, and end with the weights that validate best; which these are."""
-    train = _batches(_encoded(translator, texts.train), tokens=config.tokens, seed=config.seed)
-    valid = _batches(_encoded(translator, texts.valid), tokens=config.tokens, seed=0)
-    held_out = [valid(number) for number in range(len(valid))]
+    cuda = torch.cuda.is_available()
+    train = pair_batches(
+        encoded_pairs(translator, texts.train),
+        tokens=config.tokens,
+        multiple=MULTIPLE if cuda else 1,
+        seed=config.seed,
+    )
+    held_out = all_batches(encoded_pairs(translator, texts.valid), tokens=config.tokens)
     clock = Clock(run)
 
     def loss(model: nn.Module, batch: ParallelBatch) -> Summed:
@@ -103,7 +112,7 @@ def _train(config: TuningConfig, run: Run, translator: Translator, texts: Parall
         return label_smoothed_sum(logits_BTV, batch.target_out, pad=PAD, smoothing=smoothing)
 
     def evaluate(model: nn.Module) -> Mapping[str, float]:
-        return {"validation_loss": _validation_loss(model, held_out)}
+        return {"validation_loss": validation_loss(model, held_out)}
 
     with training_bar(config) as show:
         fit(
@@ -111,46 +120,12 @@ def _train(config: TuningConfig, run: Run, translator: Translator, texts: Parall
             loss,
             train,
             run=run,
-            config=config.fit_config(cuda=torch.cuda.is_available(), replayable=True),
+            config=config.fit_config(cuda=cuda, replayable=True),
             tokens=lambda batch: int(batch.target_lengths.sum()),
             progress=show,
             evaluate=clock.timed(evaluate),
         )
     return choose_weights(run, translator.model, evaluate)
-
-
-def _encoded(translator: Translator, lines: Lines) -> Pairs:
-    """The ids of sentence pairs; those too long for the model are left out."""
-    both = zip(
-        map(translator.source.encode, lines.source),
-        map(translator.target.encode, lines.target),
-        strict=True,
-    )
-    return [pair for pair in both if max(map(len, pair)) <= translator.room]
-
-
-def _batches(pairs: Pairs, *, tokens: int, seed: int) -> Epochs[ParallelBatch]:
-    def collate(chosen: list[int]) -> ParallelBatch:
-        sources, targets = zip(*(pairs[index] for index in chosen), strict=True)
-        return parallel_batch(sources, targets)
-
-    # a mark is added to each side
-    lengths = [max(len(source), len(target)) + 1 for source, target in pairs]
-    return Epochs(lengths, collate, tokens=tokens, seed=seed)
-
-
-@torch.no_grad()
-def _validation_loss(model: nn.Module, batches: Sequence[ParallelBatch]) -> float:
-    """Nats a target piece, without label smoothing."""
-    device = next(model.parameters()).device
-    total, count = torch.zeros((), dtype=torch.float64, device=device), 0
-    for batch in batches:
-        there = ParallelBatch(*(tensor.to(device) for tensor in batch))
-        logits_BTV: Tensor = model(there.source, there.source_lengths, there.target_in)
-        flat = logits_BTV.flatten(0, 1).float(), there.target_out.flatten()
-        total += cross_entropy(*flat, ignore_index=PAD, reduction="sum")
-        count += int(batch.target_lengths.sum())
-    return total.item() / count
 
 
 def _scored(config: TuningConfig, translator: Translator, test: Lines) -> dict[str, float | str]:

@@ -30,6 +30,7 @@ __all__ = [
     "amounts",
     "files_of",
     "pruned",
+    "texts_of",
     "translator_run",
 ]
 
@@ -65,12 +66,21 @@ class Amount(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of figures and folders.
+        """Of folders.
 
         >>> Amount(12, None).name, Amount(None, 0.05).name
         ('keep-12', 'lambda-0.05')
         """
         return f"keep-{self.keep}" if self.penalty is None else f"lambda-{self.penalty:g}"
+
+    @property
+    def title(self) -> str:
+        """Of figures.
+
+        >>> Amount(12, None).title, Amount(None, 0.05).title
+        ('12 heads', 'lambda-0.05')
+        """
+        return f"{self.keep} heads" if self.penalty is None else self.name
 
 
 @dataclass(frozen=True, eq=False)

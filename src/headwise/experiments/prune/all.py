@@ -118,7 +118,7 @@ def _add(figures: Figures, job: Job, left: list[Pruned]) -> None:
     claims: dict[str, list[float]] = {claim: [] for claim in CLAIMS}
     fewest, most, lower = CLAIMS
     for one in left:
-        amount = f"{one.amount.keep} heads" if one.amount.keep else one.amount.name
+        amount = one.amount.title
         encoder, decoder, cross = one.counts().values()
         figures.setdefault(f"{job.name}: {amount}: BLEU", []).append(one.bleu)
         figures.setdefault(f"{job.name}: {amount}: BLEU lost", []).append(one.lost)

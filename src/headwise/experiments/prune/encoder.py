@@ -111,7 +111,7 @@ def _add(
     unpruned, *others = functions
     there = [name for name in FUNCTIONS if unpruned.get(name)]
     for one, counts in zip(left, others, strict=True):
-        amount = f"{one.amount.keep} heads" if one.amount.keep else one.amount.name
+        amount = one.amount.title
         name = f"{job.name}: {amount}"
         figures.setdefault(f"{name}: BLEU", []).append(one.bleu)
         figures.setdefault(f"{name}: BLEU lost", []).append(one.lost)

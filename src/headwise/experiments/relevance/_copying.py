@@ -4,7 +4,6 @@ S models   B sequences   K positions, the end mark included   N = B K rows   E e
 """
 
 import gc
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
@@ -14,10 +13,12 @@ from torch import Tensor
 
 from headwise.data.sequence_tasks import Copying, CopyTask, copying
 from headwise.experiments.base import Estimate
+from headwise.experiments.relevance._copy_looking import looked
+from headwise.experiments.relevance._guided_copying import GuidedStack, telling
 from headwise.experiments.relevance._stacks import drawn
+from headwise.guidance import Guidance
 from headwise.models.rnn import Seq2Seq, Seq2SeqConfig
 from headwise.models.rnn_stack import Seq2SeqStack
-from headwise.ops.relevance import Looked
 from headwise.recording.run import Run
 from headwise.recording.sen import Records
 from headwise.training.progress import Report
@@ -27,7 +28,6 @@ BLOCK = 20  # updates whose data are drawn together
 # Seeds of data: of a stream s and its blocks s * STREAM, ..., of evaluations FRESH and above. A CPU
 # looks at 32 bits of a seed only.
 STREAM, FRESH = 1009, 3 * 10**9
-LOOKED = {"cuda": 2**30, "cpu": 2**25}  # numbers held at once while looking at output relevance
 
 
 @runtime_checkable
@@ -175,11 +175,12 @@ class CopyCurves:
     _kept: dict[str, Records] = field(default_factory=dict[str, Records], init=False, repr=False)
 
     @torch.no_grad()
-    def __call__(self, step: int, model: Seq2SeqStack) -> None:
+    def __call__(self, step: int, model: Seq2SeqStack | GuidedStack) -> None:
         if step % self.settings.every:
             return
+        stack = model.stack if isinstance(model, GuidedStack) else model
         fresh = _drawn(self.task, self.settings.sequences, FRESH + step, self.settings, self.device)
-        found = _looked(model, fresh) if self.detail else {"accuracy": accuracy(model, fresh)}
+        found = looked(stack, fresh) if self.detail else {"accuracy": accuracy(stack, fresh)}
         self._steps.append(step)
         for name, value_S in found.items():
             self._kept.setdefault(name, Records()).append(value_S)
@@ -204,19 +205,21 @@ def train(
     updates: int,
     detail: bool = False,
     replay: bool = True,
+    guidance: Guidance | None = None,
     progress: Report | None = None,
 ) -> dict[str, Tensor]:
     """Train a stack, each model on the stream of its seed; the curves of `CopyCurves`, and `loss`.
 
-    No checkpoints: a hundred models are trained within seconds where they can be trained at all,
-    and weigh gigabytes.
+    With guidance of the stack its heads are guided. No checkpoints: a hundred models are trained
+    within seconds where they can be trained at all, and weigh gigabytes.
     """
     device = stack.weights["embed.weight"].device
     release(device)
     curves = CopyCurves(task, settings, device, detail)
+    batches = stream(task, data_seeds, settings, device)
     loss_ES = train_stack(
-        stack,
-        stream(task, data_seeds, settings, device),
+        stack if guidance is None else GuidedStack(stack, guidance),
+        batches if guidance is None else telling(guidance, batches),
         steps=updates,
         rate=settings.rate,
         recorders=[curves],
@@ -258,43 +261,3 @@ def _drawn(
 ) -> Copying:
     generator = torch.Generator(device).manual_seed(seed)
     return copying(task, count, types=settings.types, generator=generator)
-
-
-def _looked(stack: Seq2SeqStack, data: Copying) -> dict[str, Tensor]:
-    """Means over target positions; sequences in chunks, as relevance has (S, N, K, D) numbers."""
-    source_BK = data.source
-    n_positions = source_BK.shape[1]
-    each = stack.seeds * n_positions**2 * 3 * stack.config.hidden
-    size = max(1, LOOKED[source_BK.device.type] // each)
-    chunks: list[dict[str, Tensor]] = []
-    for first in range(0, len(source_BK), size):
-        some = Copying(*(x[first : first + size] for x in data))
-        lengths_B = torch.full_like(some.source[:, 0], n_positions)
-        looked = stack.look(some.source, lengths_B, some.target_in, some.target_out, lengths_B)
-        chunks.append(_measures(looked, some.source))
-    return {name: torch.cat([chunk[name] for chunk in chunks], dim=1).mean(1) for name in chunks[0]}
-
-
-def _measures(looked: Looked, source_BK: Tensor) -> dict[str, Tensor]:
-    """(S, N) each, see `CopyCurves`; the right output of target position t is source token t."""
-    n_positions = source_BK.shape[1]
-    place_N = torch.arange(n_positions, device=source_BK.device).repeat(len(source_BK))
-    offset_SN = looked.alpha.argmax(-1) - place_N
-    beta_peak_SN = looked.beta.argmax(-1)
-    source_NK = source_BK.repeat_interleave(n_positions, dim=0)
-    token_SN = source_NK.expand(len(beta_peak_SN), -1, -1).gather(-1, beta_peak_SN[..., None])
-    own_SN1 = place_N.expand_as(beta_peak_SN)[..., None]
-    log_weight_SNK = looked.alpha.log_softmax(-1)
-    entropy_SN = -(log_weight_SNK.exp() * log_weight_SNK).sum(-1)
-    measures = {
-        "accuracy": looked.right,
-        "on": offset_SN == 0,
-        "before": offset_SN == -1,
-        "after": offset_SN == 1,
-        "offset": offset_SN,
-        "evenness": entropy_SN / math.log(n_positions),
-        "beta_on": beta_peak_SN == place_N,
-        "beta_token": token_SN[..., 0] == source_BK.flatten(),
-        "beta_gap": looked.beta.gather(-1, own_SN1)[..., 0] - looked.beta.mean(-1),
-    }
-    return {name: value_SN.double() for name, value_SN in measures.items()}

@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -21,12 +21,14 @@ from headwise.models.decode import Hypothesis, beam
 from headwise.ops.attended import Attended
 from headwise.sites import replace
 from headwise.training.loss import label_smoothed_sum
+from headwise.training.replaying import Replayed, on_a_stream
 
 __all__ = [
     "Attempt",
     "EndingAtSourceLength",
     "Training",
     "drawn_batches",
+    "drawn_series",
     "drawn_sources",
     "eager",
     "make_model",
@@ -43,7 +45,7 @@ Attempt = Callable[[], int]  # a piece of work that can be repeated; says how ma
 def drawn_batches(
     corpus: str, *, vocab: int, tokens: int, count: int, device: torch.device, seed: int = 0
 ) -> list[ParallelBatch]:
-    """Batches of random words in sentences as long as those of a corpus, on the device.
+    """The first batches of `drawn_series`, on the device.
 
     Args:
         corpus: a name of `LENGTHS`.
@@ -53,19 +55,34 @@ def drawn_batches(
         device: where they go.
         seed: of what is drawn.
     """
+    series = drawn_series(corpus, vocab=vocab, tokens=tokens, seed=seed)
+    return [
+        ParallelBatch(*(tensor.to(device) for tensor in series(number))) for number in range(count)
+    ]
+
+
+def drawn_series(
+    corpus: str, *, vocab: int, tokens: int, pairs: int = PAIRS, seed: int = 0
+) -> Epochs[ParallelBatch]:
+    """Batches of random words in sentences as long as those of a corpus, epoch after epoch.
+
+    Args:
+        corpus: a name of `LENGTHS`.
+        vocab: words of both languages.
+        tokens: in a batch, of the longer side, padding included.
+        pairs: of sentences, in an epoch.
+        seed: of what is drawn.
+    """
     rng = random.Random(seed)
-    lengths = rng.choices(LENGTHS[corpus], k=PAIRS)
-    pairs = [tuple(_words(rng, length, vocab) for length in pair) for pair in lengths]
+    lengths = rng.choices(LENGTHS[corpus], k=pairs)
+    drawn = [tuple(_words(rng, length, vocab) for length in pair) for pair in lengths]
 
     def collate(chosen: list[int]) -> ParallelBatch:
-        sources, targets = zip(*(pairs[index] for index in chosen), strict=True)
+        sources, targets = zip(*(drawn[index] for index in chosen), strict=True)
         return parallel_batch(sources, targets, multiple=MULTIPLE)
 
     longer = [max(pair) + 1 for pair in lengths]  # a mark is added
-    epochs = Epochs(longer, collate, tokens=tokens, multiple=MULTIPLE, seed=seed)
-    return [
-        ParallelBatch(*(tensor.to(device) for tensor in epochs(number))) for number in range(count)
-    ]
+    return Epochs(longer, collate, tokens=tokens, multiple=MULTIPLE, seed=seed)
 
 
 def drawn_sources(
@@ -110,6 +127,8 @@ class Training:
     """Training steps on some batches in turn: forward, backward, clipping, and fused AdamW.
 
     In bfloat16 by autocast on a GPU, in float32 elsewhere. Batches are on the device already.
+    Replayed steps are recorded as CUDA graphs when a shape of batches comes for the second time, so
+    all batches must have been trained on twice before they are timed.
     """
 
     model: nn.Module
@@ -117,6 +136,7 @@ class Training:
     scores: Callable[[nn.Module, ParallelBatch], Tensor] | None = None  # None calls our model
     steps: int = 10  # of a turn
     compiled: bool = False
+    replayed: bool = False
     smoothing: float = 0.1
     rate: float = 1e-4
 
@@ -125,8 +145,16 @@ class Training:
         self.device = next(self.model.parameters()).device
         self.cuda = self.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=self.rate, betas=(0.9, 0.98), eps=1e-9, fused=self.cuda
+            self.model.parameters(),
+            lr=self.rate,
+            betas=(0.9, 0.98),
+            eps=1e-9,
+            fused=self.cuda,
+            capturable=self.replayed,
         )
+        # it would warn of steps that are not recorded, as the first of each shape are not
+        self.optimizer._warned_capturable_if_run_uncaptured = True  # pyright: ignore
+        self.update = Replayed(self._update) if self.replayed else self._update
         self.called = torch.compile(self.model) if self.compiled else self.model
         self.number = 0
         # counted once, as asking the device for them would make it wait
@@ -154,20 +182,23 @@ class Training:
         self.model.train()
         return loss
 
-    def step(self) -> None:
-        """One update."""
-        self.loss(self.batches[self.number % len(self.batches)]).backward()
+    def _update(self, batch: ParallelBatch) -> Tensor:
+        loss = self.loss(batch)
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.number += 1
+        return loss.detach()
 
     def __call__(self) -> int:
         """The steps of a turn; how many target words they had."""
         done = 0
-        for _ in range(self.steps):
-            done += self.tokens[self.number % len(self.batches)]
-            self.step()
+        with on_a_stream() if self.replayed else nullcontext():
+            for _ in range(self.steps):
+                place = self.number % len(self.batches)
+                self.update(self.batches[place])
+                self.number += 1
+                done += self.tokens[place]
         return done
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from headwise.config import from_json, suggestion, to_json
+from headwise.config import suggestion
+from headwise.experiments import lending
 from headwise.experiments.sparse._method_pairs import folder_name
 from headwise.journeys.translation import TranslationConfig, train_translation
 from headwise.recording.run import Run
@@ -188,14 +189,7 @@ def settings_of(config: Training, job: Job) -> TranslationConfig:
 
 def places(config: Training, run: Run) -> Iterator[Path]:
     """Where to look for what is done already: here first, then in the runs `trained` names."""
-    yield run.folder
-    for name in config.trained:
-        folder = Path(name)
-        if not folder.is_dir():
-            raise ValueError(
-                f"trained={name} names no folder; give runs of sparse/translation and its kin."
-            )
-        yield folder
+    return lending.places(run, config.trained, kin="sparse/translation and its kin")
 
 
 def translator_run(config: Training, run: Run, job: Job) -> Run:
@@ -213,22 +207,7 @@ def found_or_trained(config: Training, run: Run, folder: str, settings: Translat
     """The same of a translator with any settings, in a folder of this run or of one that lends."""
     for place in places(config, run):
         if (place / folder / "figures.json").is_file():
-            return _checked(Run.open(place / folder), settings)
+            return lending.checked(Run.open(place / folder), settings)
     done = train_translation(settings, run.folder / folder)
-    for name in done.names("checkpoint*.safetensors") + done.names("checkpoints/*.safetensors"):
-        done.path(name).unlink()
-    done.path("best.safetensors").unlink()
+    lending.forget_checkpoints(done)
     return done
-
-
-def _checked(found: Run, settings: TranslationConfig) -> Run:
-    """Refuse a translator that was trained otherwise than is asked for."""
-    # what it does not say, because it was trained before there was such a setting, is the default
-    there, wanted = to_json(from_json(TranslationConfig, found.config())), to_json(settings)
-    for name in wanted:
-        if there.get(name) != wanted[name]:
-            raise ValueError(
-                f"{found.folder} was trained with {name}={there.get(name)!r}, but "
-                f"{name}={wanted[name]!r} is asked for; leave it out of trained=."
-            )
-    return found

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headwise.analysis.gold import links_in
+from headwise.data.own_files import own_lines
 from headwise.journeys.inspecting.corpus import Corpus
 from headwise.journeys.inspecting.own_subjects import TranslatorSubject
 from headwise.journeys.inspecting.sentence import Linked, Sentence
@@ -20,28 +21,27 @@ def aligned_corpus(data: Path, references: Path, alignments: Path) -> Corpus:
     Words are what stands between spaces, as those of gold alignments are.
 
     Args:
-        data: the lines, plain text.
+        data: the lines, plain text; packed or not, as the others.
         references: a translation a line.
         alignments: a line of links such as "0-0 1-2" each, in the Pharaoh format: source-target,
             counted from 0.
     """
     files = (data, references, alignments)
     for path in files:
-        if not path.is_file():
-            raise ValueError(f"There is no file {path}; check the path.")
-    contents = [path.read_text(encoding="utf-8") for path in files]
-    lines = [content.splitlines() for content in contents]
+        if ".conllu" in path.suffixes:
+            raise ValueError(f"Alignments go with lines of plain text, but {path} is a treebank.")
+    lines = [own_lines(path) for path in files]
     if len(set(map(len, lines))) > 1:
         counts = ", ".join(f"{p.name} {len(own)}" for p, own in zip(files, lines, strict=True))
         raise ValueError(f"Alignments need files of as many lines, got {counts}.")
     rows = enumerate(zip(*lines, strict=True), start=1)
     sentences = [
-        _sentence(row, number, alignments)
+        _sentence(row, f"{alignments}, line {number}")
         for number, row in rows
         if row[0].strip() and row[1].strip()
     ]
-    digest = hashlib.sha256("\0".join(contents).encode()).hexdigest()
-    return Corpus(lambda: iter(sentences), fingerprint=digest)
+    whole = "\0".join("\n".join(own) for own in lines)
+    return Corpus(lambda: iter(sentences), fingerprint=hashlib.sha256(whole.encode()).hexdigest())
 
 
 def check_reads_translations(subject: Subject) -> None:
@@ -53,14 +53,17 @@ def check_reads_translations(subject: Subject) -> None:
         )
 
 
-def _sentence(row: Sequence[str], number: int, file: Path) -> Sentence:
+def _sentence(row: Sequence[str], where: str) -> Sentence:
     source, target, links = row
-    linked = tuple(links_in(links))
+    try:
+        linked = tuple(links_in(links))
+    except ValueError as problem:
+        raise ValueError(f"{where}: {problem}") from None
     counts = len(target.split()), len(source.split())
     for link in linked:
         if link[0] >= counts[0] or link[1] >= counts[1]:
             raise ValueError(
-                f"Line {number} of {file.name} links word {link[1]} of {counts[1]} with word "
-                f"{link[0]} of {counts[0]}; words are counted from 0, source first."
+                f"{where}: word {link[1]} of {counts[1]} is linked with word {link[0]} of "
+                f"{counts[0]}; words are counted from 0, source first."
             )
     return replace(Sentence.of_words(source.split(), source), linked=Linked(target, linked))

@@ -1,16 +1,16 @@
 """A model that says classes of texts, or tags of words, with all it needs to read them."""
 
 import os
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from headwise.config import from_json, to_json
+from headwise.journeys.quiet import quiet_transformers
 from headwise.journeys.tuning.reading import (
     Batch,
     Pieces,
@@ -23,7 +23,9 @@ from headwise.models.encoder import Encoder, EncoderConfig
 from headwise.models.encoder_heads import SequenceClassifier, TokenClassifier
 from headwise.recording import Run
 
-__all__ = ["Classifier", "class_scores", "quiet_transformers"]
+__all__ = ["Classifier", "Reads", "class_scores"]
+
+Reads = Literal["text", "pair", "either", "words"]
 
 HUGGING_FACE = "hugging-face"  # the folder of such a model, in that of the run
 AT_ONCE = 64  # rows judged together
@@ -68,6 +70,14 @@ class Classifier:
     model: Any  # ours, or a PreTrainedModel
     pieces: Pieces
     classes: tuple[str, ...]
+    reads: Reads = "either"  # what it was trained on; a model that tags words is for "words"
+
+    def __post_init__(self) -> None:
+        if (self.reads == "words") != _tags(self.model):
+            raise ValueError(
+                f"{type(self.model).__name__} does not go with reads={self.reads!r}: a model that "
+                "tags reads words, and no other does."
+            )
 
     def classify(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[str]:
         """The class of each text, or of each pair.
@@ -76,14 +86,36 @@ class Classifier:
             texts: to be classified.
             seconds: the second texts, for a model of pairs.
         """
-        pairs = zip(texts, seconds or [None] * len(texts), strict=True)
+        self._check(texts, seconds)
+        pairs = zip(texts, [None] * len(texts) if seconds is None else seconds, strict=True)
         rows = self.pieces.read([read_example(text, second) for text, second in pairs])
         return [self.classes[found[0]] for found in self.predict(rows)]
 
     def tag(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
         """The tag of each word of some sentences."""
-        rows = self.pieces.read([read_sentence(words) for words in sentences])
-        return [[self.classes[number] for number in found] for found in self.predict(rows)]
+        if self.reads != "words":
+            raise ValueError("This model says the class of a text; ask it with classify.")
+        if any(isinstance(words, str) for words in sentences):
+            raise ValueError("Sentences were wanted as lists of words, got text; split it first.")
+        rows = self.pieces.read([read_sentence(words) for words in sentences if words])
+        found = iter(self.predict(rows))
+        return [
+            [self.classes[number] for number in next(found)] if words else [] for words in sentences
+        ]
+
+    def _check(self, texts: Sequence[str], seconds: Sequence[str] | None) -> None:
+        if self.reads == "words":
+            raise ValueError("This model says the tag of each word; ask it with tag.")
+        if isinstance(texts, str) or isinstance(seconds, str):
+            raise ValueError("A list of texts was wanted, got one text; give [text].")
+        if seconds is None and self.reads == "pair":
+            raise ValueError("This model was trained on pairs; give the second texts too.")
+        if seconds is not None and self.reads == "text":
+            raise ValueError("This model was trained on single texts; leave the second ones out.")
+        if seconds is not None and len(seconds) != len(texts):
+            raise ValueError(
+                f"As many second texts as texts were wanted, got {len(seconds)} and {len(texts)}."
+            )
 
     @torch.no_grad()
     def predict(self, rows: Sequence[Row]) -> list[list[int]]:
@@ -113,7 +145,7 @@ class Classifier:
         run.write_text("tokenizer.json", self.pieces.definition)
         about = {
             "classes": self.classes,
-            "tags": isinstance(self.model, TokenClassifier) or _tags(self.model),
+            "reads": self.reads,
             "pad": self.pieces.pad,
             "length": self.pieces.length,
         }
@@ -135,13 +167,14 @@ class Classifier:
         definition = run.path("tokenizer.json").read_text(encoding="utf-8")
         pieces = Pieces(definition, about["pad"], about["length"])
         classes = tuple(about["classes"])
+        reads: Reads = about["reads"]
         if not run.has("model.safetensors"):
-            return Classifier(_hugging_face(run, tags=about["tags"]), pieces, classes)
+            return Classifier(_hugging_face(run, tags=reads == "words"), pieces, classes, reads)
         encoder = Encoder(from_json(EncoderConfig, run.read_json("model.json")))
-        kind = TokenClassifier if about["tags"] else SequenceClassifier
+        kind = TokenClassifier if reads == "words" else SequenceClassifier
         model = kind(encoder, len(classes))
         model.load_state_dict(run.load_tensors("model.safetensors"))
-        return Classifier(model.eval(), pieces, classes)
+        return Classifier(model.eval(), pieces, classes, reads)
 
 
 def _of_words(row: Row, numbers: Sequence[int]) -> list[int]:
@@ -149,7 +182,8 @@ def _of_words(row: Row, numbers: Sequence[int]) -> list[int]:
 
 
 def _tags(model: nn.Module) -> bool:
-    return type(model).__name__.endswith("ForTokenClassification")
+    theirs = type(model).__name__.endswith("ForTokenClassification")
+    return theirs or isinstance(model, TokenClassifier)
 
 
 def _hugging_face(run: Run, *, tags: bool) -> Any:
@@ -161,19 +195,3 @@ def _hugging_face(run: Run, *, tags: bool) -> Any:
             run.path(HUGGING_FACE), local_files_only=True, use_safetensors=True
         )
     return model.eval()
-
-
-@contextmanager
-def quiet_transformers() -> Generator[None]:
-    """Without transformers' own bars, and its report of a new head where that is what is wanted."""
-    from transformers.utils import logging
-
-    shown, before = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        if shown:
-            logging.enable_progress_bar()

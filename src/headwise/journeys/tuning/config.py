@@ -6,12 +6,25 @@ from typing import Literal
 
 import torch
 
+from headwise.data.byte_pieces import FEWEST_PIECES
 from headwise.journeys.training_run import Precision
 from headwise.journeys.tuning.starting import NO_MODEL
 from headwise.models.encoder import EncoderConfig
 from headwise.training import FitConfig
 
 __all__ = ["FinetuningConfig"]
+
+SHORTEST = 8  # pieces of a text: a pair has four marks, and some of both must be left
+NOT_NEGATIVE = (
+    "train_examples",
+    "dev_examples",
+    "test_examples",
+    "folds",
+    "learning_rate",
+    "weight_decay",
+    "clip",
+    "patience",
+)
 
 
 @dataclass(frozen=True)
@@ -32,14 +45,16 @@ class FinetuningConfig:
     width: int = 768
     heads: int = 12
     feed_forward: int = 3072
-    length: int = 128  # pieces of a text at most, marks included
+    length: int = 128  # pieces of a text at most, marks included; 8 or more
     seeds: tuple[int, ...] = (0, 1, 2)  # a training each
-    folds: int = 0  # trainings a seed by cross-validation over all parts; 0 keeps published parts
+    # trainings a seed by cross-validation over all parts; 0 keeps published parts. With model=none
+    # all folds share the tokenizer, which is learnt from the published training texts
+    folds: int = 0
     epochs: int = 10  # at most
     batch_size: int = 32
     learning_rate: float = 3e-5  # at its peak; it rises in a straight line and falls to 0
     warmup: float = 0.06  # share of all updates in which it rises
-    weight_decay: float = 0.01
+    weight_decay: float = 0.01  # of all weights; others leave out biases and norms
     clip: float = 1.0  # largest norm of the gradient; 0 does not clip
     evaluations: int = 1  # on dev, an epoch
     patience: int = 3  # evaluations without a better one after which to stop; 0 never stops
@@ -47,11 +62,14 @@ class FinetuningConfig:
     keep: Literal["first", "all", "none"] = "first"  # whose weights stay
 
     def __post_init__(self) -> None:
-        for name in ("length", "epochs", "batch_size", "evaluations"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("train_examples", "dev_examples", "test_examples", "folds", "patience"):
-            if getattr(self, name) < 0:
+        smallest = {"length": SHORTEST, "epochs": 1, "batch_size": 1, "evaluations": 1}
+        if self.model == NO_MODEL:
+            smallest["vocab"] = FEWEST_PIECES
+        for name, least in smallest.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        for name in NOT_NEGATIVE:
+            if not getattr(self, name) >= 0:  # nan is not either
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must be one or more different numbers, got {self.seeds}.")

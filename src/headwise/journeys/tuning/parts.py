@@ -1,7 +1,7 @@
 """The trainings of a task: one a seed, or one a seed and fold."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headwise.data.pair_tasks import in_checksum_order
 from headwise.journeys.tuning.starting import Task
@@ -22,8 +22,9 @@ class Split(NamedTuple):
 def splits_of(task: Task, *, seeds: Sequence[int], folds: int) -> list[Split]:
     """The published parts for each seed; or, with folds, parts of all examples.
 
-    Fold i is judged by, fold i + 1 stopped by, and the others are learnt from. Examples that share
-    a text are in one fold; which one a checksum decides, so that it is the same for every model.
+    Fold i is judged by, fold i + 1 stopped by, and the others are learnt from. Examples that are
+    tied by their texts are in one fold; which one a checksum decides, so that it is the same for
+    every model.
 
     Args:
         task: the examples.
@@ -36,8 +37,8 @@ def splits_of(task: Task, *, seeds: Sequence[int], folds: int) -> list[Split]:
         ends = sizes[0], sizes[0] + sizes[1]
         parts = numbers[: ends[0]], numbers[ends[0] : ends[1]], numbers[ends[1] :]
         return [Split(f"seed-{seed}", seed, *parts) for seed in seeds]
-    groups = [task.group(example) for example in (*task.train, *task.dev, *task.test)]  # pyright: ignore
-    cut = folds_of(groups, folds)
+    every: Any = [*task.train, *task.dev, *task.test]
+    cut = folds_of(task.groups(every), folds)
     made: list[Split] = []
     for seed in seeds:
         for number, test in enumerate(cut):

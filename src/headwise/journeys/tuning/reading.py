@@ -64,6 +64,7 @@ class Pieces:
         from tokenizers import Tokenizer  # lazy: takes a moment
 
         tokenizer: Any = Tokenizer.from_str(self.definition)
+        tokenizer.encode_special_tokens = True  # what a text says is text, also "</s>"
         tokenizer.no_padding()
         tokenizer.enable_truncation(self.length)
         return tokenizer

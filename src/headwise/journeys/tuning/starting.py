@@ -5,17 +5,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from headwise.data.byte_pieces import BytePieces, train_byte_pieces
 from headwise.data.pair_tasks import TextTask
 from headwise.data.tagging import TaggedTask
+from headwise.journeys.hugging_face_folder import load_model, load_tokenizer, opened
 from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
 from headwise.journeys.pretraining import load_pretrained
-from headwise.journeys.tuning.classifier import quiet_transformers
+from headwise.journeys.pretraining_tasks import PretrainingModel
 from headwise.journeys.tuning.reading import Pieces
 from headwise.models.encoder import Encoder, EncoderConfig
-from headwise.models.encoder_heads import SequenceClassifier, TokenClassifier
+from headwise.models.encoder_heads import (
+    MaskedLMWithNextSentence,
+    SequenceClassifier,
+    TokenClassifier,
+)
 from headwise.recording import Run
 
 __all__ = ["NO_MODEL", "Start", "Task", "from_folder", "from_nothing"]
@@ -37,6 +42,9 @@ def from_nothing(
 ) -> Start:
     """Random weights, and pieces over bytes learnt from the task's training texts.
 
+    These are those of the published training part, without labels, in cross-validation too: there
+    all folds share one tokenizer, which knows texts that some folds are judged by.
+
     Args:
         task: its `train` part is read, and its number of classes.
         shape: of the encoder, from the number of pieces.
@@ -49,6 +57,8 @@ def from_nothing(
 
 def from_folder(folder: Path, task: Task, *, length: int, fresh: bool) -> Start:
     """A pre-training run of Headwise, or a model that Hugging Face saved.
+
+    Of a BERT that learnt to tell next sentences its pooling is taken too.
 
     Args:
         folder: of either.
@@ -63,7 +73,7 @@ def from_folder(folder: Path, task: Task, *, length: int, fresh: bool) -> Start:
         )
     if (folder / "environment.json").exists():
         model, pieces = load_pretrained(Run.open(folder))
-        return _ours(model.encoder, pieces, task, length=length, fresh=fresh)
+        return _ours(model, pieces, task, length=length, fresh=fresh)
     if (folder / "config.json").exists():
         return _hugging_face(folder, task, length=length, fresh=fresh)
     raise ValueError(f"{folder} holds neither a headwise run nor a Hugging Face model.")
@@ -75,29 +85,37 @@ def _texts(task: Task) -> Iterable[str]:
     return (text for example in task.train for text in example[1:] if text)
 
 
-def _ours(encoder: Encoder, pieces: BytePieces, task: Task, *, length: int, fresh: bool) -> Start:
+def _ours(
+    model: PretrainingModel | Encoder,
+    pieces: BytePieces,
+    task: Task,
+    *,
+    length: int,
+    fresh: bool,
+) -> Start:
+    encoder = model if isinstance(model, Encoder) else model.encoder
     shape, weights = encoder.config, {} if fresh else encoder.state_dict()
-    head = TokenClassifier if isinstance(task, TaggedTask) else SequenceClassifier
+    pool: dict[str, Tensor] = {}
+    if isinstance(model, MaskedLMWithNextSentence) and not fresh:
+        pool = model.pool.state_dict()
 
     def build() -> nn.Module:
         new = Encoder(shape)
         if weights:
             new.load_state_dict(weights)
-        return head(new, len(task.classes))
+        if isinstance(task, TaggedTask):
+            return TokenClassifier(new, len(task.classes))
+        classifier = SequenceClassifier(new, len(task.classes))
+        if pool:
+            classifier.pool.load_state_dict(pool)
+        return classifier
 
     room = min(length, shape.max_length)
     return Start(Pieces(pieces.definition, pieces.pad, room), build)
 
 
 def _hugging_face(folder: Path, task: Task, *, length: int, fresh: bool) -> Start:
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"{folder} has no tokenizer that can be loaded: {_first_line(error)}"
-        ) from error
+    tokenizer = load_tokenizer(folder)
     if not getattr(tokenizer, "is_fast", False) or tokenizer.pad_token_id is None:
         raise ValueError(
             f"{folder} needs a fast tokenizer with a padding token; save such a one there."
@@ -106,6 +124,7 @@ def _hugging_face(folder: Path, task: Task, *, length: int, fresh: bool) -> Star
     def build() -> nn.Module:
         return _loaded(folder, task, fresh=fresh)
 
+    # loaded once now: what is wrong with its weights is said before there is a folder
     room = HuggingFaceSubject(build(), tokenizer).room
     definition = str(tokenizer.backend_tokenizer.to_str())
     return Start(Pieces(definition, tokenizer.pad_token_id, min(length, room)), build)
@@ -114,46 +133,14 @@ def _hugging_face(folder: Path, task: Task, *, length: int, fresh: bool) -> Star
 def _loaded(folder: Path, task: Task, *, fresh: bool) -> Any:
     """The model with a head for the task's classes; only the head may be new."""
     import transformers
-    from safetensors import SafetensorError
 
     tagged = isinstance(task, TaggedTask)
     name = "AutoModelForTokenClassification" if tagged else "AutoModelForSequenceClassification"
-    kind = getattr(transformers, name)
+    kind: Any = getattr(transformers, name)
     names = dict(enumerate(task.classes))
-    settings: Any = {"id2label": names, "label2id": {n: at for at, n in names.items()}}
-    try:
-        with quiet_transformers():
-            if fresh:
-                shape = transformers.AutoConfig.from_pretrained(
-                    folder, local_files_only=True, **settings
-                )
-                return kind.from_config(shape)
-            model, about = kind.from_pretrained(
-                folder,
-                local_files_only=True,
-                use_safetensors=True,
-                ignore_mismatched_sizes=True,  # a head for other classes
-                output_loading_info=True,
-                **settings,
-            )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ValueError(
-            f"{folder} could not be opened as a Hugging Face model: {_first_line(error)}"
-        ) from error
-    _check_whole(folder, model, about["missing_keys"])
-    return model
-
-
-def _check_whole(folder: Path, model: Any, missing: Iterable[str]) -> None:
-    """Refuse an encoder without its weights, for which transformers would draw new ones."""
-    body = f"{model.base_model_prefix}."
-    lost = sorted(name for name in missing if name.startswith(body) and "pooler" not in name)
-    if lost:
-        raise ValueError(
-            f"The weights in {folder} are not those of a {type(model).__name__}: {len(lost)} are "
-            f"missing, {lost[0]} among them. Save the model again with save_pretrained."
-        )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    head: Any = {"id2label": names, "label2id": {n: at for at, n in names.items()}}
+    if not fresh:
+        return load_model(folder, kind, new_head=head)
+    with opened(folder):
+        shape = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, **head)
+        return kind.from_config(shape)

@@ -15,10 +15,11 @@ from headwise.data.pair_tasks import (
 )
 from headwise.data.tagging import TaggedTask, read_tagged_files, read_tagged_task
 from headwise.data.tagging_files import TAGGING_SETS
+from headwise.journeys.tuning.classifier import Reads
 from headwise.journeys.tuning.config import FinetuningConfig
 from headwise.journeys.tuning.starting import Task
 
-__all__ = ["class_name", "examples_of", "labels_of", "read_task"]
+__all__ = ["class_name", "examples_of", "labels_of", "read_task", "reads_of"]
 
 
 def read_task(config: FinetuningConfig) -> Task:
@@ -54,6 +55,14 @@ def labels_of(task: Task) -> list[list[int]]:
     return [[number[tag] for tag in sentence.tags] for sentence in examples_of(task)]
 
 
+def reads_of(task: Task) -> Reads:
+    """What a model of the task reads."""
+    if isinstance(task, TaggedTask):
+        return "words"
+    second = {example.second is not None for example in examples_of(task)}
+    return "either" if len(second) > 1 else "pair" if True in second else "text"
+
+
 def class_name(task: Task, numbers: Sequence[int]) -> str | list[str]:
     """How an example's class is called, or its tags."""
     names = [task.classes[number] for number in numbers]
@@ -63,11 +72,11 @@ def class_name(task: Task, numbers: Sequence[int]) -> str | list[str]:
 def _some(task: Task, config: FinetuningConfig) -> Task:
     """A task with only as many examples as are wanted."""
 
-    def chosen(part: list[Any], count: int) -> list[Any]:
-        groups = [task.group(example) for example in part]
-        return [part[at] for at in sorted(in_checksum_order(groups)[:count])] if count else part
+    def some(part: list[Any], count: int) -> list[Any]:
+        chosen = in_checksum_order(task.groups(part))[:count]
+        return [part[at] for at in sorted(chosen)] if count else part
 
     counts = config.train_examples, config.dev_examples, config.test_examples
     parts = zip((task.train, task.dev, task.test), counts, strict=True)
-    train, dev, test = (chosen(cast("list[Any]", part), count) for part, count in parts)
+    train, dev, test = (some(cast("list[Any]", part), count) for part, count in parts)
     return dataclasses.replace(task, train=train, dev=dev, test=test)

@@ -14,7 +14,7 @@ from headwise.journeys.tuning.judging import Prediction, metrics_of, write_predi
 from headwise.journeys.tuning.parts import Split
 from headwise.journeys.tuning.reading import IGNORED, Batch, Row, batches
 from headwise.journeys.tuning.starting import Start, Task
-from headwise.journeys.tuning.tasks import class_name, labels_of
+from headwise.journeys.tuning.tasks import class_name, labels_of, reads_of
 from headwise.recording import Run
 from headwise.training import BEST, FitConfig, Summed, fit, progress_bar
 from headwise.training.checkpoint import CHECKPOINT
@@ -56,7 +56,7 @@ def train_part(
     with Run.create(run.folder / split.name, settings) as part:
         if not part.has("figures.json"):
             torch.manual_seed(split.seed)
-            classifier = Classifier(start.build(), start.pieces, task.classes)
+            classifier = Classifier(start.build(), start.pieces, task.classes, reads_of(task))
             _fit(part, classifier, task, train, rows, split, settings)
             tested = _predictions(classifier, task, rows, split.test, split.name)
             write_predictions(part, tested)
@@ -102,7 +102,8 @@ def _loss(model: nn.Module, batch: Batch) -> Summed:
     logits, labels = class_scores(model, batch), batch["labels"]
     flat = logits.flatten(0, -2).float(), labels.flatten()
     total = cross_entropy(*flat, ignore_index=IGNORED, reduction="sum")
-    return Summed(total, (labels != IGNORED).sum())
+    # a batch may have no word that is read, where long ones were cut
+    return Summed(total, (labels != IGNORED).sum().clamp(min=1))
 
 
 def _without_minutes(show: Report) -> Report:

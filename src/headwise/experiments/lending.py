@@ -1,0 +1,52 @@
+"""Trained models that experiments lend each other: where to look, and whether they are the same."""
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from headwise.config import from_json, to_json
+from headwise.recording.run import Run
+
+__all__ = ["checked", "forget_checkpoints", "places"]
+
+
+def places(run: Run, trained: Sequence[str], *, kin: str) -> Iterator[Path]:
+    """Where to look for what is done already: in this run first, then in those named.
+
+    Args:
+        run: of the experiment.
+        trained: folders of other runs, the setting of that name.
+        kin: which runs are meant, for the message if one is not there.
+    """
+    yield run.folder
+    for name in trained:
+        folder = Path(name)
+        if not folder.is_dir():
+            raise ValueError(f"trained={name} names no folder; give runs of {kin}.")
+        yield folder
+
+
+def checked(found: Run, settings: Any, *, aside: Collection[str] = ()) -> Run:
+    """Refuse a model that was trained otherwise than is asked for.
+
+    Args:
+        found: the run of its training.
+        settings: that are asked for, a dataclass.
+        aside: names of settings that may differ.
+    """
+    # what it does not say, because it was trained before there was such a setting, is the default
+    there, wanted = to_json(from_json(type(settings), found.config())), to_json(settings)
+    for name in wanted:
+        if name not in aside and there.get(name) != wanted[name]:
+            raise ValueError(
+                f"{found.folder} was trained with {name}={there.get(name)!r}, but "
+                f"{name}={wanted[name]!r} is asked for; leave it out of trained=."
+            )
+    return found
+
+
+def forget_checkpoints(done: Run) -> None:
+    """Delete what only resuming needs."""
+    for pattern in ("checkpoint*.safetensors", "checkpoints/*.safetensors", "best.safetensors"):
+        for name in done.names(pattern):
+            done.path(name).unlink()

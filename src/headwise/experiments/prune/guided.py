@@ -1,0 +1,201 @@
+"""Do heads that were guided to the next and the previous token survive pruning?
+
+Beyond both papers. One finds that heads of all functions, positional ones among them, are still
+there when two thirds are pruned (section 6.2.2 of Voita et al.); the other teaches heads positions
+from the start (Deshpande and Narasimhan). Two translators from English into Russian are trained
+alike, one plainly, one with head 0 of each encoder layer guided to the next token and head 1 to the
+previous. The encoders of both are pruned as in prune/encoder.
+
+    headwise reproduce prune/guided --set trained=runs/heads/importance     # an hour, estimated
+    headwise reproduce prune/guided --smoke                                 # 7 seconds
+
+`trained` names runs of heads/* and prune/encoder, whose plain translators are taken; minutes are of
+an H200. The data folder must hold tatoeba.
+
+A translator whose BLEU is below 15 does not enter, nor does its pair. What is measured:
+
+- *kept, of guided heads* and *kept, of other heads*: the share of them that is left. If gates did
+  not care, both would be the number of heads left over that of all heads.
+- *kept, of heads with these numbers*: the same of the plain translator, where numbers mean nothing.
+- *weight there*: before pruning, the mean attention of guided heads to the next or the previous
+  token, as each was told, on test sentences. The weight of guidance falls to 0 in training, so that
+  heads may turn away again. The same of the plain translator stands beside.
+- *BLEU lost* of both, and the difference, seed by seed.
+
+How it is judged, decided before any result was seen. *Guided heads kept more often than others* is
+1 if the 95 % interval of the differences over seeds is above 0, 0.5 if only their mean is, else 0;
+a 1 answers the question with yes, 0.5 with partly. BLEU stands there without a verdict.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+
+import torch
+
+from headwise.experiments.base import Expected, Experiment
+from headwise.experiments.heads._inspecting import entering
+from headwise.experiments.heads._training import Job, found_or_trained, jobs_of, settings_of
+from headwise.experiments.prune._plots import draw_curves
+from headwise.experiments.prune._translators import (
+    SMALL,
+    Amount,
+    Figures,
+    Pruned,
+    Pruning,
+    amounts,
+    pruned,
+    texts_of,
+    translator_run,
+)
+from headwise.experiments.sparse._method_pairs import surely
+from headwise.experiments.sparse._table import expected_claim
+from headwise.guidance import Plan
+from headwise.journeys import TranslationConfig, Translator
+from headwise.ops.attended import Attended
+from headwise.recording.run import Run
+from headwise.sites import Site, observe
+
+Curves = dict[str, list[tuple[float, float]]]
+PLAIN, GUIDED = "en-ru", "en-ru guided"
+APART = "kept, guided less other heads"
+MORE_OFTEN = "guided heads kept more often than others"
+OFFSETS = {"next": 1, "prev": -1}
+KEEP = (17, 10, 4)
+
+
+@dataclass(frozen=True)
+class Config(Pruning):
+    """How far is pruned, see `Pruning` and `Training`, and what is guided."""
+
+    seeds: int = 3
+    keep: tuple[int, ...] = KEEP
+    plan: str = "next=1,prev=1"  # heads of each layer of the encoder that are guided
+    strength: float = 10.0  # weight of guidance at the start, alpha
+    lines: int = 256  # test sentences on which it is seen where heads look
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if other := {aim.name for aim in Plan.parse(self.plan).aims.values()} - OFFSETS.keys():
+            raise ValueError(f"plan may name next and prev here, got {', '.join(sorted(other))}.")
+
+
+EXPECTED = tuple(
+    item
+    for heads in KEEP
+    for item in (
+        expected_claim(f"{GUIDED}: {heads} heads: {MORE_OFTEN}", "our question"),
+        Expected(f"{heads} heads: BLEU lost, guided less plain", None, "our question"),
+    )
+)
+
+
+def reproduce(config: Config, run: Run) -> Figures:
+    """Train both, prune them, count and draw."""
+    figures: Figures = {}
+    curves: Curves = {}
+    for job in entering(config, run, jobs_of(config, "ru"), figures):
+        model = guided_translator(config, run, job)
+        score = float(model.figures()["bleu"])
+        found = {f"{GUIDED}: BLEU": score, f"{GUIDED}: enters": float(score >= config.least_bleu)}
+        if score >= config.least_bleu:
+            found |= _where_heads_look(config, run, job, model)
+            for amount in amounts(config):
+                found |= _pruned_both(config, run, job, amount, model.folder, curves)
+        for metric, value in found.items():
+            figures.setdefault(metric, []).append(value)
+    for amount in amounts(config):
+        name = f"{GUIDED}: {amount.title}"
+        if apart := figures.get(f"{name}: {APART}"):
+            figures[f"{name}: {MORE_OFTEN}"] = [surely(apart)]
+    if curves:
+        draw_curves(curves, run, "kept", across="heads left in the encoder", up="share kept")
+    return figures
+
+
+def guided_translator(config: Config, run: Run, job: Job) -> Run:
+    """The finished run of a guided translator, found or trained now."""
+    plain = settings_of(config, job)
+    assert isinstance(plain, TranslationConfig)
+    settings = replace(plain, guide=config.plan, alpha=config.strength)
+    return found_or_trained(config, run, job, f"guided/{job.folder}", settings)
+
+
+def _pruned_both(
+    config: Config, run: Run, job: Job, amount: Amount, model: Path, curves: Curves
+) -> dict[str, float]:
+    """Prune a guided translator and its plain twin, and count what is left."""
+    cut = partial(pruned, config, run, job, amount, where="encoder.*", freeze="decoder")
+    plain, guided = cut(name="encoder"), cut(model=model, name="encoder-of-guided")
+    plan = Plan.parse(config.plan)
+    shares = {PLAIN: {"heads with these numbers": _kept(plain, plan.heads)}}
+    shares[GUIDED] = {
+        "guided heads": _kept(guided, plan.heads),
+        "other heads": _kept(guided, plan.heads, others=True),
+    }
+    found: dict[str, float] = {}
+    for arm, one in ((PLAIN, plain), (GUIDED, guided)):
+        name, left = f"{arm}: {amount.title}", float(one.counts()["encoder.self"])
+        found |= {f"{name}: BLEU": one.bleu, f"{name}: BLEU lost": one.lost}
+        found[f"{name}: heads left"] = left
+        for heads, share in shares[arm].items():
+            found[f"{name}: kept, of {heads}"] = share
+            curves.setdefault(f"{arm}, {heads}, seed {job.seed}", []).append((left, share))
+    name = f"{GUIDED}: {amount.title}"
+    for pattern in dict.fromkeys(aim.name for aim in plan.aims.values()):
+        numbers = [number for number, aim in plan.aims.items() if aim.name == pattern]
+        found[f"{name}: kept, of heads guided to {pattern}"] = _kept(guided, numbers)
+    found[f"{name}: {APART}"] = shares[GUIDED]["guided heads"] - shares[GUIDED]["other heads"]
+    found[f"{amount.title}: BLEU lost, guided less plain"] = guided.lost - plain.lost
+    return found
+
+
+def _kept(one: Pruned, numbers: Collection[int], *, others: bool = False) -> float:
+    """The share that is left of the encoder's heads with some numbers, or of all the others."""
+    record = one.record
+    return fmean(
+        number in record.kept[site]
+        for site, count in record.heads.items()
+        for number in range(count)
+        if site.startswith("encoder") and (number in numbers) != others
+    )
+
+
+def _where_heads_look(config: Config, run: Run, job: Job, model: Run) -> dict[str, float]:
+    """The mean weight of heads with guided numbers where guided ones were told to look, in both."""
+    plain = translator_run(config, run, job)
+    sources = texts_of(plain)[1].source[: config.lines]
+    plan = Plan.parse(config.plan)
+    return {
+        f"{PLAIN}: weight there, of heads with these numbers": _weight(plain, sources, plan),
+        f"{GUIDED}: weight there, of guided heads": _weight(model, sources, plan),
+    }
+
+
+@torch.no_grad()
+def _weight(base: Run, sources: Sequence[str], plan: Plan) -> float:
+    translator, found = Translator.load(base), list[float]()
+    ids = [translator.source.encode(text)[: translator.room] for text in sources]
+    batch = translator.batch(ids, [[]] * len(ids))
+    real_BQ = torch.arange(batch.source.shape[1]) < batch.source_lengths[:, None]
+    pairs = int((batch.source_lengths - 1).sum())  # the last has no next, the first no previous
+
+    def watch(site: Site, attended: Attended) -> None:
+        for number, aim in plan.aims.items():
+            mass_BQ = attended.mass(offset=OFFSETS[aim.name])[:, number]
+            found.append(float((mass_BQ * real_BQ).sum()) / pairs)
+
+    with observe(translator.model, watch, where="encoder.*"):
+        translator.model.encode(batch.source, batch.source_lengths)
+    return fmean(found)
+
+
+experiment = Experiment(
+    summary=(__doc__ or "").splitlines()[0],
+    config=Config(),
+    smoke=Config(keep=(4,), strength=1000.0, **(SMALL | {"prune_steps": 2})),
+    reproduce=reproduce,
+    expected=EXPECTED,
+)

@@ -1,0 +1,90 @@
+"""Models and tokenizers that Hugging Face saved in a folder: loaded whole, or refused."""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headwise.journeys.quiet import quiet_transformers
+
+__all__ = ["load_model", "load_tokenizer", "opened"]
+
+POOLER = "pooler"  # the only part that is left out of files on purpose
+
+
+def load_model(folder: Path, kind: Any, *, new_head: Mapping[str, Any] | None = None) -> Any:
+    """The model in a folder. Where weights are missing transformers would draw random ones.
+
+    A missing pooler is no reason to refuse: it is 0, so that the model is the same each time, or
+    drawn with the head.
+
+    Args:
+        folder: with `config.json` and safetensors.
+        kind: the class, of transformers.
+        new_head: settings of a head that may be new; None takes all as it was saved.
+    """
+    more = {} if new_head is None else {"ignore_mismatched_sizes": True, **new_head}
+    with opened(folder):
+        model, found = kind.from_pretrained(
+            folder, local_files_only=True, use_safetensors=True, output_loading_info=True, **more
+        )
+    body = "" if new_head is None else f"{model.base_model_prefix}."
+    missing = sorted(name for name in found["missing_keys"] if name.startswith(body))
+    lost = [name for name in missing if POOLER not in name]
+    if lost:
+        raise ValueError(
+            f"The weights in {folder} are not those of a {type(model).__name__}: {len(lost)} are "
+            f"missing, {lost[0]} among them. Save the model again with save_pretrained."
+        )
+    if new_head is None:
+        with torch.no_grad():
+            for name in missing:
+                model.get_parameter(name).zero_()
+    return model
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer in a folder."""
+    from transformers import AutoTokenizer  # lazy: takes seconds
+
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"{folder} has no tokenizer that can be loaded: {_first_line(error)}"
+        ) from error
+    # without files transformers makes an empty tokenizer, for which every word is unknown
+    if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
+        raise ValueError(
+            f"{folder} has no tokenizer that can be loaded: its files are missing. Save them there "
+            "with tokenizer.save_pretrained."
+        )
+    return tokenizer
+
+
+@contextmanager
+def opened(folder: Path) -> Generator[None]:
+    """Without reports of transformers, and with its troubles said in one sentence."""
+    from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
+
+    try:
+        with quiet_transformers():
+            yield
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        RuntimeError,
+        SafetensorError,
+        StrictDataclassError,
+    ) as error:
+        raise ValueError(
+            f"{folder} could not be opened as a Hugging Face model: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

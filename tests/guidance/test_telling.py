@@ -1,0 +1,78 @@
+"""What the handle of `guide` is told, and what it tells, in the course of a training."""
+
+import pytest
+import torch
+
+import headwise as hw
+from headwise.guidance import Plan
+from headwise.hf import interface as hf_interface
+from tests.guidance.test_guiding import IDS, PLAN, REAL, host, inputs
+from tests.guidance.toy import Toy
+
+
+def test_alpha_can_be_set_by_hand():
+    model = Toy()
+    guidance = hw.guide(model, PLAN, alpha=8, schedule="constant")
+    model(torch.randint(1, 8, (2, 5)))
+    whole = guidance.loss()
+    guidance.alpha = 2
+    torch.testing.assert_close(guidance.loss(), whole / 4)
+    assert guidance.log()["guidance_alpha"] == 2.0
+
+
+def test_an_alpha_that_should_fall_and_never_does_is_noticed():
+    model = Toy()
+    guidance = hw.guide(model, PLAN, steps=10)
+    model(torch.randint(1, 8, (2, 5)))
+    with pytest.raises(ValueError, match=r"falls by the schedule 'linear'.* call guidance.at_step"):
+        guidance.loss()
+    assert guidance.unscaled > 0
+    guidance.at_step(0)
+    assert guidance.loss() > 0
+
+
+def test_a_plan_may_be_text():
+    model = Toy()
+    ids = torch.randint(1, 8, (2, 5))
+    losses = []
+    for plan in (Plan(next=1, prev=1), "next=1,prev=1", {"encoder.*": "next=1,prev=1"}):
+        with hw.guide(model, plan) as guidance:
+            model(ids)
+            losses.append(guidance.unscaled)
+    assert losses[0] == losses[1] == losses[2]
+
+
+def test_padding_that_cannot_be_told_is_noticed():
+    model = host("bart")
+    guidance = hw.guide(hw.adopt(model), Plan(next=1), where="decoder.*.self", padding=1)
+    model(input_ids=IDS, attention_mask=REAL.long(), labels=IDS)  # it makes the ids itself
+    with pytest.raises(ValueError, match=r"padding=1 needs the token of each of the decoder's"):
+        guidance.unscaled  # noqa: B018
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+def test_masks_are_not_looked_at_where_there_are_no_gradients(backend, monkeypatch):
+    model = hw.adopt(host("roberta", backend)).train()
+    looked = []
+    real = hf_interface.visibility
+    monkeypatch.setattr(hf_interface, "visibility", lambda call: looked.append(call) or real(call))
+    with hw.guide(model, PLAN):
+        with torch.no_grad():
+            model(**inputs("roberta"))
+        assert not looked
+        model.gradient_checkpointing_enable()
+        model(**inputs("roberta")).logits.sum().backward()
+    assert len(looked) == 2  # once a layer
+
+
+def test_the_loss_that_is_logged_is_that_of_the_step_replayed_last():
+    """As on a GPU, where what is replayed changes tensors in place and runs no Python."""
+    model = Toy()
+    guidance = hw.guide(model, PLAN, alpha=1.0, schedule="constant")
+    for number in range(6):
+        left = {name: vars(guidance)[name] for name in ("_loss", "_noted", "_caught", "_open")}
+        model(torch.randint(1, 8, (2, 5 + number % 2)))  # two shapes in turns
+        loss = guidance.loss().detach()
+        if number >= 2:
+            vars(guidance).update(left)
+        assert guidance.unscaled == loss == guidance.log()["guidance_loss"]
