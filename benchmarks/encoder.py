@@ -10,38 +10,32 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import cross_entropy
 
 from benchmarks import SEED, Measured, name_of, wait_for
 from benchmarks.peers import FAILURES, one_line
+from headwise.experiments.guidance._masked_steps import (
+    Batch,
+    drawn_batch,
+    drawn_model,
+    own_loss,
+)
 from headwise.experiments.sparse._speed import take_turns
-from headwise.models import Encoder, EncoderConfig, MaskedLM
+from headwise.models import EncoderConfig
 from headwise.models.encoder_flops import training_flops
 from headwise.models.encoder_weights import to_hugging_face
 
 PEAK = 790e12  # operations a second of the fastest large products in bf16 that an H200 did for us
-SHARE = 0.15  # of words are masked
-FIRST_WORD = 4  # the numbers before it mean padding and the like
 OURS, THEIRS = "ours", "RoBERTa"
 COMPILED, CUDNN = ", compiled", ", cuDNN attention"
 AIM = {f"{OURS}{COMPILED}": 0.45}  # of PEAK
 
 Row = dict[str, Any]
-
-
-class Batch(NamedTuple):
-    """Masked texts, and what was there."""
-
-    ids: Tensor
-    places: Tensor  # of masks, in the flat batch
-    words: Tensor  # at these places
-    labels: Tensor  # the same as transformers wants it: -100 elsewhere
 
 
 @dataclass(frozen=True)
@@ -123,19 +117,11 @@ def measure(repeat: int, device: torch.device, *, sizes: Sizes | None = None) ->
 def drawn_batches(sizes: Sizes, device: torch.device) -> list[Batch]:
     """Random texts with as many masks in each."""
     rng = torch.Generator().manual_seed(SEED)
-    shape = sizes.batch, sizes.length
-    masks = max(1, round(SHARE * sizes.length))
-    batches: list[Batch] = []
-    for _ in range(sizes.batches):
-        ids_BT = torch.randint(FIRST_WORD, sizes.config.vocab, shape, generator=rng)
-        column_BN = torch.rand(shape, generator=rng).argsort(dim=1)[:, :masks]
-        places_N = (column_BN + sizes.length * torch.arange(sizes.batch)[:, None]).flatten()
-        words_N = ids_BT.flatten()[places_N]
-        labels_BT = torch.full(shape, -100).flatten().index_copy(0, places_N, words_N).view(shape)
-        masked_BT = ids_BT.flatten().index_fill(0, places_N, FIRST_WORD - 1).view(shape)
-        parts = masked_BT, places_N, words_N, labels_BT
-        batches.append(Batch(*(tensor.to(device) for tensor in parts)))
-    return batches
+    vocab, texts, length = sizes.config.vocab, sizes.batch, sizes.length
+    return [
+        drawn_batch(vocab, texts=texts, length=length, generator=rng, device=device)
+        for _ in range(sizes.batches)
+    ]
 
 
 def _names(sizes: Sizes, device: torch.device) -> list[str]:
@@ -147,26 +133,10 @@ def _names(sizes: Sizes, device: torch.device) -> list[str]:
     return names
 
 
-def _model(sizes: Sizes, device: torch.device) -> MaskedLM:
-    """The same weights whenever it is called."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        return MaskedLM(Encoder(sizes.config)).to(device)
-
-
-def _our_loss(model: nn.Module) -> Callable[[Batch], Tensor]:
-    return lambda batch: cross_entropy(model(batch.ids, batch.places), batch.words)
-
-
-def _their_loss(model: nn.Module) -> Callable[[Batch], Tensor]:
-    # without a mask of ones: transformers would look at it, and the device would be waited for
-    return lambda batch: model(input_ids=batch.ids, labels=batch.labels).loss
-
-
 def _contestant(name: str, sizes: Sizes, batches: list[Batch], device: torch.device) -> Contestant:
-    ours = _model(sizes, device)
+    ours = drawn_model(sizes.config, device)
     model = ours if name.startswith(OURS) else to_hugging_face(ours)
-    loss = _loss_of(model)
+    loss = own_loss(model)
     return Contestant(
         model.train(),
         torch.compile(loss) if COMPILED in name else loss,
@@ -174,10 +144,6 @@ def _contestant(name: str, sizes: Sizes, batches: list[Batch], device: torch.dev
         len(batches[0].places) if name.startswith(OURS) else batches[0].ids.numel(),
         _by_cudnn if CUDNN in name else nullcontext,
     )
-
-
-def _loss_of(model: nn.Module) -> Callable[[Batch], Tensor]:
-    return _our_loss(model) if isinstance(model, MaskedLM) else _their_loss(model)
 
 
 def _by_cudnn() -> AbstractContextManager[object]:
@@ -188,8 +154,8 @@ def _by_cudnn() -> AbstractContextManager[object]:
 @torch.no_grad()
 def _check_losses(sizes: Sizes, batch: Batch, device: torch.device) -> None:
     """RoBERTa with our weights must have our loss, in float32."""
-    model = _model(sizes, device).eval()
-    ours, theirs = (_loss_of(each)(batch).item() for each in (model, to_hugging_face(model)))
+    model = drawn_model(sizes.config, device).eval()
+    ours, theirs = (own_loss(each)(batch).item() for each in (model, to_hugging_face(model)))
     if not abs(ours - theirs) <= sizes.agreement * abs(theirs):
         raise SystemExit(f"RoBERTa's loss is {theirs:.6f}, ours {ours:.6f}: nothing is reported.")
 
@@ -197,7 +163,7 @@ def _check_losses(sizes: Sizes, batch: Batch, device: torch.device) -> None:
 def _tried(name: str, contestant: Contestant, device: torch.device) -> Row:
     """Two steps, of which the first compiles, and the memory of the second; or why not."""
     batch = contestant.batches[0]
-    before = contestant.evaluated(_loss_of(contestant.model))
+    before = contestant.evaluated(own_loss(contestant.model))
     try:
         contestant.step(batch)
         held = _held(device)
@@ -245,7 +211,7 @@ def _add_figures(
         if other in speeds and other != row["contestant"]:
             ratios = [a / b for a, b in zip(own, speeds[other], strict=True)]
             row[f"over {other}"] = round(median(ratios), 3)
-    row["loss_after"] = round(contestant.evaluated(_loss_of(contestant.model)), 4)
+    row["loss_after"] = round(contestant.evaluated(own_loss(contestant.model)), 4)
     row["wrong"] = not row["loss_after"] < row["loss_before"]
 
 

@@ -25,7 +25,6 @@ from typing import Any
 import torch
 from rich.table import Table
 from torch import nn
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import SEED, Measured, name_of
@@ -226,12 +225,12 @@ def _profiled(name: str, sizes: Sizes, series: Series, device: torch.device) -> 
     config = _config(name, sizes, device, steps=steps, log_every=steps)
     few = [series(number) for number in range(PROFILED)]
     _fit(name, config, sizes, lambda n: few[n % PROFILED], device, progress=stop, on_step=start)
-    return kernel_figures(tracer.events(), steps - warm)
+    return kernel_figures(tracer.events() or (), steps - warm)
 
 
 def kernel_figures(events: Iterable[Any], updates: int) -> Row:
     """Kernels an update, and milliseconds that they and copies take, from what was traced."""
-    busy = [e for e in events if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
+    busy = [e for e in events if e.device_type.name == "CUDA" and not e.is_user_annotation]
     kernels = [event for event in busy if not event.name.startswith(("Memcpy", "Memset"))]
     spent_us = sum(event.time_range.elapsed_us() for event in busy)
     return {

@@ -2,7 +2,8 @@
 
 The attention itself stays with SDPA; the loss is computed beside it from q and k of every layer.
 The peer is the usual way: eager attention that returns its matrices, and the loss from those.
-Weights are random: nothing is downloaded.
+Weights are random: nothing is downloaded. The experiment `guidance/overhead` also has our `Encoder`
+and gradient checkpointing, and nothing compiled.
 """
 
 import time
@@ -14,16 +15,15 @@ import torch
 from rich.table import Table
 
 from benchmarks import Measured, name_of, wait_for
-from benchmarks.guided_models import (
+from benchmarks.peers import FAILURES, one_line
+from benchmarks.turns import take_turns
+from headwise.experiments.guidance._masked_steps import (
     Settings,
     Trainee,
-    base_settings,
     from_matrices,
     guided,
     plain,
 )
-from benchmarks.peers import FAILURES, one_line
-from benchmarks.turns import take_turns
 
 AIM = 1.05
 MATRICES = "eager, loss from the matrices"
@@ -39,12 +39,13 @@ def measure(
     *,
     keep: Callable[[list[Row]], None] = lambda rows: None,
     settings: Settings | None = None,
+    compiled: bool = True,
 ) -> Measured:
     """Build everybody, refuse who computes another loss, and let the others take turns."""
-    settings = settings or base_settings()
+    settings = settings or Settings()
     rows: list[Row] = []
     matrices: float | None = None
-    for round_ in _rounds(settings, device):
+    for round_ in _rounds(settings, device, compiled):
         trainees: dict[str, Trainee] = {}
         for name, build in round_.items():
             row, trainee = _try(name, build, device, matrices)
@@ -59,14 +60,14 @@ def measure(
     return Measured(rows, _table(rows, device), wrong=wrong)
 
 
-def _rounds(settings: Settings, device: torch.device) -> Iterator[dict[str, Build]]:
+def _rounds(settings: Settings, device: torch.device, compiled: bool) -> Iterator[dict[str, Build]]:
     """Who takes turns with whom; the matrices first: they are what guided steps are held to."""
     yield {
         MATRICES: partial(from_matrices, settings, device),
         "plain": partial(plain, settings, device),
         "guided": partial(guided, settings, device),
     }
-    if settings.compiled:  # these take a while to start
+    if compiled:  # these take a while to start
         yield {
             "plain, compiled": partial(plain, settings, device, compiled=True),
             "guided, compiled": partial(guided, settings, device, compiled=True),

@@ -11,16 +11,17 @@ from importlib.util import find_spec
 import pytest
 import torch
 from rich.table import Table
-from transformers import RobertaConfig
 
 import headwise
-from benchmarks import Measured, gpu_ops, guided_models, guided_step, peers, relevance, turns
+from benchmarks import Measured, gpu_ops, guided_step, peers, relevance, turns
 from benchmarks import __main__ as command
 from benchmarks.gpu_cases import PARTS, Case, Shape, cases
 from benchmarks.judging import Contestant, Question, answer, complaint, dropout_complaint
 from benchmarks.trained_heads import Training, train_heads
 from headwise import cli
-from headwise.guidance import Plan
+from headwise.experiments.guidance import _masked_steps
+from headwise.guidance import Plan, guide
+from headwise.models import EncoderConfig
 from headwise.ops import topk_attention
 
 TINY = relevance.Sizes(
@@ -182,14 +183,8 @@ interpreted = pytest.mark.skipif(
 )
 TINY_SHAPE = Shape(1, 2, 32, 16)
 TRAINING = Training(heads=2, width=16, steps=2, batch=2, length=16, positions=64, warm_up=1)
-ROBERTA = RobertaConfig(
-    vocab_size=30,
-    max_position_embeddings=20,
-    type_vocab_size=1,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=16,
+STEP = _masked_steps.Settings(
+    EncoderConfig.tiny(30, width=16, feed_forward=16, max_length=20), batch=2, length=8
 )
 
 
@@ -416,12 +411,8 @@ def test_slow_contestants_get_fewer_turns(monkeypatch):
     assert times["one"].turns == turns.LEAST_TURNS
 
 
-def step_settings(**changes) -> guided_models.Settings:
-    return guided_models.Settings(ROBERTA, batch=2, length=8, compiled=False)
-
-
 def test_a_guided_step_is_timed_beside_the_plain_one_and_the_eager_way():
-    measured = guided_step.measure(1, CPU, settings=step_settings())
+    measured = guided_step.measure(1, CPU, settings=STEP, compiled=False)
     assert [row["who"] for row in measured.rows] == [
         "eager, loss from the matrices",
         "plain",
@@ -433,7 +424,10 @@ def test_a_guided_step_is_timed_beside_the_plain_one_and_the_eager_way():
 
 
 def test_a_guided_step_with_another_loss_is_not_timed(monkeypatch):
-    monkeypatch.setattr(guided_models, "_half_the_heads", lambda settings: Plan(next=1))
-    measured = guided_step.measure(1, CPU, settings=step_settings())
+    def guide_otherwise(model, plan, **options):
+        return guide(model, Plan(next=1), **options)
+
+    monkeypatch.setattr(_masked_steps, "guide", guide_otherwise)
+    measured = guided_step.measure(1, CPU, settings=STEP, compiled=False)
     assert measured.wrong == 1 and "from the matrices" in measured.rows[2]["wrong"]
     assert "step_ms" not in measured.rows[2]

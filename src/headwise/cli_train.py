@@ -19,7 +19,7 @@ train = Typer(help="Train a model with any attention, and score it.", no_args_is
 Attention = Annotated[
     str | None,
     Option(
-        help="of all heads: softmax, topk:8, sparsemax, entmax:1.5, entmax:learned; within one text "
+        help="of all heads: softmax, topk:8, sparsemax, entmax:1.5, entmax:learned; in one text "
         "also gaussian:-1,1, in translation by --set encoder_attention=gaussian:-1,1"
     ),
 ]

@@ -234,8 +234,9 @@ def observe(model: nn.Module, *watchers: Watcher, where: Where = "*") -> Change:
 def tapped(model: nn.Module, tap: Tap, *, where: Where = "*") -> Change:
     """Hand each attention computation's q, k and masks to a function that keeps them for a loss.
 
-    Computations without gradients are not handed on. Unlike a watcher, it is a part of compiled graphs. So it may keep what it is given, and should
-    do no more; what is kept carries gradients, also through gradient checkpointing.
+    Computations without gradients are not handed on. Unlike a watcher, it is a part of compiled
+    graphs. So it may keep what it is given, and should do no more; what is kept carries gradients,
+    also through gradient checkpointing.
     """
     return _put([(site.taps, tap) for site in find_sites(model, where=where)])
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmarks import encoder
+from headwise.experiments.guidance._masked_steps import FIRST_WORD
 from headwise.models.encoder_flops import training_flops
 
 CPU = torch.device("cpu")
@@ -36,7 +37,7 @@ def test_masks_are_where_the_labels_are():
     assert batch.places.shape == (4,)  # 15 % of 16 words in each of 2 texts
     assert torch.equal(batch.labels.flatten()[batch.places], batch.words)
     assert int((batch.labels != -100).sum()) == 4
-    assert (batch.ids.flatten()[batch.places] == encoder.FIRST_WORD - 1).all()
+    assert (batch.ids.flatten()[batch.places] == FIRST_WORD - 1).all()
 
 
 def test_nothing_is_reported_of_other_losses(monkeypatch):

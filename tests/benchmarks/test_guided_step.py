@@ -6,22 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import RobertaConfig
 
-from benchmarks import guided_models, guided_step
+from benchmarks import guided_step
+from headwise.experiments.guidance import _masked_steps
+from headwise.models import EncoderConfig
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
-CONFIG = RobertaConfig(
-    vocab_size=30,
-    max_position_embeddings=20,
-    type_vocab_size=1,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=16,
-)
-SETTINGS = guided_models.Settings(CONFIG, batch=2, length=8)
+CONFIG = EncoderConfig.tiny(30, width=16, feed_forward=16, max_length=20)
+SETTINGS = _masked_steps.Settings(CONFIG, batch=2, length=8)
 
 
 @pytest.mark.slow
@@ -48,7 +41,6 @@ def test_compiled_steps_take_turns_among_themselves_after_the_others_are_kept(mo
 
 def test_all_ways_have_one_guidance_loss(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda call: call)
-    losses = [
-        way(SETTINGS, CPU).guidance for way in (guided_models.from_matrices, guided_models.guided)
-    ]
+    ways = (_masked_steps.from_matrices, _masked_steps.guided)
+    losses = [way(SETTINGS, CPU).guidance for way in ways]
     assert losses == pytest.approx([losses[0]] * 2, rel=0.02)

@@ -300,7 +300,7 @@ def test_the_translation_benchmark_has_a_row_for_every_contestant(
 
 
 def test_on_a_gpu_the_translation_benchmark_replays_ours_too() -> None:
-    sizes = replace(TINY, replayed=True, compiled=True)
+    sizes = replace(TINY, replayed=True)
     contestants = translation._contestants(sizes, translation._batches(sizes, CPU), CPU)
     replayed = {name for name, one in contestants.items() if one.replayed}
     assert replayed == {"softmax, replayed", "topk:8, replayed"}

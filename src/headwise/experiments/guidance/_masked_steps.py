@@ -43,6 +43,7 @@ SEED = 0
 MASKED = 0.15  # of words
 FIRST_WORD = 4  # the numbers before it mean padding and the like
 ALPHA = 10.0  # the guidance loss is multiplied by it
+ROBERTA_BASE = EncoderConfig.roberta(50_265)
 WRITTEN = {"next": NEXT, "prev": PREVIOUS, "first": FIRST}
 
 Host = Literal["RoBERTa", "Encoder"]
@@ -63,7 +64,7 @@ class Batch(NamedTuple):
 class Settings:
     """A model and its batch, RoBERTa-base and 32 texts of 512 tokens unless given."""
 
-    config: EncoderConfig = EncoderConfig.roberta(50_265)
+    config: EncoderConfig = ROBERTA_BASE
     batch: int = 32
     length: int = 512
 
@@ -192,6 +193,7 @@ def _model(
         return ours.train()
     theirs = to_hugging_face(ours).train()
     if checkpointing:
+        theirs.config.use_cache = False  # which transformers would do itself, with a warning
         theirs.gradient_checkpointing_enable({"use_reentrant": False})
     return theirs
 
