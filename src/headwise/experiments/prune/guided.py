@@ -195,7 +195,7 @@ def _weight(base: Run, sources: Sequence[str], plan: Plan) -> float:
 experiment = Experiment(
     summary=(__doc__ or "").splitlines()[0],
     config=Config(),
-    smoke=Config(keep=(4,), strength=1000.0, **(SMALL | {"prune_steps": 2})),
+    smoke=replace(Config(**SMALL), keep=(4,), strength=1000.0, prune_steps=2),
     reproduce=reproduce,
     expected=EXPECTED,
 )
