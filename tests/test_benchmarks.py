@@ -238,6 +238,7 @@ def test_every_part_has_cases_and_the_issue_s_aims_stand_beside_them():
     }
 
 
+@pytest.mark.slow
 @interpreted
 def test_ops_are_timed_on_both_kinds_of_inputs_and_kept_as_they_come(text_folder):
     train = partial(train_heads, folder=text_folder, training=TRAINING)

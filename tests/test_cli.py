@@ -243,6 +243,7 @@ def test_pickled_weights_are_refused(complaint, bert, text, tmp_path):
     assert "could not be opened" in said and "safetensors" in said
 
 
+@pytest.mark.slow
 def test_weights_of_another_model_are_not_taken_for_this_one(bert, text, tmp_path):
     shutil.copytree(bert, tmp_path / "mixed")
     weights = tmp_path / "mixed" / "model.safetensors"

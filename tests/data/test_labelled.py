@@ -256,7 +256,9 @@ def test_every_character_but_white_space_is_in_a_token():
     assert "".join(words_and_marks(text)) == "".join(text.lower().split())
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "yelp")) for n in SIZES]
+)
 def test_real_sets_have_the_published_sizes(data_folder, name):
     read = read_labelled(name, folder=data_folder, keep_copies=True)
     assert statistics(read).with_validation == SIZES[name]

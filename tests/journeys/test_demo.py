@@ -91,6 +91,7 @@ def test_attention_of_the_samples_is_kept_with_their_words(small_run):
         assert len(sites["decoder.0.cross"][1]) == len(tokens["decoder"])
 
 
+@pytest.mark.slow
 def test_a_demo_stopped_in_training_and_started_again_ends_the_same(
     small_run, tmp_path, monkeypatch
 ):

@@ -105,7 +105,7 @@ def test_more_tokens_can_be_made_special():
     assert all(mass > 0 for mass in table_of("GPT-2", special=["the"], **LOOKING)["special_mass"])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES[:-1], pytest.param("T5", marks=pytest.mark.slow)])
 def test_the_folder_journey_finds_what_inspect_finds(name, tmp_path):
     folder = save(host(name), tokenizer_for(name), tmp_path / "model")
     small = {"batch_size": 4, "sample": 5, "ablation_lines": 1}

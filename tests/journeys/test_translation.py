@@ -128,6 +128,7 @@ def test_inspect_shows_the_pieces_of_a_translator(small_translation, tmp_path):
     assert len(sentence["sites"]["decoder.0.cross"][0]) == len(sentence["tokens"]["decoder"])
 
 
+@pytest.mark.slow
 def test_a_few_hundred_pairs_of_multi30k_are_learnt_from(data_folder, tmp_path):
     pairs = {"train_pairs": 300, "valid_pairs": 60, "test_pairs": 3}
     changes = {"corpus": "multi30k", "pieces": 500, "beams": 1}

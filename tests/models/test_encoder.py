@@ -214,6 +214,7 @@ def test_operations_are_those_that_pytorch_counts(embedding_width):
     assert counter.get_total_flops() == training_flops(config, texts=2, length=8, scored=3)
 
 
+@pytest.mark.slow
 def test_a_masked_language_model_is_compiled_in_one_graph():
     script = Path(__file__).with_name("compiling_encoder.py")
     done = subprocess.run(

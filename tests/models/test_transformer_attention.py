@@ -170,6 +170,7 @@ def test_an_attention_nobody_knows_is_refused(which):
         with_settings(SMALL, **{f"{which}_attention": "top8"})
 
 
+@pytest.mark.slow
 def test_a_transformer_is_compiled_in_one_graph():
     pytest.importorskip("triton", reason="Triton is not installed")
     script = Path(__file__).with_name("compiling.py")

@@ -232,6 +232,7 @@ for options in ({"attention": "softmax"}, {"attention": "topk:3", "distances": "
 """
 
 
+@pytest.mark.slow
 def test_it_compiles_in_one_graph():
     # In a process of its own, as what checks shapes in tests cannot be compiled.
     done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True)

@@ -283,6 +283,7 @@ def test_a_bias_is_part_of_the_scores():
         assert gradient[1].any() and not gradient[0].any()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_loss_of_a_long_call_takes_a_few_blocks():
     """The matrix of the four guided heads would take 256 MB, and autograd would keep several."""

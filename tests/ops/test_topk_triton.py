@@ -130,6 +130,7 @@ def test_half_precision_and_any_width(small_tiles, poisoned_memory, follow, widt
     assert_same(interleaved[0], interleaved[1], interleaved[2].mT, keep=4)
 
 
+@pytest.mark.slow
 @interpreted
 @pytest.mark.parametrize("plan", PLANS)
 def test_default_tiles_equal_the_definition(follow, plan):

@@ -265,6 +265,7 @@ def test_gates_that_ended_between_0_and_1_are_pruned_to_the_same_model():
     torch.testing.assert_close(outputs(model, batch_of("BART")), wanted, **CLOSE)
 
 
+@pytest.mark.slow
 def test_copies_and_compiled_models_are_pruned_alike():
     model = adopt(randomised_biases(build("T5")))
     keep = uneven_keep(model)

@@ -16,11 +16,13 @@ SHAPE = TransformerConfig(9, 9, width=8, heads=2, encoder_layers=1, decoder_laye
 CONFIG = FitConfig(steps=12, accumulate=2, log_every=4, checkpoint_every=4, warmup=0)
 
 
+@pytest.mark.slow
 def test_a_gated_model_is_one_compiled_graph():
     out = run_alone("tests/pruning/gates_compiling.py")
     assert "translator draws, outputs and gradients agree" in out and "bert draws" in out
 
 
+@pytest.mark.slow
 def test_two_processes_draw_the_same_and_learn_from_both(tmp_path):
     run_alone("-m", "tests.pruning.gates_processes", str(tmp_path))
     one, first, second = (load_file(tmp_path / f"{name}.safetensors") for name in ("one", 0, 1))

@@ -313,6 +313,7 @@ except OSError as problem:
 """
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written_whole_leaves_the_old_folder(saved):
     before = {path.name: digest(path) for path in saved.iterdir()}
     done = subprocess.run(

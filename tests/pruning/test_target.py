@@ -29,7 +29,10 @@ def train(keep, *, scale=1.0, seed=0, group=1, stop=STEPS, **options):
     return model, gates, target, history
 
 
-@pytest.mark.parametrize(("keep", "scale"), [(4, 1.0), (8, 1e-3), (6, 100.0)])
+@pytest.mark.parametrize(
+    ("keep", "scale"),
+    [(4, 1.0), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((8, 1e-3), (6, 100.0)))],
+)
 def test_as_many_heads_as_wanted_stay_and_those_of_most_worth(keep, scale):
     model, gates, _, history = train(keep, scale=scale)
     assert gates.open_heads == keep
@@ -41,6 +44,7 @@ def test_as_many_heads_as_wanted_stay_and_those_of_most_worth(keep, scale):
     assert abs(before - keep) <= 2
 
 
+@pytest.mark.slow
 def test_the_coefficient_does_not_wind_up_while_the_gates_cannot_follow():
     """Worths in a straight line from 0 to 1, a rate that decays: gates are slower than the goal."""
     steps, keep = 400, 12
@@ -67,6 +71,7 @@ def test_the_coefficient_does_not_wind_up_while_the_gates_cannot_follow():
     assert kept >= 0.9 * model.worth.flatten().topk(keep).values.sum()
 
 
+@pytest.mark.slow
 def test_it_says_when_settling_moved_many_gates():
     _, _, target, _ = train(5, stop=60)
     assert target.note() is None and "open_when_settled" not in target.log()
@@ -95,6 +100,7 @@ def test_how_sure_gates_were_is_not_changed_by_settling():
     assert again.table()["prob_open"] == before["prob_open"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [0, 12])
 def test_none_and_all_are_numbers_too(keep):
     assert train(keep)[1].open_heads == keep
@@ -108,6 +114,7 @@ def test_the_number_stays_once_it_is_settled():
     assert (gates.log_alpha().detach().abs() > 4.5).all()
 
 
+@pytest.mark.slow
 def test_a_number_hit_by_chance_does_not_settle():
     _, _, _, history = train(5, patience=10_000)
     assert [settled for *_, settled in history].index(True) == round(0.8 * STEPS) - 1
@@ -143,6 +150,7 @@ def test_the_coefficient_answers_to_the_error():
     assert target.growth < before and target.coefficient < too_many / 10
 
 
+@pytest.mark.slow
 def test_groups_count_by_their_heads():
     _, gates, _, _ = train(8, group=2)
     assert gates.open_heads == 8

@@ -222,6 +222,7 @@ def test_columns_of_an_inspection_are_explained(column):
     assert explain(column)
 
 
+@pytest.mark.slow
 def test_a_model_of_thirty_layers_stays_small(run):
     sites = {f"decoder.{layer}.self": [(layer + head / 9) / 31 for head in range(9)]
              for layer in range(30)}  # fmt: skip
