@@ -144,6 +144,7 @@ def test_guided_heads_follow_their_patterns_and_plain_ones_do_not(
     assert not (pictured / "guided-seed-0" / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_pretrained_encoders_are_probed_where_their_runs_lie(
     data_folder: Path, pictured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +161,9 @@ def test_pretrained_encoders_are_probed_where_their_runs_lie(
     assert reproduce("guidance/probing", config, tmp_path / "run") == figures  # nothing is repeated
 
 
-@pytest.mark.parametrize("convention", ["paper", "reference_code"])
+@pytest.mark.parametrize(
+    "convention", ["paper", pytest.param("reference_code", marks=pytest.mark.slow)]
+)
 def test_rules_and_an_untrained_encoder_are_probed_where_no_model_is_given(
     data_folder: Path, tmp_path: Path, convention: str
 ) -> None:

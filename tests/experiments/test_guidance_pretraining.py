@@ -73,24 +73,21 @@ def looks_at(run, name, head):
 
 def test_guided_heads_look_where_they_are_told_and_plain_ones_do_not(pretrained):
     folder, figures = pretrained
-    for seed in range(2):
-        guided, plain = (
-            Run.open(folder / "oromo" / f"{arm}-2-seed-{seed}") for arm in ("guided", "mlm")
-        )
-        rows = [row["guidance_loss"] for row in guided.metrics() if "guidance_loss" in row]
-        assert rows[-1] < 0.8 * rows[0]
-        for head, name in enumerate(("next", "prev")):  # half of four heads
-            told, free = (looks_at(run, name, head).mean() for run in (guided, plain))
-            assert told > 2 * free
+    guided, plain = (Run.open(folder / "oromo" / f"{arm}-2-seed-0") for arm in ("guided", "mlm"))
+    rows = [row["guidance_loss"] for row in guided.metrics() if "guidance_loss" in row]
+    assert rows[-1] < 0.8 * rows[0]
+    for head, name in enumerate(("next", "prev")):  # half of four heads
+        told, free = (looks_at(run, name, head).mean() for run in (guided, plain))
+        assert told > 2 * free
     part = pretrain.part_of("oromo", 2)
-    assert len(figures[_losses.difference(part, "average", GUIDED, MLM)].values) == 2
+    assert len(figures[_losses.difference(part, "average", GUIDED, MLM)].values) == 1
     assert f"{part}: guidance loss of {MLM}" not in figures
     assert (folder / "pictures" / "losses.png").stat().st_size > 5000
 
 
 def test_arms_differ_in_guidance_alone_and_share_their_text(pretrained):
     folder, _ = pretrained
-    runs = {arm: Run.open(folder / "oromo" / f"{arm}-2-seed-1") for arm in ("guided", "mlm")}
+    runs = {arm: Run.open(folder / "oromo" / f"{arm}-2-seed-0") for arm in ("guided", "mlm")}
     one, other = (run.config() for run in runs.values())
     assert {name for name in one if one[name] != other[name]} == {"guide", "alpha"}
     assert one["text_of"] == str(folder / "texts" / "oromo")
@@ -132,7 +129,6 @@ def test_patterns_are_left_out(data_folder, tmp_path):
     assert plans == {
         "all-1-seed-0": "next=1,prev=1,first=2,delim=1,period=1",
         "without-next-prev-1-seed-0": "first=2,delim=1,period=1",
-        "without-delim-1-seed-0": "next=1,prev=1,first=2,period=1",
     }
     for path in there.iterdir():
         rows = [row["guidance_loss"] for row in Run.open(path).metrics() if "guidance_loss" in row]

@@ -59,7 +59,7 @@ def test_arms_differ_in_their_heads_alone(reproduced):
     }
     assert changed == {arm: set(ARMS[arm]) for arm in SMOKE.arms}
     updates = {tuple(figures[f"{CORPUS}: updates of {arm}"].values) for arm in SMOKE.arms}
-    assert updates == {(20, 20)}
+    assert updates == {(12, 12)}
     names = [f"{CORPUS}: parameters of {arm}" for arm in (BASE, GUIDED, HARD_CODED)]
     base, guided, hard_coded = (figures[name].mean for name in names)
     assert base == guided

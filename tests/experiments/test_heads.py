@@ -61,6 +61,7 @@ def test_a_head_that_forgets_its_task_loses_its_role() -> None:
     assert table.row(Head("encoder.0.self", 4))["role"] == "rare words"
 
 
+@pytest.mark.slow
 def test_a_planted_model_works_in_double_precision() -> None:
     known = load_experiment("heads/planted").config.language().pairs(1500, seed=2)
     ranks = WordRanks.count(pair.source for pair in known)

@@ -241,6 +241,7 @@ def test_topk_maps_have_at_most_k_keys_and_softmax_spreads(tmp_path: Path) -> No
         assert (run / "pictures" / f"{name}.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_real_translators_are_drawn_and_counted(
     small_translation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +318,7 @@ def test_a_marian_that_scores_otherwise_is_not_timed(monkeypatch: pytest.MonkeyP
         translation.measure(1, CPU)
 
 
+@pytest.mark.slow
 def test_searches_that_end_elsewhere_get_no_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(translation, "SIZES", {"cpu": TINY})
     monkeypatch.setattr(translation, "_check_translations", lambda *given, beams: None)

@@ -65,7 +65,7 @@ def test_every_method_learns_and_is_compared_seed_by_seed(translated):
             validation = losses(run, "validation_loss")
             assert validation[-1] < validation[0] - 0.3
             assert not run.names("check*") + run.names("checkpoints/*") + run.names("best*")
-        assert figures[f"{CORPUS}: updates of {method}"].values == (40.0, 40.0)
+        assert figures[f"{CORPUS}: updates of {method}"].values == (24.0, 24.0)
         assert figures[f"{CORPUS}: training pieces a second of {method}"].mean > 0
     ours, base = (figures[f"{CORPUS}: BLEU of {m}"].values for m in ("topk:8", "softmax"))
     apart = figures[f"{CORPUS}: topk:8 less softmax"].values
@@ -109,7 +109,7 @@ def test_choosing_k_trains_only_what_it_cannot_borrow(translated, tmp_path):
     folder, _ = translated
     figures = quietly("sparse/choose-k", borrowing("sparse/choose-k", folder), tmp_path / "run")
     trained = [path.parent.name for path in (tmp_path / "run").glob(f"{CORPUS}/*/figures.json")]
-    assert sorted(trained) == ["topk-2-seed-0", "topk-2-seed-1"]
+    assert trained == ["topk-2-seed-0"]
     cut = [figures[f"{CORPUS}: rows with more than {k} keys"].mean for k in (2, 8)]
     assert 1 > cut[0] > cut[1] > 0
     assert (tmp_path / "run" / "pictures" / "figure-3.png").is_file()
@@ -156,7 +156,7 @@ def test_a_translator_of_other_settings_is_not_borrowed(translated, tmp_path):
     folder, _ = translated
     with Run.create(tmp_path / "run", SMOKE) as run:
         other = dataclasses.replace(borrowing("sparse/translation", folder), steps=30)
-        with pytest.raises(ValueError, match="steps=40, but steps=30 is asked for"):
+        with pytest.raises(ValueError, match="steps=24, but steps=30 is asked for"):
             translator_run(other, run, Job(CORPUS, "softmax", 0))
         with pytest.raises(ValueError, match="names no folder"):
             lost = dataclasses.replace(SMOKE, trained=("nowhere",))

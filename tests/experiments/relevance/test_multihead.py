@@ -79,6 +79,7 @@ def test_chunks_hold_every_combination_once_and_one_size_each(
     assert [len(chunk) for chunk in chunks([1, 2], TINY, most=9, device=CPU)] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_what_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_killed_run_goes_on_with_what_is_left(
     assert len(Run.open(tmp_path / "run").names("pool-000/combinations/*.json")) == 3
 
 
+@pytest.mark.slow
 def test_further_pools_share_no_seed_and_give_one_value_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

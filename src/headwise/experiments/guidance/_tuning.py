@@ -44,8 +44,8 @@ TINY_TUNING: dict[str, Any] = {
     "tuning_batch": 8,
     "length": 24,
     "train_examples": 80,
-    "dev_examples": 12,
-    "test_examples": 30,
+    "dev_examples": 8,
+    "test_examples": 16,
 }
 
 

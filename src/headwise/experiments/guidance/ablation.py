@@ -194,7 +194,7 @@ SMALL: dict[str, Any] = {**TINY, "heads": 8}
 experiment = Experiment(
     summary=(__doc__ or "").splitlines()[0],
     config=Config(),
-    smoke=Config(corpus="oromo", layers=1, arms=(ALL, LOCAL, DELIM), seeds=1, **SMALL),
+    smoke=Config(corpus="oromo", layers=1, arms=(ALL, LOCAL), seeds=1, **SMALL),
     reproduce=reproduce,
     expected=EXPECTED,
 )

@@ -221,7 +221,7 @@ def _as_in_paper(part: str, runs: dict[str, list[Run]]) -> Figures:
 experiment = Experiment(
     summary=(__doc__ or "").splitlines()[0],
     config=Config(),
-    smoke=Config(corpora=("oromo",), layers=(2,), seeds=2, **TINY),
+    smoke=Config(corpora=("oromo",), layers=(2,), seeds=1, **TINY),
     reproduce=reproduce,
     expected=EXPECTED,
 )

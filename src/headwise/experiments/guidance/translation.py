@@ -110,7 +110,7 @@ COSTS = {
     "parameters": "parameters",
 }
 LOWER = ((GUIDED, BASE), (BASE, HARD_CODED), (GUIDED, HARD_CODED), (GUIDED, FIRST))
-SHORT: dict[str, Any] = {**TINY, "steps": 20}
+SHORT: dict[str, Any] = {**TINY, "steps": 12}
 CORPORA = ("multi30k-en-de", "iwslt14-de-en")
 Values = dict[str, list[float]]
 

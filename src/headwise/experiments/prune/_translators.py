@@ -55,7 +55,7 @@ class Pruning(Training):
     batch_size: int = 384  # sentence pairs
 
 
-SMALL: dict[str, Any] = {**TINY, "prune_steps": 15, "gate_rate": 1.0, "batch_size": 32}
+SMALL: dict[str, Any] = {**TINY, "prune_steps": 10, "gate_rate": 1.5, "batch_size": 32}
 
 
 class Amount(NamedTuple):

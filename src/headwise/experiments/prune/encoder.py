@@ -158,7 +158,7 @@ experiment = Experiment(
     summary=(__doc__ or "").splitlines()[0],
     config=Config(),
     smoke=Config(
-        domains=("tatoeba",), keep=(3,), penalties=(50.0,), trees=20, longest_tree=8, **SMALL
+        domains=("tatoeba",), keep=(3,), penalties=(50.0,), trees=8, longest_tree=8, **SMALL
     ),
     reproduce=reproduce,
     expected=EXPECTED,

@@ -126,8 +126,8 @@ class Training:
 CHANGES = tuple(field.name for field in fields(Training) if field.name not in ("seeds", "trained"))
 # so small that a test can afford them
 TINY: dict[str, Any] = {
-    "steps": 40,
-    "warmup": 10,
+    "steps": 24,
+    "warmup": 6,
     "learning_rate": 1e-2,
     "tokens": 512,
     "pieces": 600,
@@ -138,8 +138,8 @@ TINY: dict[str, Any] = {
     "feed_forward": 64,
     "dropout": 0.0,
     "beams": 1,
-    "evaluate_every": 10,
-    "checkpoint_every": 20,
+    "evaluate_every": 6,
+    "checkpoint_every": 12,
     "average": 2,
     "train_pairs": 300,
     "valid_pairs": 12,

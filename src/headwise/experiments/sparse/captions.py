@@ -224,8 +224,8 @@ experiment = Experiment(
     config=Config(),
     # with more keys than there are, top-k is softmax: both must come out the same
     smoke=Config(attentions=("softmax", "topk:99"), seeds=1, width=32,
-                 heads=2, layers=1, feed_forward=64, dropout=0.0, batch_size=16, steps=60,
-                 learning_rate=1e-2, warmup=10, evaluate_every=30, beams=2, train_images=200,
+                 heads=2, layers=1, feed_forward=64, dropout=0.0, batch_size=16, steps=30,
+                 learning_rate=1e-2, warmup=10, evaluate_every=15, beams=2, train_images=200,
                  valid_images=20, test_images=20, drawn_features=True),
     reproduce=reproduce,
     expected=EXPECTED,

@@ -182,9 +182,9 @@ experiment = Experiment(
     summary=(__doc__ or "").splitlines()[0],
     config=Config(),
     # with more keys than there are, top-k is softmax: the third must come out as the first
-    smoke=Config(attentions=("softmax", "topk:2", "topk:999"), seeds=1, width=32, layers=2,
-                 feed_forward=64, segment=32, memory=32, batch_size=8, steps=60, learning_rate=1e-2,
-                 warmup=10, dropout=0.0, evaluate_every=30, train_symbols=20_000,
+    smoke=Config(attentions=("softmax", "topk:2", "topk:999"), seeds=1, width=32, layers=1,
+                 feed_forward=64, segment=32, memory=32, batch_size=8, steps=40, learning_rate=1e-2,
+                 warmup=10, dropout=0.0, evaluate_every=20, train_symbols=20_000,
                  valid_symbols=2_000, test_symbols=2_000),
     reproduce=reproduce,
     expected=EXPECTED,

@@ -254,7 +254,7 @@ experiment = Experiment(
     summary=(__doc__ or "").splitlines()[0],
     config=Config(),
     smoke=Config(attentions=("softmax", "topk:2"), judged="topk:2", seeds=1, pairs=1000,
-                 test_pairs=40, steps=100, width=32, heads=2, layers=1, batch_size=32,
+                 test_pairs=40, steps=80, width=32, heads=2, layers=1, batch_size=32,
                  learning_rate=1e-2, warmup=20, drawn=1),
     reproduce=reproduce,
     expected=EXPECTED,

@@ -117,7 +117,7 @@ def _by_phase(config: Config, run: Run, corpus: str, part: Part) -> Values:
 experiment = Experiment(
     summary=(__doc__ or "").splitlines()[0],
     config=Config(),
-    smoke=Config(seeds=2, keep=2, **TINY),
+    smoke=Config(seeds=1, keep=2, **TINY),
     reproduce=reproduce,
     expected=EXPECTED,
 )

@@ -290,8 +290,8 @@ def _mean(values: list[float]) -> float:
 experiment = Experiment(
     summary=(__doc__ or "").splitlines()[0],
     config=Config(),
-    smoke=Config(corpora=("multi30k",), size="small", width=32, layers=1, vocab=50, tokens=256,
-                 steps=1, batches=2, sentences=4, beams=2, turns=2, device="cpu"),
+    smoke=Config(corpora=("multi30k",), size="small", width=32, layers=1, vocab=50, tokens=128,
+                 steps=1, batches=1, sentences=2, beams=2, turns=2, device="cpu"),
     reproduce=reproduce,
     expected=EXPECTED,
 )  # fmt: skip
