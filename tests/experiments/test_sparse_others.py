@@ -111,9 +111,6 @@ def test_speeds_are_measured_for_five_methods_in_two_kinds_of_code(tmp_path: Pat
             own, base = (figures[name.format(x)].values for x in ("topk:8", "softmax"))
             ratios = figures[name.format("topk:8 over softmax")].values
             assert list(ratios) == pytest.approx([a / b for a, b in zip(own, base, strict=True)])
-    # the definition of a learned alpha halves an interval dozens of times
-    slow = figures["multi30k, eager: entmax:learned over softmax, inference"]
-    assert slow.mean < 0.9
     assert not any("replayed" in name for name in figures)  # which takes a GPU
     assert (tmp_path / "run" / "pictures" / "speed.png").stat().st_size > 5000
 

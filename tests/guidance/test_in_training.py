@@ -14,6 +14,7 @@ from tests.guidance.toy import Toy
 CONFIG = FitConfig(steps=6, accumulate=2, log_every=2, checkpoint_every=2, warmup=0)
 
 
+@pytest.mark.slow
 def test_a_guided_model_is_one_compiled_graph():
     out = run_alone("tests/guidance/compiling.py")
     assert "packed_encoder has the same" in out and "padded_roberta has the same" in out

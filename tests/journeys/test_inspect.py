@@ -172,6 +172,7 @@ def test_a_stream_is_read_once_and_has_no_rare_words():
     assert_close(streamed, table_of("BERT", ablation_lines=2, sample=3))
 
 
+@pytest.mark.slow
 def test_antecedents_are_found_in_a_coreference_set(data_folder, bert, tmp_path):
     config = InspectConfig(str(bert), str(text_file(tmp_path)), coreference="winogender", sample=0)
     table = inspect_folder(config, tmp_path / "run")

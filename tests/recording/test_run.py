@@ -286,6 +286,7 @@ def test_files_written_are_valid_json_for_anybody(here):
         json.loads(here.path(name).read_text(), parse_constant=pytest.fail)
 
 
+@pytest.mark.slow
 def test_importing_recording_imports_neither_transformers_nor_matplotlib():
     code = (
         "import sys, headwise.recording; "

@@ -141,7 +141,6 @@ def guided_weights(model_seeds: list[int], data_seeds: list[int]) -> Tensor:
     return stack.weights["heads.score_weight"][-1].detach()
 
 
-@pytest.mark.slow
 def test_each_model_of_a_stack_has_its_own_guidance() -> None:
     alone = guided_weights([8], [2])
     assert torch.allclose(guided_weights([3, 8], [1, 2]), alone, atol=1e-6)

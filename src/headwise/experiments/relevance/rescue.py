@@ -261,7 +261,7 @@ experiment = Experiment(
     summary=(__doc__ or "").splitlines()[0],
     config=Config(),
     smoke=Config(types=5, hidden=32, batch=16, rate=1e-2, updates=28, every=14, sequences=20,
-                 enough=0.8, keep=(1,), heads=(4,), alphas=(10.0,), seeds=3),
+                 keep=(1,), heads=(4,), alphas=(10.0,), seeds=3),
     reproduce=reproduce,
     expected=EXPECTED,
 )  # fmt: skip
