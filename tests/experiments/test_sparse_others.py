@@ -315,7 +315,6 @@ def test_a_marian_that_scores_otherwise_is_not_timed(monkeypatch: pytest.MonkeyP
         translation.measure(1, CPU)
 
 
-@pytest.mark.slow
 def test_searches_that_end_elsewhere_get_no_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(translation, "SIZES", {"cpu": TINY})
     monkeypatch.setattr(translation, "_check_translations", lambda *given, beams: None)
