@@ -2,4 +2,5 @@
 
 from headwise.cli import main
 
-main()
+if __name__ == "__main__":  # a process started by one of its commands reads this file too
+    main()

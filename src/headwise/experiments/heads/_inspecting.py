@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -18,6 +18,7 @@ from headwise.experiments.heads._training import (
     Job,
     Training,
     find_file,
+    train_at_once,
     translator_run,
 )
 from headwise.journeys.inspect import InspectConfig, inspect_folder
@@ -32,11 +33,13 @@ __all__ = [
     "inspected",
     "joined_roles",
     "look",
+    "look_at_once",
     "short_trees",
     "treebank_path",
 ]
 
 TREEBANK = "en_ewt"
+Data = Literal["lines", "trees"]  # what a translator is looked at with
 RELATIONS = ("nsubj", "obj", "amod", "advmod")  # section 5.2
 
 
@@ -108,6 +111,21 @@ def entering(
 def look(config: Looking, run: Run, job: Job) -> Seen:
     """A translator to look at; it is trained if that was not done."""
     return Seen(config, run, job, translator_run(config, run, job))
+
+
+def look_at_once(config: Looking, run: Run, jobs: Sequence[Job], *data: Data) -> None:
+    """Train translators and look at them, several at a time if the setting `at_once` says so."""
+    for job in jobs if config.at_once > 1 else ():  # files they share are written by one process
+        _lines_path(config, run, job)
+        _ranks_path(config, run, job)
+        treebank_path(config, run)
+    train_at_once(config, run, jobs, partial(_look, config, data))
+
+
+def _look(config: Looking, data: Sequence[Data], run: Run, job: Job) -> None:
+    seen = look(config, run, job)
+    for what in data if seen.bleu >= config.least_bleu else ():
+        _inspected(seen, what)
 
 
 def joined_roles(seen: Seen) -> HeadTable:
@@ -195,7 +213,7 @@ def inspected(
     return Inspected(there.heads(), dict(there.read_json("trace/baselines.json")))
 
 
-def _inspected(seen: Seen, what: Literal["lines", "trees"]) -> Inspected:
+def _inspected(seen: Seen, what: Data) -> Inspected:
     config, run, job = seen.config, seen.run, seen.job
     name = f"inspected/{job.folder}/{what}"
     found = find_file(config, run, f"{name}/figures.json")

@@ -7,11 +7,14 @@ translator lies in a folder of its own below the run of its experiment, such as
 experiments lend each other their translators: `trained=` names the runs to look into.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from headwise.experiments import lending
+from headwise.experiments.at_once import make_at_once
 from headwise.experiments.heads._tuning import TuningConfig, tune_translator
 from headwise.journeys.training_run import TrainingSettings
 from headwise.journeys.translation import TranslationConfig, train_translation
@@ -26,6 +29,7 @@ __all__ = [
     "found_or_trained",
     "jobs_of",
     "settings_of",
+    "train_at_once",
     "translator_run",
 ]
 
@@ -66,6 +70,7 @@ class Training:
 
     seeds: int = 2
     trained: tuple[str, ...] = ()  # folders of runs of heads/*, whose translators are taken
+    at_once: int = 1  # translators at a time, each in a process of its own
     least_bleu: float = 15.0  # on the test part, of a translator whose heads are looked at
     steps: int | None = None
     tuning_steps: int | None = None  # to subtitles
@@ -162,6 +167,29 @@ def translator_run(config: Training, run: Run, job: Job) -> Run:
         job: which translator; one for subtitles is tuned from that of Tatoeba with its seed.
     """
     return found_or_trained(config, run, job, job.folder, settings_of(config, job))
+
+
+def train_at_once(
+    config: Training,
+    run: Run,
+    jobs: Sequence[Job],
+    make: Callable[[Run, Job], object] | None = None,
+) -> None:
+    """Train translators, several at a time if the setting `at_once` says so.
+
+    Args:
+        config: the settings of the experiment.
+        run: of the experiment.
+        jobs: which translators.
+        make: what is done instead with each of them, for `make_at_once`.
+    """
+    for domain in ("tatoeba", "subtitles"):  # the latter are tuned from the former
+        make_at_once(
+            make or partial(translator_run, config),
+            [job for job in jobs if job.domain == domain],
+            run=run,
+            processes=config.at_once,
+        )
 
 
 def found_or_trained(

@@ -57,7 +57,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headwise.experiments.base import Expected, Experiment
-from headwise.experiments.heads._inspecting import Looking, Seen, entering, joined_roles, look
+from headwise.experiments.heads._inspecting import (
+    Looking,
+    Seen,
+    entering,
+    joined_roles,
+    look,
+    look_at_once,
+)
 from headwise.experiments.heads._measures import (
     grid,
     importance_figures,
@@ -127,6 +134,8 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     """Train, look and draw; each figure with one value a translator that enters."""
     figures: dict[str, list[float]] = {}
     drawn: dict[str, Seen] = {}
+    every = [job for target in config.targets for job in jobs_of(config, target)]
+    look_at_once(config, run, every, "lines", "trees")
     for target in config.targets:
         jobs = jobs_of(config, target)
         entered = entering(config, run, jobs, figures)

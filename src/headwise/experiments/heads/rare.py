@@ -33,7 +33,14 @@ import torch
 from torch import Tensor
 
 from headwise.experiments.base import Expected, Experiment
-from headwise.experiments.heads._inspecting import Looking, Seen, entering, held_out, look
+from headwise.experiments.heads._inspecting import (
+    Looking,
+    Seen,
+    entering,
+    held_out,
+    look,
+    look_at_once,
+)
 from headwise.experiments.heads._measures import best_head, rare_figures
 from headwise.experiments.heads._pictures import draw_maps
 from headwise.experiments.heads._training import TARGETS, TINY, jobs_of, translator_run
@@ -85,6 +92,7 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     wanted = [jobs_of(config, target) for target in config.targets]
     if config.subtitles and "ru" in config.targets:
         wanted.append(jobs_of(config, "ru", "subtitles"))
+    look_at_once(config, run, [job for jobs in wanted for job in jobs], "lines")
     maps: dict[str, tuple[list[str], Tensor]] = {}
     for jobs in wanted:
         seen = [look(config, run, job) for job in entering(config, run, jobs, figures)]

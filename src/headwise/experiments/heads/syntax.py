@@ -47,6 +47,7 @@ from headwise.experiments.heads._inspecting import (
     Seen,
     entering,
     look,
+    look_at_once,
     treebank_path,
 )
 from headwise.experiments.heads._measures import syntax_figures
@@ -103,6 +104,7 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     wanted = {f"en-{target}": jobs_of(config, target) for target in config.targets}
     if config.subtitles and "ru" in config.targets:
         wanted[DOMAINS[1]] = jobs_of(config, "ru", "subtitles")
+    look_at_once(config, run, [job for jobs in wanted.values() for job in jobs], "trees")
     seen: dict[str, list[Seen]] = {}
     for name, jobs in wanted.items():
         seen[name] = [look(config, run, job) for job in entering(config, run, jobs, figures)]

@@ -1,14 +1,28 @@
 """Several ways to attend, each trained with the same seeds: differences are taken seed by seed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from headwise.experiments.at_once import make_at_once
 from headwise.experiments.base import Estimate
 from headwise.recording.run import Run
+from headwise.training import progress_bar
 
-__all__ = ["folder_name", "less_than_base", "surely", "values_by_attention"]
+__all__ = ["Pair", "folder_name", "less_than_base", "surely", "train_pairs", "values_by_attention"]
 
 BASE = "softmax"  # what the others are compared with
+
+
+class Pair(NamedTuple):
+    """One training."""
+
+    attention: str  # as in headwise.ops.named
+    seed: int
+
+    @property
+    def folder(self) -> str:
+        """Where it lies in the run of its experiment."""
+        return folder_name(self.attention, self.seed)
 
 
 def folder_name(attention: str, seed: int) -> str:
@@ -18,6 +32,33 @@ def folder_name(attention: str, seed: int) -> str:
     'topk-8-seed-2'
     """
     return f"{attention.replace(':', '-')}-seed-{seed}"
+
+
+def train_pairs(
+    train: Callable[[Run, Pair], Run],
+    attentions: Sequence[str],
+    seeds: int,
+    *,
+    run: Run,
+    processes: int,
+) -> dict[str, list[Run]]:
+    """Train every way to attend with every seed; by attention, a run a seed.
+
+    Args:
+        train: a training below the run, found if it was made; for `make_at_once`.
+        attentions: how to attend.
+        seeds: how many.
+        run: of the experiment.
+        processes: trainings at a time.
+    """
+    pairs = [Pair(attention, seed) for seed in range(seeds) for attention in attentions]
+    make_at_once(train, pairs, run=run, processes=processes)
+    runs: dict[str, list[Run]] = {attention: [] for attention in attentions}
+    with progress_bar(len(pairs), label="trainings") as show:
+        for done, pair in enumerate(pairs, start=1):
+            runs[pair.attention].append(train(run, pair))
+            show(done, {})
+    return runs
 
 
 def values_by_attention(

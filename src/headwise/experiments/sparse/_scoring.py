@@ -1,9 +1,10 @@
 """BLEU and loss of trained translators, as they were trained or with other attention."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from headwise.analysis.scores import bleu, tokenised_bleu
 from headwise.config import from_json
 from headwise.data.translation import Lines, read_parallel_texts, read_part
 from headwise.data.vocabulary import PAD
+from headwise.experiments.at_once import make_at_once
 from headwise.experiments.sparse._training import (
     Job,
     Training,
@@ -28,7 +30,15 @@ from headwise.ops.named import attention_op
 from headwise.recording.run import Run
 from headwise.sites import replace
 
-__all__ = ["Scores", "Switch", "attending", "scores", "teacher_forced_loss"]
+__all__ = [
+    "Scores",
+    "Switch",
+    "Wanted",
+    "attending",
+    "score_at_once",
+    "scores",
+    "teacher_forced_loss",
+]
 
 Part = Literal["valid", "test", "tst2012", "tst2013"]
 TOGETHER = 256  # sentences translated at the same time
@@ -58,6 +68,25 @@ class Switch:
         """For files."""
         where = "" if self.where == "*" else self.where.replace("*", "").strip(".")
         return f"-{self.attention}-{where}".replace(":", "-").replace("..", "-").rstrip("-")
+
+
+class Wanted(NamedTuple):
+    """A translator and what it is to be scored on."""
+
+    job: Job
+    parts: tuple[Part, ...]
+    switches: tuple[Switch | None, ...] = (None,)
+
+
+def score_at_once(config: Training, run: Run, wanted: Sequence[Wanted]) -> None:
+    """Train and score translators, several at a time if the setting `at_once` says so."""
+    make_at_once(partial(_score, config), wanted, run=run, processes=config.at_once)
+
+
+def _score(config: Training, run: Run, wanted: Wanted) -> None:
+    for part in wanted.parts:
+        for switch in wanted.switches:
+            scores(config, run, wanted.job, part, switch)
 
 
 def scores(

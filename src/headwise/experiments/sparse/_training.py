@@ -98,6 +98,7 @@ class Training:
 
     seeds: int = 3
     trained: tuple[str, ...] = ()  # folders of runs of sparse/*, whose translators are taken
+    at_once: int = 1  # trainings at a time, each in a process of its own
     steps: int | None = None
     warmup: int | None = None
     learning_rate: float | None = None
@@ -123,7 +124,8 @@ class Training:
             raise ValueError(f"seeds must be at least 1, got {self.seeds}.")
 
 
-CHANGES = tuple(field.name for field in fields(Training) if field.name not in ("seeds", "trained"))
+OURS = ("seeds", "trained", "at_once")
+CHANGES = tuple(field.name for field in fields(Training) if field.name not in OURS)
 # so small that a test can afford them
 TINY: dict[str, Any] = {
     "steps": 24,

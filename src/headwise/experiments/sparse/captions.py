@@ -36,6 +36,7 @@ Where ours deviates:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -44,13 +45,13 @@ from headwise.data.captions import CaptionData, read_captions
 from headwise.experiments.base import Estimate, Expected, Experiment
 from headwise.experiments.sparse._drawing import panels, save
 from headwise.experiments.sparse._method_pairs import (
-    folder_name,
+    Pair,
     less_than_base,
+    train_pairs,
     values_by_attention,
 )
 from headwise.journeys.captioning import CaptioningConfig, train_captioning
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Config:
 
     attentions: tuple[str, ...] = ("softmax", "topk:8")
     seeds: int = 3
+    at_once: int = 1  # trainings at a time, each in a process of its own
     encoder: Literal["patches", "convolution"] = "convolution"  # of images
     image_size: int = 128
     patch: int = 16  # pixels of the side of a position
@@ -134,7 +136,14 @@ COST = ("updates", "minutes", "tokens_per_second", "parameters")
 def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     """Train every way to attend with every seed; each figure with one value a seed."""
     data = read_captions(size=None)
-    runs = _train_all(config, run, _drawn(run, data) if config.drawn_features else "")
+    features = _drawn(run, data) if config.drawn_features else ""
+    runs = train_pairs(
+        partial(_train, config, features),
+        config.attentions,
+        config.seeds,
+        run=run,
+        processes=config.at_once,
+    )
     references = _references(config, data)
     scores = {"BLEU-4": values_by_attention(runs, lambda sub: _sacrebleu(sub, references))}
     for score, name in TOOLKIT.items():
@@ -151,18 +160,9 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     return figures
 
 
-def _train_all(config: Config, run: Run, features: str) -> dict[str, list[Run]]:
-    runs: dict[str, list[Run]] = {attention: [] for attention in config.attentions}
-    done = 0
-    with progress_bar(config.seeds * len(runs), label="trainings") as show:
-        for seed in range(config.seeds):
-            for attention, several in runs.items():
-                folder = run.path(folder_name(attention, seed))
-                training = config.training(attention, seed, features)
-                several.append(train_captioning(training, folder))
-                done += 1
-                show(done, {})
-    return runs
+def _train(config: Config, features: str, run: Run, pair: Pair) -> Run:
+    settings = config.training(pair.attention, pair.seed, features)
+    return train_captioning(settings, run.path(pair.folder))
 
 
 def _drawn(run: Run, data: CaptionData) -> str:

@@ -39,7 +39,7 @@ from headwise.experiments.base import Expected, Experiment
 from headwise.experiments.sparse._bleu_plots import draw_curve
 from headwise.experiments.sparse._drawing import panels, save
 from headwise.experiments.sparse._long_rows import long_rows
-from headwise.experiments.sparse._scoring import scores
+from headwise.experiments.sparse._scoring import Wanted, score_at_once, scores
 from headwise.experiments.sparse._table import better, differences, expected_claim
 from headwise.experiments.sparse._training import (
     TINY,
@@ -80,8 +80,14 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     names = [*(f"topk:{k}" for k in config.keys), INFINITY]
     figures: Values = {}
     curves: dict[str, tuple[Values, list[float]]] = {}
+    every = {
+        corpus: {name: [Job(corpus, name, seed) for seed in range(config.seeds)] for name in names}
+        for corpus in tasks
+    }
+    each = [job for jobs in every.values() for several in jobs.values() for job in several]
+    score_at_once(config, run, [Wanted(job, ("valid", "test")) for job in each])
     for corpus, task in tasks.items():
-        jobs = {name: [Job(corpus, name, seed) for seed in range(config.seeds)] for name in names}
+        jobs = every[corpus]
         valid, test = (
             {
                 name: [float(getattr(scores(config, run, j, part), task.judged)) for j in several]

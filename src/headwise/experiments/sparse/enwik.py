@@ -38,18 +38,19 @@ Where ours deviates:
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from headwise.experiments.base import Expected, Experiment
 from headwise.experiments.sparse._drawing import panels, save
 from headwise.experiments.sparse._method_pairs import (
-    folder_name,
+    Pair,
     less_than_base,
+    train_pairs,
     values_by_attention,
 )
 from headwise.journeys.language import LanguageConfig, train_language
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Config:
     corpus: str = "enwiki-xml-6mb"  # or enwik8, for who has it
     attentions: tuple[str, ...] = ("softmax", "topk:8")
     seeds: int = 3
+    at_once: int = 1  # trainings at a time, each in a process of its own
     size: Literal["small", "enwik8"] = "small"
     width: int | None = None  # of the size unless given, as the next two
     layers: int | None = None
@@ -128,7 +130,13 @@ COST = ("updates", "minutes", "tokens_per_second", "parameters")
 
 def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     """Train every way to attend with every seed; each figure with one value a seed."""
-    runs = _train_all(config, run)
+    runs = train_pairs(
+        partial(_train, config),
+        config.attentions,
+        config.seeds,
+        run=run,
+        processes=config.at_once,
+    )
     bits = values_by_attention(runs, lambda sub: _figure(sub, "bits_per_character"))
     figures = {f"{name}, bits per character": values for name, values in bits.items()}
     figures |= less_than_base(bits, better="lower")
@@ -143,17 +151,8 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     return {f"{config.corpus}: {name}": values for name, values in figures.items()}
 
 
-def _train_all(config: Config, run: Run) -> dict[str, list[Run]]:
-    runs: dict[str, list[Run]] = {attention: [] for attention in config.attentions}
-    done = 0
-    with progress_bar(config.seeds * len(runs), label="trainings") as show:
-        for seed in range(config.seeds):
-            for attention, several in runs.items():
-                folder = run.path(folder_name(attention, seed))
-                several.append(train_language(config.training(attention, seed), folder))
-                done += 1
-                show(done, {"bits": _figure(several[-1], "bits_per_character")})
-    return runs
+def _train(config: Config, run: Run, pair: Pair) -> Run:
+    return train_language(config.training(pair.attention, pair.seed), run.path(pair.folder))
 
 
 def _figure(run: Run, name: str) -> float:

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 
 from headwise.experiments.base import Experiment
 from headwise.experiments.sparse._bleu_plots import draw_table
-from headwise.experiments.sparse._scoring import Part, Switch, scores
+from headwise.experiments.sparse._scoring import Part, Switch, Wanted, score_at_once, scores
 from headwise.experiments.sparse._table import (
     better,
     differences,
@@ -79,6 +79,7 @@ EXPECTED = (
 def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     """Train, translate in each way and compare; each figure with one value a seed."""
     tasks = {corpus: task_named(corpus) for corpus in config.corpora}
+    score_at_once(config, run, [one for corpus in tasks for one in _wanted(config, corpus)])
     figures: Values = {}
     drawn: dict[str, Mapping[str, list[float]]] = {}
     kinds: dict[str, str] = {}
@@ -98,20 +99,34 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
 
 def _by_phase(config: Config, run: Run, corpus: str, part: Part) -> Values:
     """BLEU by where top-k attention is used, a value a seed."""
-    judged, sparse = task_named(corpus).judged, f"topk:{config.keep}"
-    found: Values = {BASE: [], IN_TRAINING: [], IN_BOTH: [], IN_PREDICTION: []}
+    judged = task_named(corpus).judged
+    found: Values = {}
     for seed in range(config.seeds):
-        base, both = Job(corpus, "softmax", seed), Job(corpus, sparse, seed)
-        ways = {
-            BASE: (base, None),
-            IN_TRAINING: (Job(corpus, sparse, seed, "training"), None),
-            IN_BOTH: (both, None),
-            IN_PREDICTION: (base, Switch(sparse)),
-        }
-        for phase, (job, switch) in ways.items():
+        for phase, (job, switch) in _ways(config, corpus, seed).items():
             score = scores(config, run, job, part, switch)
-            found[phase].append(float(getattr(score, judged)))
+            found.setdefault(phase, []).append(float(getattr(score, judged)))
     return found
+
+
+def _wanted(config: Config, corpus: str) -> list[Wanted]:
+    """Each translator once, with all ways in which it predicts."""
+    ways = [way for seed in range(config.seeds) for way in _ways(config, corpus, seed).values()]
+    return [
+        Wanted(job, ("valid", "test"), tuple(switch for other, switch in ways if other == job))
+        for job in dict.fromkeys(job for job, _ in ways)
+    ]
+
+
+def _ways(config: Config, corpus: str, seed: int) -> dict[str, tuple[Job, Switch | None]]:
+    """What is trained and how it predicts, by where top-k attention is used."""
+    sparse = f"topk:{config.keep}"
+    base, both = Job(corpus, "softmax", seed), Job(corpus, sparse, seed)
+    return {
+        BASE: (base, None),
+        IN_TRAINING: (Job(corpus, sparse, seed, "training"), None),
+        IN_BOTH: (both, None),
+        IN_PREDICTION: (base, Switch(sparse)),
+    }
 
 
 experiment = Experiment(

@@ -44,7 +44,7 @@ from headwise.experiments.sparse._bleu_plots import draw_curve
 from headwise.experiments.sparse._drawing import panels, save
 from headwise.experiments.sparse._method_pairs import surely
 from headwise.experiments.sparse._pretrained import kind_of, long_paragraphs, open_pretrained
-from headwise.experiments.sparse._scoring import Scores, Switch, scores
+from headwise.experiments.sparse._scoring import Scores, Switch, Wanted, score_at_once, scores
 from headwise.experiments.sparse._training import TINY, Job, Training, task_named
 from headwise.recording.run import Run
 
@@ -96,6 +96,7 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     """Switch every translator, and the pretrained model; each figure with one value a seed."""
     for corpus in config.corpora:
         task_named(corpus)
+        _score_all(config, run, corpus)
     figures: Values = {}
     figure, axes = panels(len(config.corpora) + bool(config.model))
     for panel, corpus in zip(axes[0], config.corpora, strict=False):
@@ -116,6 +117,17 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
         panel.set_xlabel("k; 95 % interval")
     save(figure, run, "switch")
     return figures
+
+
+def _score_all(config: Config, run: Run, corpus: str) -> None:
+    """Translators first, then every switch of them, if several may be made at once."""
+    jobs = [Job(corpus, SOFTMAX, seed) for seed in range(config.seeds)]
+    score_at_once(config, run, [Wanted(job, ("test",)) for job in jobs])
+    switches = [Switch(SOFTMAX)] + [
+        Switch(f"topk:{k}", PLACES[place]) for place in config.places for k in config.keys
+    ]
+    each = [Wanted(job, ("test",), (switch,)) for job in jobs for switch in switches]
+    score_at_once(config, run, each)
 
 
 def _switched(config: Config, run: Run, corpus: str, place: str, figures: Values) -> Values:

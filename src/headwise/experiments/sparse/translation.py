@@ -64,7 +64,7 @@ from dataclasses import dataclass
 from headwise.experiments.base import Expected, Experiment
 from headwise.experiments.sparse._bleu_plots import draw_table
 from headwise.experiments.sparse._long_rows import long_rows
-from headwise.experiments.sparse._scoring import Part, Scores, scores
+from headwise.experiments.sparse._scoring import Part, Scores, Wanted, score_at_once, scores
 from headwise.experiments.sparse._table import (
     better,
     differences,
@@ -159,13 +159,11 @@ EXPECTED = tuple(item for corpus, task in TASKS.items() for item in _expected(co
 def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     """Train, translate and compare; each figure with one value a seed."""
     tasks = {corpus: task_named(corpus) for corpus in config.corpora}  # refused before training
+    score_at_once(config, run, [one for corpus in tasks for one in _wanted(config, corpus)])
     figures: dict[str, list[float]] = {}
     drawn: dict[str, dict[str, list[float]]] = {}
     for corpus, task in tasks.items():
-        jobs = {
-            method: [Job(corpus, method, seed) for seed in range(config.seeds)]
-            for method in config.methods or task.methods
-        }
+        jobs = _jobs(config, corpus)
         found = _tried(config, run, jobs, "test")
         drawn[corpus] = by_method(found, task.judged)
         figures |= _scores(corpus, found)
@@ -179,6 +177,19 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
         figures[f"{corpus}: rows with more than 8 keys"] = [long_rows(config, first, corpus, 8)]
     draw_table(drawn, {name: KINDS[TASKS[name].judged] for name in drawn}, run, "table-1")
     return figures
+
+
+def _jobs(config: Config, corpus: str) -> Jobs:
+    return {
+        method: [Job(corpus, method, seed) for seed in range(config.seeds)]
+        for method in config.methods or TASKS[corpus].methods
+    }
+
+
+def _wanted(config: Config, corpus: str) -> list[Wanted]:
+    task = TASKS[corpus]
+    parts: tuple[Part, ...] = ("test", *(("valid",) if task.validated else ()), *task.further)
+    return [Wanted(job, parts) for jobs in _jobs(config, corpus).values() for job in jobs]
 
 
 def _tried(config: Config, run: Run, jobs: Jobs, part: Part) -> dict[str, list[Scores]]:

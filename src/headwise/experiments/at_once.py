@@ -1,0 +1,80 @@
+"""Several trainings of an experiment at the same time, each in a process of its own.
+
+An experiment finds what it trained before. So trainings that do not need each other are made here
+first, as many at a time as the setting `at_once` says, and then the experiment goes on as if it had
+made them one after the other.
+"""
+
+import gc
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from headwise.recording.run import Run
+from headwise.training import progress_bar
+
+__all__ = ["make_at_once"]
+
+Job = TypeVar("Job")
+
+
+def make_at_once(
+    make: Callable[[Run, Job], object], jobs: Sequence[Job], *, run: Run, processes: int
+) -> None:
+    """Call `make(run, job)` for every job; with one process nothing is done ahead.
+
+    What the processes print goes to `at-once/<process>.log` of the run. The first error stops what
+    has not begun and is raised; what is finished stays.
+
+    Args:
+        make: leaves what it made in the run; a function of a module, or a `partial` of one.
+        jobs: in this order.
+        run: of the experiment.
+        processes: at a time.
+    """
+    if processes < 1:
+        raise ValueError(f"at_once must be at least 1, got {processes}.")
+    if processes == 1:
+        return
+    logs = run.path("at-once")
+    logs.mkdir(exist_ok=True)
+    pool = ProcessPoolExecutor(
+        min(processes, len(jobs)) or 1,
+        mp_context=multiprocessing.get_context("spawn"),  # a forked process cannot use CUDA
+        initializer=_begin,
+        initargs=(logs, max(1, torch.get_num_threads() // processes)),
+    )
+    with pool, progress_bar(len(jobs), label=f"{processes} at once") as show:
+        made = [pool.submit(_make, make, run.folder, job) for job in jobs]
+        try:
+            for done, one in enumerate(as_completed(made), start=1):
+                one.result()
+                show(done, {})
+        except BaseException:
+            _cancel(made)
+            raise
+
+
+def _begin(logs: Path, threads: int) -> None:
+    """Print to a file, and leave the other processes their share of the processor."""
+    log = os.open(logs / f"{os.getpid()}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    torch.set_num_threads(threads)
+
+
+def _make(make: Callable[[Run, Job], object], folder: Path, job: Job) -> None:
+    make(Run.open(folder), job)
+    gc.collect()  # a recorded training step holds itself
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _cancel(made: Sequence[Future[None]]) -> None:
+    for one in made:
+        one.cancel()

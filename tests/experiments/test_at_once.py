@@ -1,0 +1,42 @@
+"""Trainings in several processes leave what one process leaves."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from headwise.experiments.at_once import make_at_once
+from headwise.experiments.sparse.choose_k import experiment
+from headwise.recording.run import Run
+
+
+@dataclass(frozen=True)
+class _Config:
+    at_once: int = 2
+
+
+def test_makes_every_job_and_raises_what_one_of_them_raises(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", _Config()) as run:
+        make_at_once(Run.log, [3, 1, 2], run=run, processes=2)
+        assert [row["step"] for row in run.metrics()] == [1, 2, 3]
+        assert run.names("at-once/*.log")
+        with pytest.raises(ValueError, match=r"missing\.json"):
+            make_at_once(Run.read_json, ["config.json", "missing.json"], run=run, processes=2)
+
+
+def test_refuses_no_process_and_leaves_one_to_the_experiment(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", _Config()) as run:
+        make_at_once(Run.log, [1], run=run, processes=1)
+        assert run.metrics() == []
+        with pytest.raises(ValueError, match="at least 1"):
+            make_at_once(Run.log, [1], run=run, processes=0)
+
+
+@pytest.mark.slow
+def test_an_experiment_finds_the_same(tmp_path: Path, data_folder: Path) -> None:
+    found: list[dict[str, list[float]]] = []
+    for processes in (1, 2):
+        config = replace(experiment.smoke, at_once=processes)
+        with Run.create(tmp_path / str(processes), config) as run:
+            found.append(experiment.reproduce(config, run))
+    assert found[0] == found[1]
