@@ -10,6 +10,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,6 +56,11 @@ def make_at_once(
             for done, one in enumerate(as_completed(made), start=1):
                 one.result()
                 show(done, {})
+        except BrokenProcessPool as error:
+            raise ValueError(
+                f"One of at_once={processes} processes was ended from outside, perhaps for want of "
+                f"memory; what they printed is in {logs}. The same command goes on from there."
+            ) from error
         except BaseException:
             _cancel(made)
             raise

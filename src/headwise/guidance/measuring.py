@@ -99,7 +99,7 @@ class Measure:
             scores.scale,
             first=scores.first,
         )  # fmt: skip
-        sets = _key_sets(plans, scores)
+        sets = _key_sets(plans, masked=scores.mask is not None)
         guided, weights_N = self._guided(plans, sets, scores.q.device)
         members = [_members(aim, scores, site, texts) for aim in sets]
         key_sets = torch.stack(members) if members else None
@@ -120,16 +120,24 @@ class Measure:
         self, plans: list[SitePlan], sets: list[Aim], device: torch.device
     ) -> tuple[GuidedHeads, Tensor]:
         """Which of the heads side by side look where, and what each counts; made once for all."""
-        key = (tuple(id(plan) for plan in plans), tuple(sets), device)
-        if key not in self._made:
-            aims = [aim for plan in plans for aim in plan.plan.aims.values()]
-            patterns = {head: self._pattern(aim, sets) for head, aim in enumerate(aims)}
-            weights = [weight for plan in plans for weight in plan.weights]
-            self._made[key] = (
-                guided_heads(patterns, num_heads=len(aims), device=device),
-                torch.tensor(weights, dtype=torch.float64, device=device),
-            )
-        return self._made[key]
+        known = (tuple(id(plan) for plan in plans), device)
+        if (*known, tuple(sets)) not in self._made:
+            # with a mask and without: hosts that leave theirs out make it while CUDA records them,
+            # when nothing can be made here
+            for each in (_key_sets(plans, masked=masked) for masked in (False, True)):
+                self._made[*known, tuple(each)] = self._make(plans, each, device)
+        return self._made[*known, tuple(sets)]
+
+    def _make(
+        self, plans: list[SitePlan], sets: list[Aim], device: torch.device
+    ) -> tuple[GuidedHeads, Tensor]:
+        aims = [aim for plan in plans for aim in plan.plan.aims.values()]
+        patterns = {head: self._pattern(aim, sets) for head, aim in enumerate(aims)}
+        weights = [weight for plan in plans for weight in plan.weights]
+        return (
+            guided_heads(patterns, num_heads=len(aims), device=device),
+            torch.tensor(weights, dtype=torch.float64, device=device),
+        )
 
     def _pattern(self, aim: Aim, sets: list[Aim]) -> Pattern:
         normalised, edges = self.convention.normalised, self.convention.edges
@@ -173,10 +181,9 @@ def _kind(call: Noted, number: int) -> Hashable:
     )
 
 
-def _key_sets(plans: list[SitePlan], scores: Scores) -> list[Aim]:
+def _key_sets(plans: list[SitePlan], *, masked: bool) -> list[Aim]:
     """The patterns that need a set of keys; the first key only where a mask may hide key 0."""
     aims = dict.fromkeys(aim for plan in plans for aim in plan.plan.aims.values())
-    masked = scores.mask is not None
     return [aim for aim in aims if aim.tokens or (masked and aim.offset is None)]
 
 
