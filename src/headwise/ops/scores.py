@@ -14,6 +14,7 @@ from headwise.ops._impl import Impl, Number, kernel_obstacle
 from headwise.ops.checks import check_bias, check_lengths, check_mask, check_queries_and_keys
 
 BLOCK_ELEMENTS = 2**20  # scores held at once: 4 MB in float32; larger falls out of the caches
+BLOCKS_ON_GPU = 16  # times as many there: a kernel on fewer leaves most of the device idle
 BLOCK_ROWS = 128  # queries of a head taken together where possible: fewer, and keys are read often
 
 Fixed = Callable[[Tensor, Tensor], Tensor]  # (query position, key position) -> score
@@ -99,21 +100,26 @@ class Scores:
         """Shape (1, K)."""
         return torch.arange(self.shape[3], device=self.q.device)[None]
 
+    @property
+    def block_elements(self) -> int:
+        """How many scores are held at once."""
+        return BLOCK_ELEMENTS * (BLOCKS_ON_GPU if self.q.is_cuda else 1)
+
     def blocks(self) -> Iterator[slice]:
         """Ranges of queries whose scores fit a block; one empty range when there are no queries."""
         batch, heads, n_queries, n_keys = self.shape
-        yield from _ranges(n_queries, BLOCK_ELEMENTS // max(1, batch * heads * n_keys))
+        yield from _ranges(n_queries, self.block_elements // max(1, batch * heads * n_keys))
 
     def parts(self) -> Iterator[Part]:
         """Parts whose scores fit a block: few heads with many queries before the reverse."""
         batch, heads, n_queries, n_keys = self.shape
         least = max(1, min(n_queries, BLOCK_ROWS) * n_keys)
-        items = max(1, min(batch, BLOCK_ELEMENTS // (heads * least)))
+        items = max(1, min(batch, self.block_elements // (heads * least)))
         group = heads // self.k.shape[1]
         together = heads
         if items == 1 and self.fixed is None:  # fixed scores come for all heads at once
-            together = min(heads, max(1, BLOCK_ELEMENTS // (least * group)) * group)
-        rows = BLOCK_ELEMENTS // max(1, items * together * n_keys)
+            together = min(heads, max(1, self.block_elements // (least * group)) * group)
+        rows = self.block_elements // max(1, items * together * n_keys)
         ranges = _ranges(batch, items), _ranges(heads, together), _ranges(n_queries, rows)
         yield from (Part(*part) for part in product(*ranges))
 
