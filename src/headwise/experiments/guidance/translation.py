@@ -10,7 +10,8 @@ Table 7. Translators are trained in four ways, same data, batches and number of 
   previous, the best choice of the paper.
 - *guided, also first*: one more head is guided to the first token, which the paper says is bad.
 
-The commands; `trained` names runs whose translators are taken instead of trained:
+The commands; `trained` names runs whose translators are taken instead of trained, and
+`--set at_once=4` trains four at a time:
 
     headwise reproduce guidance/translation              # about 30 minutes on an H200, estimated
     headwise reproduce guidance/translation --set corpora=multi30k-en-de
@@ -55,9 +56,12 @@ Where ours deviates, or the paper leaves it open:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 from headwise.config import suggestion
+from headwise.experiments.at_once import make_at_once
 from headwise.experiments.base import Expected, Experiment
 from headwise.experiments.guidance._translation_plots import draw
 from headwise.experiments.sparse._method_pairs import surely
@@ -177,6 +181,8 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     """Train and compare; each figure with one value a seed."""
     for corpus in config.corpora:  # refused before training
         task_named(corpus)
+    every = list(dict.fromkeys(product(config.corpora, config.arms, range(config.seeds))))
+    make_at_once(partial(_train, config), every, run=run, processes=config.at_once)
     figures: dict[str, list[float]] = {}
     drawn: dict[str, dict[str, list[Run]]] = {}
     for corpus in config.corpora:
@@ -211,6 +217,10 @@ def translator(config: Config, run: Run, corpus: str, arm: str, seed: int) -> Ru
             "leave it out of trained=."
         )
     return found
+
+
+def _train(config: Config, run: Run, job: tuple[str, str, int]) -> None:
+    translator(config, run, *job)
 
 
 def _measured(corpus: str, runs: Mapping[str, Sequence[Run]]) -> Values:

@@ -5,7 +5,8 @@ are trained on Tatoeba, each with the same 46,085 sentence pairs, and every head
 is measured: how much it contributes to the predicted word (relevance, by layer-wise relevance
 propagation), how sure it is (confidence), and what it does (role).
 
-The commands; `trained` names runs whose translators are taken instead of trained:
+The commands; `trained` names runs whose translators are taken instead of trained, and
+`--set at_once=4` trains and inspects four at a time:
 
     headwise reproduce heads/importance                     # about 16 minutes on an H200, estimated
     headwise reproduce heads/importance --set seeds=1 --set targets=ru     # about 3 of them

@@ -4,7 +4,8 @@ Section 5.3 and Figure 5. Of the heads in layer 1 of a translator's encoder, the
 most often at one of the two rarest words of the sentence. Only sentences count whose rarest word is
 not among the 500 commonest words of the training text.
 
-The commands; `trained` names runs whose translators, and looks at them, are taken:
+The commands; `trained` names runs whose translators, and looks at them, are taken, and
+`--set at_once=4` makes four at a time:
 
     headwise reproduce heads/rare --set trained=runs/heads/importance,runs/heads/syntax  # 1 minute
     headwise reproduce heads/rare --smoke                                                # 5 seconds

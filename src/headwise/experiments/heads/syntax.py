@@ -5,7 +5,8 @@ the strongest word of a head's attention is the right one; the best head of an e
 against the baseline that always looks at the commonest distance. Two domains: English into Russian
 trained on Tatoeba, and the same tuned to subtitles; and three target languages.
 
-The commands; `trained` names runs whose translators, and looks at them, are taken:
+The commands; `trained` names runs whose translators, and looks at them, are taken, and
+`--set at_once=4` makes four at a time:
 
     headwise reproduce heads/syntax --set trained=runs/heads/importance   # 3 minutes on an H200
     headwise reproduce heads/syntax --smoke                               # 5 seconds

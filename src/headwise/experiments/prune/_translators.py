@@ -1,17 +1,19 @@
 """Translators and what is left of them: pruned by `headwise prune`, each in a folder of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from headwise.config import from_json, to_json
 from headwise.data.translation import Lines, read_parallel_texts
+from headwise.experiments.at_once import make_at_once
 from headwise.experiments.heads._training import (
     TINY,
     Job,
     Training,
     find_file,
+    train_at_once,
     translator_run,
 )
 from headwise.experiments.heads._tuning import TuningConfig, first_lines
@@ -24,11 +26,13 @@ __all__ = [
     "KINDS",
     "SMALL",
     "Amount",
+    "Cut",
     "Figures",
     "Pruned",
     "Pruning",
     "amounts",
     "files_of",
+    "prune_at_once",
     "pruned",
     "texts_of",
     "translator_run",
@@ -83,6 +87,13 @@ class Amount(NamedTuple):
         return f"{self.keep} heads" if self.penalty is None else self.name
 
 
+class Cut(NamedTuple):
+    """A translator and how far to prune it."""
+
+    job: Job
+    amount: Amount
+
+
 @dataclass(frozen=True, eq=False)
 class Pruned:
     """A pruned translator."""
@@ -135,6 +146,34 @@ def amounts(config: Pruning, keep: Sequence[int] | None = None) -> list[Amount]:
     """
     numbers = [Amount(count, None) for count in (config.keep if keep is None else keep)]
     return numbers + [Amount(None, penalty) for penalty in config.penalties]
+
+
+def prune_at_once(
+    config: Pruning,
+    run: Run,
+    cuts: Sequence[Cut],
+    make: Callable[[Run, Cut], object],
+    train: Callable[[Run, Job], object] | None = None,
+) -> None:
+    """Train translators and prune those that enter, several at a time if `at_once` says so.
+
+    Args:
+        config: the settings of the experiment.
+        run: of the experiment.
+        cuts: which translators, and how far.
+        make: what is done with each of them, for `make_at_once`.
+        train: what is done with each translator before; None trains it.
+    """
+    jobs = list(dict.fromkeys(cut.job for cut in cuts))
+    train_at_once(config, run, jobs, train)
+    entered: list[Job] = []
+    for job in jobs if config.at_once > 1 else ():
+        base = translator_run(config, run, job)
+        if float(base.figures()["bleu"]) >= config.least_bleu:
+            files_of(run, job, base)  # which prunings share, so that one process writes them
+            entered.append(job)
+    left = [cut for cut in dict.fromkeys(cuts) if cut.job in entered]
+    make_at_once(make, left, run=run, processes=config.at_once)
 
 
 def pruned(

@@ -6,9 +6,10 @@ into Russian get gates, and the whole model is trained on.
     headwise reproduce prune/all --set trained=runs/heads/importance        # 25 min. on an H200
     headwise reproduce prune/all --smoke                                    # 5 seconds
 
-`trained` names runs of heads/* whose translators are taken. Numbers of heads are those of Table 2,
-added up over kinds of attention: which kind they are of is what the gates decide. BLEU of every
-unpruned translator is a figure; below 15 it does not enter.
+`trained` names runs of heads/* whose translators are taken, and `--set at_once=4` trains and prunes
+four at a time. Numbers of heads are those of Table 2, added up over kinds of attention: which kind
+they are of is what the gates decide. BLEU of every unpruned translator is a figure; below 15 it
+does not enter.
 
 How it is judged, decided before any result was seen:
 
@@ -23,6 +24,7 @@ How it is judged, decided before any result was seen:
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from headwise.experiments.base import Expected, Experiment
 from headwise.experiments.heads._inspecting import entering
@@ -31,10 +33,12 @@ from headwise.experiments.prune._plots import draw_counts, draw_curves, draw_his
 from headwise.experiments.prune._translators import (
     KINDS,
     SMALL,
+    Cut,
     Figures,
     Pruned,
     Pruning,
     amounts,
+    prune_at_once,
     pruned,
 )
 from headwise.recording.run import Run
@@ -82,11 +86,15 @@ def reproduce(config: Config, run: Run) -> Figures:
     kinds: dict[str, dict[str, dict[int, float]]] = {}
     layers: dict[str, dict[str, dict[int, float]]] = {}
     certain: dict[str, list[float]] = {}
-    for domain in config.domains:
-        jobs = jobs_of(config, "ru", "subtitles" if domain == "subtitles" else "tatoeba")
+    every = [
+        jobs_of(config, "ru", "subtitles" if domain == "subtitles" else "tatoeba")
+        for domain in config.domains
+    ]
+    cuts = [cut for jobs in every for job in jobs for cut in _cuts(config, job)]
+    prune_at_once(config, run, cuts, partial(_pruned, config))
+    for jobs in every:
         for job in entering(config, run, jobs, figures):
-            asked = amounts(config, config.keep_subtitles if domain == "subtitles" else None)
-            left = [pruned(config, run, job, amount, name="all") for amount in asked]
+            left = [_pruned(config, run, cut) for cut in _cuts(config, job)]
             _add(figures, job, left)
             name = f"{job.name}, seed {job.seed}"
             ordered = sorted(left, key=_heads)
@@ -107,6 +115,15 @@ def reproduce(config: Config, run: Run) -> Figures:
         draw_counts(layers, run, "layers", across="layer of the decoder")
         draw_histograms(certain, run, "gates")
     return figures
+
+
+def _cuts(config: Config, job: Job) -> list[Cut]:
+    keep = config.keep_subtitles if job.domain == "subtitles" else None
+    return [Cut(job, amount) for amount in amounts(config, keep)]
+
+
+def _pruned(config: Config, run: Run, cut: Cut) -> Pruned:
+    return pruned(config, run, *cut, name="all")
 
 
 def _heads(one: Pruned) -> int:

@@ -6,10 +6,11 @@ English into Russian get gates; encoder and source embedding are trained on, all
     headwise reproduce prune/encoder --set trained=runs/heads/importance    # 25 min. on an H200
     headwise reproduce prune/encoder --smoke                                # 8 seconds
 
-`trained` names runs of heads/* whose translators are taken; without it they are trained first. Each
-pruned translator is a folder below this run that `headwise translate` and `headwise inspect` open,
-with a report of its own beside it; finished ones are not made again. The data folder must hold
-tatoeba, opensubtitles and the treebank en_ewt.
+`trained` names runs of heads/* whose translators are taken; without it they are trained first.
+`--set at_once=4` trains and prunes four at a time. Each pruned translator is a folder below this
+run that `headwise translate` and `headwise inspect` open, with a report of its own beside it;
+finished ones are not made again. The data folder must hold tatoeba, opensubtitles and the treebank
+en_ewt.
 
 A translator whose BLEU is below 15 does not enter, see heads/importance; the BLEU of every unpruned
 translator is a figure. How it is judged, decided before any result was seen:
@@ -29,6 +30,7 @@ numbers of heads are asked for, and reached by steering lambda.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from headwise.experiments.base import Expected, Experiment
@@ -37,10 +39,12 @@ from headwise.experiments.heads._training import Job, jobs_of
 from headwise.experiments.prune._plots import draw_counts, draw_curves, draw_histograms
 from headwise.experiments.prune._translators import (
     SMALL,
+    Cut,
     Figures,
     Pruned,
     Pruning,
     amounts,
+    prune_at_once,
     pruned,
     translator_run,
 )
@@ -82,14 +86,19 @@ def reproduce(config: Config, run: Run) -> Figures:
     before: dict[str, float] = {}
     counted: dict[str, dict[str, dict[int, float]]] = {}
     certain: dict[str, list[float]] = {}
-    for domain in config.domains:
-        jobs = jobs_of(config, "ru", "subtitles" if domain == "subtitles" else "tatoeba")
+    every = [
+        jobs_of(config, "ru", "subtitles" if domain == "subtitles" else "tatoeba")
+        for domain in config.domains
+    ]
+    _prune_at_once(config, run, [job for jobs in every for job in jobs])
+    for jobs in every:
         for job in entering(config, run, jobs, figures):
-            left = [
-                pruned(config, run, job, amount, where=ENCODER, freeze="decoder", name="encoder")
-                for amount in amounts(config)
+            left = [_pruned(config, run, Cut(job, amount)) for amount in amounts(config)]
+            unpruned = translator_run(config, run, job).folder
+            functions = [
+                _functions(config, run, job, "unpruned", unpruned),
+                *(_functions(config, run, job, one.amount.name, one.folder) for one in left),
             ]
-            functions = _functions(config, run, job, left)
             _add(figures, job, left, functions)
             name = f"{job.name}, seed {job.seed}"
             curves[name] = [(float(one.counts()["encoder.self"]), one.bleu) for one in left]
@@ -102,6 +111,22 @@ def reproduce(config: Config, run: Run) -> Figures:
         draw_counts(counted, run, "functions", across=across)
         draw_histograms(certain, run, "gates")
     return figures
+
+
+def _prune_at_once(config: Config, run: Run, jobs: Sequence[Job]) -> None:
+    if config.at_once > 1:
+        _trees(config, run)  # which looks share, so that one process writes them
+    cuts = [Cut(job, amount) for job in jobs for amount in amounts(config)]
+    prune_at_once(config, run, cuts, partial(_prune_and_look, config))
+
+
+def _prune_and_look(config: Config, run: Run, cut: Cut) -> None:
+    one = _pruned(config, run, cut)
+    _functions(config, run, cut.job, cut.amount.name, one.folder)
+
+
+def _pruned(config: Config, run: Run, cut: Cut) -> Pruned:
+    return pruned(config, run, *cut, where=ENCODER, freeze="decoder", name="encoder")
 
 
 def _add(
@@ -121,25 +146,20 @@ def _add(
             figures.setdefault(f"{name}: functions that are still there", []).append(share)
 
 
-def _functions(config: Config, run: Run, job: Job, left: Sequence[Pruned]) -> list[dict[str, int]]:
-    """How many heads of the encoder have which function: unpruned, then of each pruned one."""
-    trees = short_trees(run, longest=config.longest_tree, count=config.trees)
-    folders = [translator_run(config, run, job).folder, *(one.folder for one in left)]
-    names = ["unpruned", *(one.amount.name for one in left)]
-    return [
-        _counted(folder, trees, run.folder / "looked" / job.folder / name)
-        for folder, name in zip(folders, names, strict=True)
-    ]
-
-
-def _counted(model: Path, trees: Path, out: Path) -> dict[str, int]:
-    table = inspect_folder(InspectConfig(str(model), str(trees), sample=0, samples=0), out)
+def _functions(config: Config, run: Run, job: Job, name: str, model: Path) -> dict[str, int]:
+    """How many heads of the encoder have which function."""
+    looking = InspectConfig(str(model), str(_trees(config, run)), sample=0, samples=0)
+    table = inspect_folder(looking, run.folder / "looked" / job.folder / name)
     counts: dict[str, int] = {}
     for head, row in table:
         if head.site.startswith("encoder"):
             group = group_of(str(row["role"])) if row["role"] else "no role found"
             counts[group] = counts.get(group, 0) + 1
     return counts
+
+
+def _trees(config: Config, run: Run) -> Path:
+    return short_trees(run, longest=config.longest_tree, count=config.trees)
 
 
 def _by_function(

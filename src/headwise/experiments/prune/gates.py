@@ -6,6 +6,8 @@ get gates: once of the trained translator, with several lambdas, and once of an 
     headwise reproduce prune/gates --set trained=runs/heads/importance      # 20 min. on an H200
     headwise reproduce prune/gates --smoke                                  # 6 seconds
 
+`--set at_once=4` trains and prunes four translators at a time.
+
 How it is judged, decided before any result was seen:
 
 1. *Fig. 6*: the probabilities of 0 and of 1 by their formulas against 200,000 draws; the largest
@@ -21,6 +23,8 @@ same learning rate; pruning the trained one comes on top of that, as in the pape
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -32,9 +36,12 @@ from headwise.experiments.prune._plots import draw_gates, draw_histograms
 from headwise.experiments.prune._translators import (
     SMALL,
     Amount,
+    Cut,
     Figures,
     Pruned,
     Pruning,
+    amounts,
+    prune_at_once,
     pruned,
     translator_run,
 )
@@ -80,7 +87,10 @@ def reproduce(config: Config, run: Run) -> Figures:
     }
     draw_gates(run, "hard-concrete")
     certain: dict[str, list[float]] = {}
-    for job in entering(config, run, jobs_of(config, "ru"), figures):
+    jobs = jobs_of(config, "ru")
+    cuts = [Cut(job, amount) for job in jobs for amount in amounts(config)]
+    prune_at_once(config, run, cuts, partial(_prune, config), partial(_untrained, config))
+    for job in entering(config, run, jobs, figures):
         shares: list[float] = []
         for penalty in config.penalties:
             one = pruned(config, run, job, Amount(None, penalty), name="all")
@@ -112,6 +122,12 @@ def _largest_difference() -> float:
     return max(apart)
 
 
+def _prune(config: Config, run: Run, cut: Cut) -> None:
+    pruned(config, run, *cut, name="all")
+    if cut.amount.keep is not None:
+        _from_the_start(config, run, *cut)
+
+
 def _compare(figures: Figures, config: Config, run: Run, job: Job, count: int) -> None:
     amount = Amount(count, None)
     trained = pruned(config, run, job, amount, name="all")
@@ -125,15 +141,8 @@ def _compare(figures: Figures, config: Config, run: Run, job: Job, count: int) -
 
 
 def _from_the_start(config: Config, run: Run, job: Job, amount: Amount) -> Pruned:
-    base = translator_run(config, run, job)
-    settings = from_json(TranslationConfig, base.config())
-    untrained = run.folder / "untrained" / job.folder
-    if not (untrained / "model.safetensors").exists():
-        known = Translator.load(base)
-        torch.manual_seed(settings.seed)
-        model = Transformer(known.model.config)
-        with Run.create(untrained, settings) as made:
-            Translator(model, known.source, known.target).save(made)
+    settings = from_json(TranslationConfig, translator_run(config, run, job).config())
+    untrained = _untrained(config, run, job)
     as_trained = replace(
         config,
         prune_steps=settings.steps,
@@ -141,6 +150,20 @@ def _from_the_start(config: Config, run: Run, job: Job, amount: Amount) -> Prune
         prune_warmup=settings.warmup,
     )
     return pruned(as_trained, run, job, amount, model=untrained, name="from-the-start")
+
+
+def _untrained(config: Config, run: Run, job: Job) -> Path:
+    """The folder of a translator like the trained one, with the weights it began with."""
+    base = translator_run(config, run, job)
+    settings = from_json(TranslationConfig, base.config())
+    folder = run.folder / "untrained" / job.folder
+    if not (folder / "model.safetensors").exists():
+        known = Translator.load(base)
+        torch.manual_seed(settings.seed)
+        model = Transformer(known.model.config)
+        with Run.create(folder, settings) as made:
+            Translator(model, known.source, known.target).save(made)
+    return folder
 
 
 experiment = Experiment(

@@ -9,8 +9,9 @@ previous. The encoders of both are pruned as in prune/encoder.
     headwise reproduce prune/guided --set trained=runs/heads/importance     # an hour, estimated
     headwise reproduce prune/guided --smoke                                 # 7 seconds
 
-`trained` names runs of heads/* and prune/encoder, whose plain translators are taken; minutes are of
-an H200. The data folder must hold tatoeba.
+`trained` names runs of heads/* and prune/encoder, whose plain translators are taken, and
+`--set at_once=4` trains and prunes four at a time; minutes are of an H200. The data folder must
+hold tatoeba.
 
 A translator whose BLEU is below 15 does not enter, nor does its pair. What is measured:
 
@@ -42,10 +43,12 @@ from headwise.experiments.prune._plots import draw_curves
 from headwise.experiments.prune._translators import (
     SMALL,
     Amount,
+    Cut,
     Figures,
     Pruned,
     Pruning,
     amounts,
+    prune_at_once,
     pruned,
     texts_of,
     translator_run,
@@ -96,7 +99,10 @@ def reproduce(config: Config, run: Run) -> Figures:
     """Train both, prune them, count and draw."""
     figures: Figures = {}
     curves: Curves = {}
-    for job in entering(config, run, jobs_of(config, "ru"), figures):
+    jobs = jobs_of(config, "ru")
+    cuts = [Cut(job, amount) for job in jobs for amount in amounts(config)]
+    prune_at_once(config, run, cuts, partial(_prune, config), partial(_train, config))
+    for job in entering(config, run, jobs, figures):
         model = guided_translator(config, run, job)
         score = float(model.figures()["bleu"])
         found = {f"{GUIDED}: BLEU": score, f"{GUIDED}: enters": float(score >= config.least_bleu)}
@@ -123,12 +129,29 @@ def guided_translator(config: Config, run: Run, job: Job) -> Run:
     return found_or_trained(config, run, job, f"guided/{job.folder}", settings)
 
 
+def _train(config: Config, run: Run, job: Job) -> None:
+    plain = translator_run(config, run, job)
+    if float(plain.figures()["bleu"]) >= config.least_bleu:
+        guided_translator(config, run, job)
+
+
+def _prune(config: Config, run: Run, cut: Cut) -> None:
+    model = guided_translator(config, run, cut.job)
+    if float(model.figures()["bleu"]) >= config.least_bleu:
+        _pair(config, run, cut, model.folder)
+
+
+def _pair(config: Config, run: Run, cut: Cut, model: Path) -> tuple[Pruned, Pruned]:
+    """What is left of a plain translator and of its guided twin."""
+    prune = partial(pruned, config, run, *cut, where="encoder.*", freeze="decoder")
+    return prune(name="encoder"), prune(model=model, name="encoder-of-guided")
+
+
 def _pruned_both(
     config: Config, run: Run, job: Job, amount: Amount, model: Path, curves: Curves
 ) -> dict[str, float]:
     """Prune a guided translator and its plain twin, and count what is left."""
-    cut = partial(pruned, config, run, job, amount, where="encoder.*", freeze="decoder")
-    plain, guided = cut(name="encoder"), cut(model=model, name="encoder-of-guided")
+    plain, guided = _pair(config, run, Cut(job, amount), model)
     plan = Plan.parse(config.plan)
     shares = {PLAIN: {"heads with these numbers": _kept(plain, plan.heads)}}
     shares[GUIDED] = {

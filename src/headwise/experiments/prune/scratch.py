@@ -7,7 +7,8 @@ were.
     headwise reproduce prune/scratch --set trained=runs/heads/importance,runs/prune/all   # 25 min.
     headwise reproduce prune/scratch --smoke                                              # 6 s
 
-`trained` names runs whose translators, unpruned and pruned, are taken. Minutes on an H200.
+`trained` names runs whose translators, unpruned and pruned, are taken, and `--set at_once=4` trains
+and prunes four at a time. Minutes on an H200.
 
 How it is judged, decided before any result was seen: BLEU on the test part, from scratch less from
 trained, of each translator (a pair a seed). Reproduced if the interval over seeds comes within 0.5
@@ -19,6 +20,7 @@ kept. Weights are the mean of the last five checkpoints, those of the pruned tra
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -32,11 +34,13 @@ from headwise.experiments.heads._training import Job, jobs_of
 from headwise.experiments.prune._plots import draw_curves
 from headwise.experiments.prune._translators import (
     SMALL,
+    Cut,
     Figures,
     Pruned,
     Pruning,
     amounts,
     files_of,
+    prune_at_once,
     pruned,
     translator_run,
 )
@@ -78,11 +82,13 @@ def reproduce(config: Config, run: Run) -> Figures:
     """Prune, train the same shapes from scratch, and compare."""
     figures: Figures = {}
     curves: dict[str, list[tuple[float, float]]] = {}
-    for job in entering(config, run, jobs_of(config, "ru"), figures):
+    jobs = jobs_of(config, "ru")
+    cuts = [Cut(job, amount) for job in jobs for amount in amounts(config)]
+    prune_at_once(config, run, cuts, partial(_both, config))
+    for job in entering(config, run, jobs, figures):
         apart: list[float] = []
         for amount in amounts(config):
-            one = pruned(config, run, job, amount, name="all")
-            score = _from_scratch(config, run, job, one)
+            one, score = _both(config, run, Cut(job, amount))
             heads = sum(one.counts().values())
             apart.append(score - one.bleu)
             name = f"{job.name}: {amount.keep} heads"
@@ -96,6 +102,12 @@ def reproduce(config: Config, run: Run) -> Figures:
     if curves:
         draw_curves(curves, run, "scratch", across="heads left", up="BLEU")
     return figures
+
+
+def _both(config: Config, run: Run, cut: Cut) -> tuple[Pruned, float]:
+    """A pruned translator, and BLEU of one of its shape."""
+    one = pruned(config, run, *cut, name="all")
+    return one, _from_scratch(config, run, cut.job, one)
 
 
 def _from_scratch(config: Config, run: Run, job: Job, one: Pruned) -> float:

@@ -5,7 +5,7 @@ Karpathy test split of COCO, and a Transformer 35.3, 27.7 and 113.1. Here a smal
 Transformer are trained together on the 6,000 training images of Flickr8k, with softmax and with
 top-k attention everywhere, and describe its 1,000 test images with beam search.
 
-The commands:
+The commands; `--set at_once=4` trains four models at a time:
 
     headwise reproduce sparse/captions           # about 6 minutes on an H200, estimated
     headwise reproduce sparse/captions --smoke   # 10 seconds

@@ -5,7 +5,8 @@ mean over three seeds. Section 5.2 says that BLEU "generally rises first and the
 increases", and that of 4, 8, 16 and 32 "setting the value of k to 8 achieves consistent
 improvements".
 
-The commands; translators of sparse/translation need not be trained again (k = 8 and infinity):
+The commands; translators of sparse/translation need not be trained again (k = 8 and infinity), and
+`--set at_once=4` trains four at a time:
 
     headwise reproduce sparse/choose-k --set trained=runs/sparse/translation  # 16 min on an H200
     headwise reproduce sparse/choose-k                           # 24 min, both times estimated

@@ -5,7 +5,7 @@ Transformer-XL 1.06. Here Transformer-XL is trained with softmax and with top-k 
 same first weights and on the same segments, on 6 MB of raw Wikipedia XML. Bits per character are
 those of the test part, of the weights that validate best.
 
-The commands:
+The commands; `--set at_once=4` trains four models at a time:
 
     headwise reproduce sparse/enwik           # about 8 minutes on an H200, estimated
     headwise reproduce sparse/enwik --smoke   # 10 seconds

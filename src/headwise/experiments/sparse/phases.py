@@ -4,7 +4,8 @@ Table 5: BLEU on En-Vi, 27.4 with softmax ("Base"), 27.7 with top-k attention in
 and 27.8 with it in training and prediction ("T&P"). Section 5.3 concludes that it helps training.
 Beyond the paper: in prediction only, with a model that was trained with softmax ("P").
 
-The commands; translators of sparse/translation need not be trained again (all but T):
+The commands; translators of sparse/translation need not be trained again (all but T), and
+`--set at_once=4` trains four at a time:
 
     headwise reproduce sparse/phases --set trained=runs/sparse/translation  # 5 min on an H200
     headwise reproduce sparse/phases                            # 13 min, both times estimated

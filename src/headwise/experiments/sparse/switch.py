@@ -5,7 +5,8 @@ k best keys of each row, for k from 1 to 32, at all places or at one of the thre
 and cross, between them). And so does a pretrained model, such as a MiniLM, if `model` names its
 folder.
 
-The commands; without `trained` the softmax translators are trained first, 4 minutes:
+The commands; without `trained` the softmax translators are trained first, 4 minutes, and
+`--set at_once=4` trains and scores four at a time:
 
     headwise reproduce sparse/switch --set trained=runs/sparse/translation \\
         --set model=my-models/minilm                         # 7 minutes on an H200, estimated

@@ -4,7 +4,8 @@ Table 1, and the BLEU of Table 4 (its speeds are sparse/speed's). Translators ar
 same attention in encoder, decoder and between them, in training and prediction: softmax, top-k with
 k = 8, sparsemax, entmax with alpha 1.5, and entmax with an alpha that each head learns.
 
-The commands; `trained` names runs whose translators are taken instead of trained:
+The commands; `trained` names runs whose translators are taken instead of trained, and
+`--set at_once=4` trains four at a time:
 
     headwise reproduce sparse/translation                # about 75 minutes on an H200, estimated
     headwise reproduce sparse/translation --set corpora=multi30k-en-de     # about 20 of them
