@@ -7,18 +7,18 @@ top-k attention everywhere, and describe its 1,000 test images with beam search.
 
 The commands; `--set at_once=4` trains four models at a time:
 
-    headwise reproduce sparse/captions           # about 6 minutes on an H200, estimated
+    headwise reproduce sparse/captions           # about 10 minutes on an H200
     headwise reproduce sparse/captions --smoke   # 10 seconds
 
 The data folder must hold flickr8k. A training that is finished is not repeated, one that was
 interrupted goes on.
 
-How it is judged, decided before any result was seen:
+How it is judged, decided before any result was seen, but for the second:
 
-1. *The differences*, top-k's score less softmax's for the same seed, against the paper's: BLEU-4
-   +0.4, METEOR +0.3, CIDEr +0.7. Reproduced within half of it, partly within twice it.
-2. *Better than softmax* is 1 if the 95 % interval of the differences is above 0, 0.5 if only their
-   mean is, else 0.
+1. *Better than softmax* is 1 if the 95 % interval of the differences, top-k's score less softmax's
+   for the same seed, is above 0, 0.5 if only their mean is, else 0.
+2. The differences stand beside the paper's without a verdict. At first they had one, reproduced
+   within half of the paper's; but a wide interval comes within that from either side of 0.
 3. The scores themselves have no verdict: other images, and far fewer.
 
 Where ours deviates:
@@ -125,7 +125,7 @@ EXPECTED = tuple(
     expected
     for score, gain in GAINS.items()
     for expected in (
-        Expected(f"{score}: topk:8 less softmax", gain, "Table 2 (COCO)", gain / 2, 2 * gain),
+        Expected(f"{score}: topk:8 less softmax", None, f"{gain:+} in Table 2 (COCO)"),
         Expected(f"{score}: topk:8 better than softmax", 1.0, "Table 2 (COCO)", partly=0.5),
     )
 )
