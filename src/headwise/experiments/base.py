@@ -33,21 +33,27 @@ class Estimate:
     values: tuple[float, ...]
 
     @staticmethod
-    def of(values: Sequence[float | int]) -> "Estimate":
+    def of(values: Sequence[float | int], *, difference: bool = False) -> "Estimate":
         """Mean and Student's interval of some values, at least one.
 
-        Values that are all 0 or 1 are a share, and the interval is Wilson's for a binomial.
+        Values that are all 0 or 1 are a share, and the interval is Wilson's for a binomial; not so
+        of differences, which may all be 0.
         """
         if not values or not all(math.isfinite(value) for value in values):
             raise ValueError(f"A figure needs one finite value or more, got {list(values)}.")
         mean, count = fmean(values), len(values)
         if count == 1:
             return Estimate(mean, mean, mean, (mean,))
-        if all(value in (0, 1) for value in values):
+        if not difference and all(value in (0, 1) for value in values):
             return Estimate(mean, *_wilson(mean, count), tuple(map(float, values)))
         quantile = STUDENT[count - 2] if count - 2 < len(STUDENT) else NORMAL
         half = quantile * stdev(values) / math.sqrt(count)
         return Estimate(mean, mean - half, mean + half, tuple(map(float, values)))
+
+    @staticmethod
+    def of_figure(name: str, values: Sequence[float | int]) -> "Estimate":
+        """The same of a figure of an experiment: "this less that" is a difference."""
+        return Estimate.of(values, difference=" less " in name)
 
     def distance(self, value: float) -> float:
         """How far a value lies outside the interval; 0 inside."""

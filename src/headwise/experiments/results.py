@@ -41,7 +41,7 @@ class Result:
             environment=data["environment"],
             seconds=data["seconds"],
             figures={
-                metric: Estimate.of(estimate["values"])
+                metric: Estimate.of_figure(metric, estimate["values"])
                 for metric, estimate in data["figures"].items()
             },
             pictures=tuple(data["pictures"]),

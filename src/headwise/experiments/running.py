@@ -20,7 +20,9 @@ def reproduce(name: str, config: Any, folder: Path, *, save: bool = False) -> di
     started = time.perf_counter()
     with Run.create(folder, config) as run:
         measured = experiment.reproduce(config, run)
-        figures = {metric: Estimate.of(values) for metric, values in measured.items()}
+        figures = {
+            metric: Estimate.of_figure(metric, values) for metric, values in measured.items()
+        }
         seconds = time.perf_counter() - started
         result = result_of(name, experiment, config, run, figures, seconds)
         run.write_json("result.json", result.to_json())

@@ -184,7 +184,7 @@ def surely_none(differences: Sequence[float]) -> float:
     >>> surely_none([0.01, 0.0, -0.01]), surely_none([0.04]), surely_none([0.1, 0.2, 0.3])
     (1.0, 0.5, 0.0)
     """
-    found = Estimate.of(differences)
+    found = Estimate.of(differences, difference=True)
     if len(differences) > 2 and found.low >= -NONE and found.high <= NONE:
         return 1.0
     return 0.5 if abs(found.mean) <= NONE else 0.0

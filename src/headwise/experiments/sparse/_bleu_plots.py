@@ -44,7 +44,7 @@ def draw_table(
 def draw_methods(axes: Axes, values: Mapping[str, Sequence[float]], label: str) -> None:
     """Means with 95 % intervals over seeds, and each seed as a small dot."""
     for place, found in enumerate(values.values()):
-        estimate = Estimate.of(found)
+        estimate = Estimate.of(found, difference=True)
         axes.plot([estimate.low, estimate.high], [place, place], color=COLOUR, linewidth=1.5)
         axes.plot(found, [place] * len(found), ".", color=SEED, markersize=5)
         axes.plot(estimate.mean, place, "o", color=COLOUR, markersize=5)
@@ -57,7 +57,7 @@ def draw_curve(
     axes: Axes, values: Mapping[str, Sequence[float]], *, label: str, colour: str = COLOUR
 ) -> None:
     """Means over seeds with 95 % intervals, a place a name in their order."""
-    estimates = [Estimate.of(found) for found in values.values()]
+    estimates = [Estimate.of(found, difference=True) for found in values.values()]
     places, means = range(len(estimates)), [estimate.mean for estimate in estimates]
     bars = [[e.mean - e.low for e in estimates], [e.high - e.mean for e in estimates]]
     axes.errorbar(places, means, bars, color=colour, marker="o", markersize=4, label=label)

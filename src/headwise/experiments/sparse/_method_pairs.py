@@ -103,7 +103,7 @@ def surely(gains: Sequence[float]) -> float:
     >>> surely([0.5, 0.6, 0.7]), surely([0.5, -0.4, 0.7]), surely([-1.0]), surely([1.0])
     (1.0, 0.5, 0.0, 0.5)
     """
-    gain = Estimate.of(gains)
+    gain = Estimate.of(gains, difference=True)
     if gain.mean <= 0:
         return 0.0
     return 1.0 if len(gains) > 1 and gain.low > 0 else 0.5

@@ -71,7 +71,7 @@ def as_in_paper(gains: Sequence[float], paper: float) -> float:
     >>> as_in_paper([0.1, 0.0, -0.1], 0.0), as_in_paper([2.0, -1.0, 0.0], 0.0)
     (1.0, 0.5)
     """
-    found, several = Estimate.of(gains), len(gains) > 1
+    found, several = Estimate.of(gains, difference=True), len(gains) > 1
     if abs(paper) <= COMPARABLE:
         if several and found.low >= -NONE and found.high <= NONE:
             return 1.0
