@@ -12,8 +12,7 @@ The commands:
 
     headwise reproduce sparse/speed           # about 6 minutes on an H200, estimated
     headwise reproduce sparse/speed --smoke   # 5 seconds
-    headwise reproduce sparse/speed --set device=cpu --set size=small --set tokens=1024 \\
-        --set steps=2 --set sentences=16 --set corpora=multi30k    # a few minutes on two cores
+    headwise reproduce sparse/speed-cpu       # the same without a GPU
 
 No data are needed: sentences are random words, as long as those of the corpora.
 
