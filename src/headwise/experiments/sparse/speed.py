@@ -278,7 +278,8 @@ def _draw(config: Config, figures: dict[str, list[float]], run: Run) -> None:
             panel.set_xticks(range(len(names)), names, fontsize=8)
             panel.set_title(f"{corpus}, {phase}", fontsize=9)
             panel.set_ylabel("speed over softmax")
-    axes[0][0].legend(frameon=False, fontsize=8)
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     save(figure, run, "speed")
 
 
