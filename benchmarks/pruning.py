@@ -6,12 +6,13 @@ turns; with Torch-Pruning installed (`pip install torch-pruning`), what it makes
 with as many heads, is measured the same way. A pruned model whose outputs are not those of the
 model with these heads masked is wrong, and not timed.
 
-    python -m benchmarks prune                     # minutes on two cores
+    python -m benchmarks prune                     # a quarter of an hour on two cores
     python -m benchmarks prune --device cuda
     python -m benchmarks prune --only attention    # long texts, where heads are most of the work
 """
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -48,6 +49,7 @@ class Sizes:
     batches: tuple[int, ...] = (1, 16)
     lengths: tuple[int, ...] = (32, 128, 512)
     long_lengths: tuple[int, ...] = (1024, 2048)  # with a batch of 1
+    most_on_cpu: int = 1024  # tokens of a pass there: more take many seconds, and 16 are timed
     backends: tuple[str, ...] = ("sdpa", "eager")
 
 
@@ -161,16 +163,22 @@ def _timed(
     before: nn.Module, after: nn.Module, part: str, *, seconds: float, name: str, share: float
 ) -> list[Row]:
     long = part == "attention"
-    found = speed(
-        before,
-        after,
-        batches=(1,) if long else SIZES.batches,
-        lengths=SIZES.long_lengths if long else SIZES.lengths,
-        backends=SIZES.backends,
-        seconds=seconds,
-    )
-    shared = {"contestant": name, "removed": share, "parameters": list(found.parameters)}
-    return [{**shared, "part": part, **work} for work in found.to_json()["workloads"]]
+    lengths = SIZES.long_lengths if long else SIZES.lengths
+    most = SIZES.most_on_cpu if next(before.parameters()).device.type == "cpu" else math.inf
+    rows: list[Row] = []
+    for batch in (1,) if long else SIZES.batches:
+        fitting = [length for length in lengths if batch * length <= most]
+        found = speed(
+            before,
+            after,
+            batches=(batch,),
+            lengths=fitting,
+            backends=SIZES.backends,
+            seconds=seconds,
+        )
+        shared = {"contestant": name, "removed": share, "parameters": list(found.parameters)}
+        rows += [{**shared, "part": part, **work} for work in found.to_json()["workloads"]]
+    return rows
 
 
 def _table(rows: list[Row], device: torch.device) -> Table:
