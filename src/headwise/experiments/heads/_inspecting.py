@@ -13,6 +13,7 @@ from headwise.data.translation import Lines, read_parallel_texts
 from headwise.data.treebank import TREEBANKS, treebank_file
 from headwise.data.words import words_in
 from headwise.experiments.heads._training import (
+    MULTI30K,
     RECIPE,
     TUNING,
     Job,
@@ -247,7 +248,7 @@ def _ranks_path(config: Looking, run: Run, job: Job) -> Path:
 
 
 def _texts(job: Job, part: str) -> Lines:
-    recipe = TUNING if job.domain == "subtitles" else RECIPE
+    recipe = {"tatoeba": RECIPE, "multi30k": MULTI30K, "subtitles": TUNING}[job.domain]
     plain = job.domain == "subtitles"
     texts = read_parallel_texts(recipe.corpus, recipe.source, job.target, plain=plain)
     return texts.train if part == "train" else texts.valid

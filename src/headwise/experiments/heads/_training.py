@@ -1,7 +1,8 @@
 """Translators for the experiments on heads: recipes, and runs that are found or made.
 
 English into German, French and Russian, each from the same number of Tatoeba's sentence pairs, with
-six layers of eight heads in encoder and decoder; and English into Russian tuned to subtitles. A
+six layers of eight heads in encoder and decoder; English into Russian tuned to subtitles; and
+English into German from the captions of Multi30k. A
 translator lies in a folder of its own below the run of its experiment, such as
 `tatoeba-en-de/seed-0`. What it is depends on its languages, its domain and its seed alone, so that
 experiments lend each other their translators: `trained=` names the runs to look into.
@@ -21,8 +22,10 @@ from headwise.journeys.translation import TranslationConfig, train_translation
 from headwise.recording.run import Run
 
 __all__ = [
+    "MULTI30K",
     "TARGETS",
     "TINY",
+    "Domain",
     "Job",
     "Training",
     "find_file",
@@ -33,7 +36,7 @@ __all__ = [
     "translator_run",
 ]
 
-Domain = Literal["tatoeba", "subtitles"]
+Domain = Literal["tatoeba", "multi30k", "subtitles"]
 TARGETS = ("ru", "de", "fr")
 RECIPE = TranslationConfig(
     corpus="tatoeba",
@@ -52,6 +55,7 @@ RECIPE = TranslationConfig(
     evaluate_every=125,
     checkpoint_every=125,
 )
+MULTI30K = replace(RECIPE, corpus="multi30k", train_pairs=0, steps=2000)
 TUNING = TuningConfig(
     corpus="opensubtitles",
     source="en",
@@ -139,7 +143,7 @@ class Job(NamedTuple):
         >>> Job("ru", 0).name, Job("ru", 0, "subtitles").name
         ('en-ru', 'en-ru subtitles')
         """
-        return f"en-{self.target}" + (" subtitles" if self.domain == "subtitles" else "")
+        return f"en-{self.target}" + ("" if self.domain == "tatoeba" else f" {self.domain}")
 
     @property
     def folder(self) -> str:
@@ -183,10 +187,10 @@ def train_at_once(
         jobs: which translators.
         make: what is done instead with each of them, for `make_at_once`.
     """
-    for domain in ("tatoeba", "subtitles"):  # the latter are tuned from the former
+    for tuned in (False, True):  # the latter are tuned from some of the former
         make_at_once(
             make or partial(translator_run, config),
-            [job for job in jobs if job.domain == domain],
+            [job for job in jobs if (job.domain == "subtitles") == tuned],
             run=run,
             processes=config.at_once,
         )
@@ -221,7 +225,8 @@ def settings_of(config: Training, job: Job) -> TranslationConfig | TuningConfig:
         changes |= {"steps": steps, "warmup": steps // 10}
         return replace(TUNING, seed=job.seed, **_given(changes, TuningConfig))
     given = _given(changes, TranslationConfig)
-    return replace(RECIPE, target=job.target, seed=job.seed, **given)
+    recipe = MULTI30K if job.domain == "multi30k" else RECIPE
+    return replace(recipe, target=job.target, seed=job.seed, **given)
 
 
 def _given(changes: dict[str, Any], settings: type[TrainingSettings]) -> dict[str, Any]:

@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from headwise.config import from_json, to_json
+from headwise.config import from_json, suggestion, to_json
 from headwise.data.translation import Lines, read_parallel_texts
 from headwise.experiments.at_once import make_at_once
 from headwise.experiments.heads._training import (
     TINY,
+    Domain,
     Job,
     Training,
     find_file,
+    jobs_of,
     train_at_once,
     translator_run,
 )
@@ -25,13 +27,16 @@ from headwise.recording.run import Run
 __all__ = [
     "KINDS",
     "SMALL",
+    "TRANSLATORS",
     "Amount",
     "Cut",
     "Figures",
     "Pruned",
     "Pruning",
+    "add_losses",
     "amounts",
     "files_of",
+    "jobs_named",
     "prune_at_once",
     "pruned",
     "texts_of",
@@ -40,6 +45,12 @@ __all__ = [
 
 Figures = dict[str, list[float]]
 KINDS = ("encoder.self", "decoder.self", "decoder.cross")
+TRANSLATORS: dict[str, tuple[str, Domain]] = {  # target and domain
+    "en-ru": ("ru", "tatoeba"),
+    "en-ru subtitles": ("ru", "subtitles"),
+    "en-de": ("de", "tatoeba"),
+    "en-de multi30k": ("de", "multi30k"),
+}
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,11 @@ class Pruned:
         """Which heads are left."""
         return PruningRecord.from_json(self.run.read_json("trace/pruning.json")["record"])
 
+    @property
+    def whole(self) -> bool:
+        """Whether all heads are left."""
+        return sum(self.record.heads.values()) == sum(map(len, self.record.kept.values()))
+
     def counts(self) -> dict[str, int]:
         """Heads left, by kind of attention."""
         return {kind: sum(self.by_layer(kind).values()) for kind in KINDS}
@@ -137,6 +153,13 @@ class Pruned:
         return [float(value) for heads in last["prob_open"].values() for value in heads]
 
 
+def jobs_named(config: Pruning, name: str) -> list[Job]:
+    """A translator of `TRANSLATORS`, all seeds; other names are refused with a suggestion."""
+    if name not in TRANSLATORS:
+        raise ValueError(f"There is no translator {name!r}. {suggestion(name, TRANSLATORS)}")
+    return jobs_of(config, *TRANSLATORS[name])
+
+
 def amounts(config: Pruning, keep: Sequence[int] | None = None) -> list[Amount]:
     """Everything that is asked for: numbers of heads, then weights of the penalty.
 
@@ -146,6 +169,17 @@ def amounts(config: Pruning, keep: Sequence[int] | None = None) -> list[Amount]:
     """
     numbers = [Amount(count, None) for count in (config.keep if keep is None else keep)]
     return numbers + [Amount(None, penalty) for penalty in config.penalties]
+
+
+def add_losses(figures: Figures, job: Job, left: Sequence[Pruned]) -> None:
+    """BLEU of each pruned translator, and how much less that is than without pruning."""
+    trained = next((one.bleu for one in left if one.amount.keep and one.whole), None)
+    for one in left:
+        name = f"{job.name}: {one.amount.title}: BLEU"
+        figures.setdefault(name, []).append(one.bleu)
+        figures.setdefault(f"{name} lost", []).append(one.lost)
+        if trained is not None and not one.whole:
+            figures.setdefault(f"{name} lost to as much training", []).append(trained - one.bleu)
 
 
 def prune_at_once(
