@@ -167,26 +167,29 @@ class Pointing:
 class _Asked:
     """The gold of one kind of site, ready to be compared with where heads look.
 
-    N right keys belong to R annotated words; each word's (label, item) is its cell.
+    R words are annotated; each word's (label, item) is its cell. A right key of a word has the code
+    word * span + key + 1.
     """
 
     labels: list[str]
-    right: tuple[Tensor, Tensor, Tensor]  # item, query and key, (N,) each
-    word: Tensor  # (N,), to which of the R words a right key belongs
+    item: Tensor  # (R,)
+    query: Tensor  # (R,)
     cell: Tensor  # (R,)
+    right: Tensor  # codes of all right keys, in order
+    span: int
     chances: Tensor  # (L, B), annotated words
     annotated: list[int]  # of each label
     offsets: list[dict[int, int]]  # of each label
 
     def hits(self, strongest_BHW: Tensor) -> Tensor:
         """(L, B, H), how many annotated words of each sentence each head gets right."""
-        item_N, query_N, key_N = self.right
-        heads = strongest_BHW.shape[1]
-        match_NH = (strongest_BHW[item_N, :, query_N] == key_N[:, None]).double()
-        none_RH = match_NH.new_zeros(len(self.cell), heads)
-        hit_RH = none_RH.index_add(0, self.word, match_NH).clamp(max=1)
-        none_XH = match_NH.new_zeros(self.chances.numel(), heads)
-        return none_XH.index_add(0, self.cell, hit_RH).view(*self.chances.shape, heads)
+        key_RH = strongest_BHW[self.item, :, self.query]
+        words = torch.arange(len(key_RH), device=key_RH.device)
+        code_RH = words[:, None] * self.span + key_RH + 1
+        place_RH = torch.searchsorted(self.right, code_RH).clamp(max=len(self.right) - 1)
+        hit_RH = (self.right[place_RH] == code_RH).double()
+        none_XH = hit_RH.new_zeros(self.chances.numel(), hit_RH.shape[1])
+        return none_XH.index_add(0, self.cell, hit_RH).view(*self.chances.shape, hit_RH.shape[1])
 
 
 def _asked(gold: Sequence[Gold], rows: WordRows, *, looks_back: bool) -> _Asked:
@@ -199,13 +202,16 @@ def _asked(gold: Sequence[Gold], rows: WordRows, *, looks_back: bool) -> _Asked:
     code_N = (label_N * batch + item_N) * most + query_N
     code_R, word_N = code_N.unique(return_inverse=True)
     cell_R = code_R // max(1, most)
+    span = rows.keys.present.shape[1] + 1
     chances_LB = torch.bincount(cell_R, minlength=len(labels) * batch).view(len(labels), batch)
     device = rows.peak.device
     return _Asked(
         labels,
-        right=(item_N.to(device), query_N.to(device), key_N.to(device)),
-        word=word_N.to(device),
+        item=(cell_R % batch).to(device),
+        query=(code_R % max(1, most)).to(device),
         cell=cell_R.to(device),
+        right=(word_N * span + key_N + 1).unique().to(device),
+        span=span,
         chances=chances_LB.double().to(device),
         annotated=chances_LB.sum(dim=1).tolist(),
         offsets=_distances(cell_R // batch, word_N, key_N - query_N, labels=len(labels)),
