@@ -1,6 +1,7 @@
 """Running an experiment from start to verdicts."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ def reproduce(name: str, config: Any, folder: Path, *, save: bool = False) -> di
     """
     experiment = load_experiment(name)
     started = time.perf_counter()
-    with Run.create(folder, config) as run:
+    with Run.create(folder, _known_by(config)) as run:
         measured = experiment.reproduce(config, run)
         figures = {
             metric: Estimate.of_figure(metric, values) for metric, values in measured.items()
@@ -30,6 +31,11 @@ def reproduce(name: str, config: Any, folder: Path, *, save: bool = False) -> di
         if save:
             keep(result, run)
     return figures
+
+
+def _known_by(config: Any) -> Any:
+    """Settings by which a run is told from others: not how many of its models were made at once."""
+    return replace(config, at_once=1) if hasattr(config, "at_once") else config
 
 
 def changes_since(recorded: Result | None, figures: dict[str, Estimate]) -> list[str]:
