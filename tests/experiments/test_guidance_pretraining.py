@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import shutil
+from contextlib import contextmanager
 from itertools import count
 
 import pytest
@@ -48,13 +49,19 @@ SMOKES = {
 }
 
 
-def reproduced(name, folder):
+@contextmanager
+def one_thread():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return reproduce(f"guidance/{name}", SMOKES[name], folder)
+        yield
     finally:
         torch.set_num_threads(before)
+
+
+def reproduced(name, folder):
+    with one_thread():
+        return reproduce(f"guidance/{name}", SMOKES[name], folder)
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +207,22 @@ def test_no_pre_training_has_the_english_tokenizer_and_fresh_weights(data_folder
     assert none.config()["model"] == english.config()["model"]
     assert none.config()["fresh_weights"] and not english.config()["fresh_weights"]
     assert "sst2: oromo, MLM better than none" in figures
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pretrain", "robust", "transfer", "patterns"])
+def test_two_at_once_find_what_one_after_the_other_do(name, data_folder, tmp_path):
+    experiment = load_experiment(f"guidance/{name}")
+    found = []
+    for processes in (1, 2):
+        config = dataclasses.replace(experiment.smoke, at_once=processes)
+        # two processes share the threads, and sums of more threads differ in their last digits
+        with one_thread(), Run.create(tmp_path / str(processes), config) as run:
+            figures = experiment.reproduce(config, run)
+        slow = ("minutes", "a second")
+        found.append({key: figures[key] for key in figures if not any(x in key for x in slow)})
+        assert bool(run.names("at-once/*.log")) == (processes == 2)
+    assert found[0] == found[1]
 
 
 def test_best_guess_without_context_is_that_of_bayes():
@@ -372,7 +395,7 @@ def test_an_encoder_that_was_finished_but_not_tidied_up_is(pretrained, tmp_path)
     settings = {**there.config(), "text_of": str(here / "texts" / "oromo")}
     there.write_json("config.json", settings)
     there.save_tensors("checkpoint.safetensors", {"x": torch.zeros(1)})
-    done = found_or_pretrained(config, run, job.folder, settings_of(config, job))
+    done = found_or_pretrained(config, run, (job.folder, settings_of(config, job)))
     assert done.names("*.safetensors") == ["model.safetensors"] and done.has("frequencies.json")
 
 
@@ -385,5 +408,5 @@ def test_compiled_models_do_not_pile_up(plant, tmp_path, monkeypatch):
     run = Run.create(tmp_path / "run", config)
     for compiled in (True, False):
         settings = dataclasses.replace(RECIPES["oromo"], compile=compiled)
-        found_or_pretrained(config, run, "x", settings)
+        found_or_pretrained(config, run, ("x", settings))
     assert len(resets) == 1

@@ -44,8 +44,9 @@ def make_at_once(
         return
     logs = run.path("at-once")
     logs.mkdir(exist_ok=True)
+    processes = min(processes, len(jobs)) or 1
     pool = ProcessPoolExecutor(
-        min(processes, len(jobs)) or 1,
+        processes,
         mp_context=multiprocessing.get_context("spawn"),  # a forked process cannot use CUDA
         initializer=_begin,
         initargs=(logs, max(1, torch.get_num_threads() // processes)),

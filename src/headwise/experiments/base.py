@@ -52,8 +52,12 @@ class Estimate:
 
     @staticmethod
     def of_figure(name: str, values: Sequence[float | int]) -> "Estimate":
-        """The same of a figure of an experiment: "this less that" is a difference."""
-        return Estimate.of(values, difference=" less " in name)
+        """The same of a figure of an experiment: "this less that" is a difference.
+
+        "this less that, above 0" is none, but what a difference shows.
+        """
+        _, less, rest = name.rpartition(" less ")
+        return Estimate.of(values, difference=bool(less) and "," not in rest)
 
     def distance(self, value: float) -> float:
         """How far a value lies outside the interval; 0 inside."""

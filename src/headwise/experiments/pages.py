@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headwise.experiments.base import Estimate, Expected
 from headwise.experiments.results import Result, kept
-from headwise.experiments.shelf import FOLDER, experiment_names, load_experiment
+from headwise.experiments.shelf import FOLDER, experiment_names, load_experiment, story_of
 from headwise.recording.files import write_text
 
 
@@ -62,8 +62,7 @@ HEADER = ["figure", "ours", "95 % interval", "runs", "paper", "where", "margin",
 
 def _section(name: str) -> str:
     experiment, result = load_experiment(name), kept(name)
-    module = sys.modules[experiment.reproduce.__module__]
-    story = (module.__doc__ or "").strip()
+    story = story_of(name)
     if result is None:
         return f"## {name}\n\n{story}\n\nNo full run has been recorded yet."
     rows = verdict_rows(experiment.expected, dict(result.figures))

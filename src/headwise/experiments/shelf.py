@@ -28,8 +28,12 @@ def load_experiment(name: str) -> Experiment:
     return module.experiment
 
 
-def summary_of(name: str) -> str:
-    """The first line of an experiment's docstring, without importing it."""
+def story_of(name: str) -> str:
+    """An experiment's docstring, without importing it."""
     file = FOLDER / f"{name.replace('-', '_')}.py"
-    documentation = ast.get_docstring(ast.parse(file.read_text())) or ""
-    return documentation.partition("\n")[0]
+    return ast.get_docstring(ast.parse(file.read_text())) or ""
+
+
+def summary_of(name: str) -> str:
+    """The first line of it."""
+    return story_of(name).partition("\n")[0]

@@ -7,8 +7,9 @@ the runs to look into. The text in pieces lies beside, in `texts/oromo`, and is 
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import torch
 
 from headwise.config import suggestion
 from headwise.experiments import lending
+from headwise.experiments.at_once import make_at_once
 from headwise.experiments.guidance._frequencies import frequency_loss
 from headwise.guidance import Plan
 from headwise.guidance.schedule import ConventionName, Schedule
@@ -33,10 +35,12 @@ __all__ = [
     "TINY",
     "Job",
     "Pretraining",
+    "Wanted",
     "encoder_run",
     "found_or_pretrained",
     "places",
     "plan_text",
+    "pretrain_at_once",
     "recipe_of",
     "settings_of",
     "text_folder",
@@ -46,6 +50,7 @@ ENGLISH = "debian-docs-en"
 MLM, GUIDED = "MLM", "guided"
 ARMS = {MLM: 0.0, "guided 1/4": 1 / 4, GUIDED: 1 / 2, "guided 3/4": 3 / 4, "guided 1": 1.0}
 FREQUENCIES = "frequencies.json"
+Wanted = tuple[str, PretrainingConfig]  # the folder of an encoder below a run, and its settings
 # what a training comes to does not depend on these
 ASIDE = ("text_of", "evaluate_every", "checkpoint_every", "compile", "graphs", "tensorboard")
 
@@ -79,6 +84,7 @@ class Pretraining:
 
     seeds: int = 3
     trained: tuple[str, ...] = ()  # folders of runs of guidance/*, whose encoders are taken
+    at_once: int = 1  # trainings at a time, each in a process of its own
     alpha: float | None = None  # None: 100 for up to 8 layers and 10 for more, as in the paper
     guide_schedule: Schedule | None = None  # None: as the convention has it
     convention: ConventionName = "mean"
@@ -105,7 +111,7 @@ class Pretraining:
             raise ValueError(f"seeds must be at least 1, got {self.seeds}.")
 
 
-OURS = ("seeds", "trained", "alpha", "guide_schedule", "convention")
+OURS = ("seeds", "trained", "at_once", "alpha", "guide_schedule", "convention")
 CHANGES = tuple(field.name for field in fields(Pretraining) if field.name not in OURS)
 # so small that a test can afford them
 TINY: dict[str, Any] = {
@@ -207,25 +213,19 @@ def encoder_run(config: Pretraining, run: Run, job: Job) -> Run:
         run: of the experiment.
         job: which encoder.
     """
-    return found_or_pretrained(config, run, job.folder, settings_of(config, job))
+    return found_or_pretrained(config, run, (job.folder, settings_of(config, job)))
 
 
 def found_or_pretrained(
-    config: Pretraining,
-    run: Run,
-    folder: str,
-    settings: PretrainingConfig,
-    *,
-    keep_weights: bool = True,
+    config: Pretraining, run: Run, wanted: Wanted, *, keep_weights: bool = True
 ) -> Run:
     """The same of an encoder with any settings, in a folder of this run or of one that lends.
 
     Its `frequencies.json` says what a model loses that only knows how common pieces are.
     """
-    for place in places(config, run):
-        # the latter is written last
-        if all((place / folder / name).is_file() for name in ("figures.json", FREQUENCIES)):
-            return lending.checked(Run.open(place / folder), settings, aside=ASIDE)
+    if found := _found(config, run, wanted):
+        return found
+    folder, settings = wanted
     text = _text_run(run, settings)
     if settings.compile is not False:
         torch.compiler.reset()  # models of one class share what is compiled, and few are remembered
@@ -235,6 +235,41 @@ def found_or_pretrained(
             done.path(name).unlink()
     done.write_json(FREQUENCIES, text.read_json(FREQUENCIES))
     return done
+
+
+def pretrain_at_once(
+    config: Pretraining,
+    run: Run,
+    wanted: Mapping[str, PretrainingConfig],
+    make: Callable[[Run, Wanted], object] | None = None,
+    *,
+    keep_weights: bool = True,
+) -> None:
+    """Pre-train encoders that are not found, several at a time if the setting `at_once` says so.
+
+    Args:
+        config: the settings of the experiment.
+        run: of the experiment.
+        wanted: settings of encoders by their folders.
+        make: what is done instead with each of them, for `make_at_once`.
+        keep_weights: whether they stay; not asked with `make`.
+    """
+    left: list[Wanted] = []
+    for one in wanted.items() if config.at_once > 1 else ():
+        if _found(config, run, one) is None:
+            _text_run(run, one[1])  # which encoders share, so that one process writes it
+            left.append(one)
+    train = make or partial(found_or_pretrained, config, keep_weights=keep_weights)
+    make_at_once(train, left, run=run, processes=config.at_once)
+
+
+def _found(config: Pretraining, run: Run, wanted: Wanted) -> Run | None:
+    folder, settings = wanted
+    for place in places(config, run):
+        # the latter is written last
+        if all((place / folder / name).is_file() for name in ("figures.json", FREQUENCIES)):
+            return lending.checked(Run.open(place / folder), settings, aside=ASIDE)
+    return None
 
 
 def text_folder(run: Run, settings: PretrainingConfig) -> Path:
@@ -255,8 +290,9 @@ def _text_run(run: Run, settings: PretrainingConfig) -> Run:
         next_sentence=settings.next_sentence,
     )
     folder = text_folder(run, settings)
+    if (folder / FREQUENCIES).is_file():  # written last; several processes may read it
+        return Run.open(folder)
     texts = read_texts(plain, folder)
     with Run.create(folder, plain) as there:
-        if not there.has(FREQUENCIES):
-            there.write_json(FREQUENCIES, {"loss": frequency_loss(text_in(there, plain, texts))})
+        there.write_json(FREQUENCIES, {"loss": frequency_loss(text_in(there, plain, texts))})
     return there

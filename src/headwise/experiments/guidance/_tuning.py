@@ -6,14 +6,26 @@ of the encoder is that of the fine-tuning too.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from headwise.experiments import lending
-from headwise.experiments.guidance._pretraining import TINY, Job, Pretraining, encoder_run, places
+from headwise.experiments.at_once import make_at_once
+from headwise.experiments.guidance._pretraining import (
+    ENGLISH,
+    MLM,
+    TINY,
+    Job,
+    Pretraining,
+    encoder_run,
+    places,
+    pretrain_at_once,
+    settings_of,
+)
 from headwise.journeys.finetuning import FinetuningConfig, finetune, read_task
 from headwise.recording.run import Run
 
-__all__ = ["TINY_TUNING", "Tuning", "check_tasks", "scores", "tuned_run"]
+__all__ = ["TINY_TUNING", "Start", "Tuning", "check_tasks", "scores", "tune_at_once", "tuned_run"]
 
 ASIDE = ("model", "keep")  # what a fine-tuning comes to does not depend on these
 
@@ -49,39 +61,69 @@ TINY_TUNING: dict[str, Any] = {
 }
 
 
+class Start(NamedTuple):
+    """An encoder, and what it is fine-tuned on."""
+
+    task: str  # see `headwise.data.pair_tasks` and `headwise.data.tagging`
+    job: Job  # the encoder, which is pre-trained where nobody lends it
+    fresh: bool = False  # take its shape and tokenizer alone, and draw its weights anew
+    folds: int = 0  # of cross-validation; 0 keeps the published parts
+
+    @property
+    def folder(self) -> str:
+        """Where the fine-tuning lies in a run.
+
+        >>> Start("sst2", Job("oromo", "MLM", 12, 0), fresh=True).folder
+        'tuned/sst2/oromo-none-12-seed-0'
+        """
+        own = self.job._replace(arm="none") if self.fresh else self.job
+        return f"tuned/{self.task}/{own.folder.replace('/', '-')}"
+
+
 def check_tasks(config: Tuning, tasks: Sequence[str]) -> None:
     """Refuse tasks that are not there, before anything is trained."""
     if not tasks:
         raise ValueError("One task or more is needed.")
     for task in tasks:
-        read_task(_settings(config, task, seed=0, folds=0, model="", fresh=False))
+        read_task(_settings(config, Start(task, Job(ENGLISH, MLM, config.layers, 0)), model=""))
 
 
-def tuned_run(
-    config: Tuning, run: Run, task: str, job: Job, *, fresh: bool = False, folds: int = 0
-) -> Run:
+def tune_at_once(config: Tuning, run: Run, starts: Sequence[Start]) -> None:
+    """Fine-tune encoders, several at a time if the setting `at_once` says so.
+
+    Those that must be pre-trained first are, several at a time too.
+    """
+    left = [
+        start
+        for start in (dict.fromkeys(starts) if config.at_once > 1 else ())
+        if _found(config, run, start) is None
+    ]
+    jobs = [start.job for start in left]
+    pretrain_at_once(config, run, {job.folder: settings_of(config, job) for job in jobs})
+    make_at_once(partial(tuned_run, config), left, run=run, processes=config.at_once)
+
+
+def tuned_run(config: Tuning, run: Run, start: Start) -> Run:
     """The finished run of an encoder fine-tuned on a task, found or made now.
 
     Args:
         config: the settings of the experiment.
         run: of the experiment.
-        task: see `headwise.data.pair_tasks` and `headwise.data.tagging`.
-        job: the encoder, which is pre-trained where nobody lends it.
-        fresh: take its shape and tokenizer alone, and draw its weights anew.
-        folds: of cross-validation; 0 keeps the published parts.
+        start: which encoder and task.
     """
-    own = job._replace(arm="none") if fresh else job
-    folder = f"tuned/{task}/{own.folder.replace('/', '-')}"
+    if found := _found(config, run, start):
+        return found
+    model = str(encoder_run(config, run, start.job).folder)
+    return finetune(_settings(config, start, model=model), run.folder / start.folder)
+
+
+def _found(config: Tuning, run: Run, start: Start) -> Run | None:
     for place in places(config, run):
-        if (place / folder / "figures.json").is_file():
-            found = Run.open(place / folder)
-            wanted = _settings(
-                config, task, seed=job.seed, folds=folds, model=found.config()["model"], fresh=fresh
-            )
+        if (place / start.folder / "figures.json").is_file():
+            found = Run.open(place / start.folder)
+            wanted = _settings(config, start, model=found.config()["model"])
             return lending.checked(found, wanted, aside=ASIDE)
-    model = str(encoder_run(config, run, job).folder)
-    settings = _settings(config, task, seed=job.seed, folds=folds, model=model, fresh=fresh)
-    return finetune(settings, run.folder / folder)
+    return None
 
 
 def scores(runs: Sequence[Run]) -> list[float]:
@@ -89,19 +131,17 @@ def scores(runs: Sequence[Run]) -> list[float]:
     return [100 * float(run.figures()["score"]) for run in runs]
 
 
-def _settings(
-    config: Tuning, task: str, *, seed: int, folds: int, model: str, fresh: bool
-) -> FinetuningConfig:
+def _settings(config: Tuning, start: Start, *, model: str) -> FinetuningConfig:
     return FinetuningConfig(
-        task=task,
+        task=start.task,
         train_examples=config.train_examples,
         dev_examples=config.dev_examples,
         test_examples=config.test_examples,
         model=model,
-        fresh_weights=fresh,
+        fresh_weights=start.fresh,
         length=config.length,
-        seeds=(seed,),
-        folds=folds,
+        seeds=(start.job.seed,),
+        folds=start.folds,
         epochs=config.epochs,
         batch_size=config.tuning_batch,
         learning_rate=config.tuning_rate,

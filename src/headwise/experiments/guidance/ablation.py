@@ -8,7 +8,8 @@ Table 5 of the paper: the loss after 100,000 updates with all patterns, and with
     headwise reproduce guidance/ablation --smoke    # 4 seconds on a CPU core
     headwise reproduce guidance/ablation --set steps=500 --set warmup=50 --set seeds=1   # 4 minutes
 
-Estimated: 18 encoders of 12 layers, each 2,000 updates of 16,384 pieces.
+Estimated: 18 encoders of 12 layers, each 2,000 updates of 16,384 pieces; `--set at_once=4` trains
+four at a time.
 
 How it is measured, and where ours differs from the paper:
 
@@ -48,7 +49,9 @@ from headwise.experiments.guidance._pretraining import (
     TINY,
     Job,
     Pretraining,
+    Wanted,
     found_or_pretrained,
+    pretrain_at_once,
     settings_of,
 )
 from headwise.experiments.guidance.pretrain import part_of
@@ -151,19 +154,20 @@ def reproduce(config: Config, run: Run) -> Figures:
 
 def _pretrained(config: Config, run: Run) -> dict[str, list[Run]]:
     runs: dict[str, list[Run]] = {arm: [] for arm in config.arms}
-    with progress_bar(config.seeds * len(runs), label="pre-trainings") as show:
-        for seed in range(config.seeds):
-            for arm, several in runs.items():
-                name = arm.replace(",", "")
-                job = Job(config.corpus, name, config.layers, seed)
-                settings = settings_of(config, job, guide=plan_without(arm))
-                folder = f"ablation/{job.folder}"
-                several.append(
-                    found_or_pretrained(config, run, folder, settings, keep_weights=False)
-                )
-                done = sum(map(len, runs.values()))
-                show(done, {"validation_loss": several[-1].figures()["validation_loss"]})
+    jobs = [(seed, arm) for seed in range(config.seeds) for arm in runs]
+    wanted = dict(_wanted(config, *job) for job in jobs)
+    pretrain_at_once(config, run, wanted, keep_weights=False)
+    with progress_bar(len(jobs), label="pre-trainings") as show:
+        for number, (seed, arm) in enumerate(jobs, start=1):
+            one = _wanted(config, seed, arm)
+            runs[arm].append(found_or_pretrained(config, run, one, keep_weights=False))
+            show(number, {"validation_loss": runs[arm][-1].figures()["validation_loss"]})
     return runs
+
+
+def _wanted(config: Config, seed: int, arm: str) -> Wanted:
+    job = Job(config.corpus, arm.replace(",", ""), config.layers, seed)
+    return f"ablation/{job.folder}", settings_of(config, job, guide=plan_without(arm))
 
 
 def _claims(part: str, runs: Runs) -> Figures:

@@ -7,7 +7,8 @@ their frequency alone, trained for two passes through BooksCorpus with guidance 
     headwise reproduce guidance/electra --smoke    # 3 seconds on a CPU core
     headwise reproduce guidance/electra --set steps=300 --set batch_size=64 --set warmup=30 # 5 min.
 
-Estimated: six encoders, each 1,000 updates of 65,536 pieces, three passes through the text.
+Estimated: six encoders, each 1,000 updates of 65,536 pieces, three passes through the text;
+`--set at_once=4` trains four at a time.
 
 How it is measured, and where ours differs from the paper:
 
@@ -40,7 +41,9 @@ from headwise.experiments.guidance._pretraining import (
     TINY,
     Job,
     Pretraining,
+    Wanted,
     found_or_pretrained,
+    pretrain_at_once,
     settings_of,
 )
 from headwise.experiments.guidance.pretrain import part_of
@@ -81,15 +84,7 @@ EXPECTED = (
 
 def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     """Pre-train and compare; each figure with one value a seed."""
-    runs: dict[str, list[Run]] = {arm: [] for arm in ARMS}
-    with progress_bar(config.seeds * len(runs), label="pre-trainings") as show:
-        for seed in range(config.seeds):
-            for arm, several in runs.items():
-                settings = _settings(config, arm, seed)
-                folder = f"electra/{Job(config.corpus, arm, config.layers, seed).folder}"
-                several.append(found_or_pretrained(config, run, folder, settings))
-                done = sum(map(len, runs.values()))
-                show(done, {"validation_loss": several[-1].figures()["validation_loss"]})
+    runs = _pretrained(config, run)
     part = part_of(config.corpus, config.layers)
     guess = guess_loss(settings_share(config))
     draw_curves({part: runs}, run, "losses", plateaus={part: guess})
@@ -100,6 +95,22 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
         f"{part}: loss from the share alone": [guess],
         **cost_figures(part, runs),
     }
+
+
+def _pretrained(config: Config, run: Run) -> dict[str, list[Run]]:
+    runs: dict[str, list[Run]] = {arm: [] for arm in ARMS}
+    jobs = [(seed, arm) for seed in range(config.seeds) for arm in runs]
+    pretrain_at_once(config, run, dict(_wanted(config, *job) for job in jobs))
+    with progress_bar(len(jobs), label="pre-trainings") as show:
+        for number, (seed, arm) in enumerate(jobs, start=1):
+            runs[arm].append(found_or_pretrained(config, run, _wanted(config, seed, arm)))
+            show(number, {"validation_loss": runs[arm][-1].figures()["validation_loss"]})
+    return runs
+
+
+def _wanted(config: Config, seed: int, arm: str) -> Wanted:
+    job = Job(config.corpus, arm, config.layers, seed)
+    return f"electra/{job.folder}", _settings(config, arm, seed)
 
 
 def _settings(config: Config, arm: str, seed: int) -> PretrainingConfig:

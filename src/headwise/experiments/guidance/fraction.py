@@ -11,6 +11,7 @@ encoders of λ = 1 are what `guidance/probing` asks.
 
 The time is estimated: 5.5 minutes for each of nine encoders of 12 layers, where `trained` names a
 run of `guidance/pretrain` that has those without guidance and with λ = 1/2; else 80 minutes.
+`--set at_once=4` trains four at a time.
 
 How it is measured: as in `guidance/pretrain`, in English with 12 layers. Of twelve heads one looks
 at the next token and one at the previous, and 1, 4, 7 or 10 at the first. The loss of a pattern is
@@ -41,6 +42,7 @@ from headwise.experiments.guidance._pretraining import (
     Job,
     Pretraining,
     encoder_run,
+    pretrain_at_once,
     settings_of,
 )
 from headwise.experiments.guidance.pretrain import part_of
@@ -100,13 +102,14 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
 
 def _pretrained(config: Config, run: Run) -> dict[str, list[Run]]:
     runs: dict[str, list[Run]] = {arm: [] for arm in config.arms}
-    with progress_bar(config.seeds * len(runs), label="pre-trainings") as show:
-        for seed in range(config.seeds):
-            for arm, several in runs.items():
-                job = Job(config.corpus, arm, config.layers, seed)
-                several.append(encoder_run(config, run, job))
-                done = sum(map(len, runs.values()))
-                show(done, {"validation_loss": several[-1].figures()["validation_loss"]})
+    jobs = [
+        Job(config.corpus, arm, config.layers, seed) for seed in range(config.seeds) for arm in runs
+    ]
+    pretrain_at_once(config, run, {job.folder: settings_of(config, job) for job in jobs})
+    with progress_bar(len(jobs), label="pre-trainings") as show:
+        for number, job in enumerate(jobs, start=1):
+            runs[job.arm].append(encoder_run(config, run, job))
+            show(number, {"validation_loss": runs[job.arm][-1].figures()["validation_loss"]})
     return runs
 
 

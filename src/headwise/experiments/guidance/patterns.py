@@ -8,7 +8,8 @@ encoders are pre-trained, the same but for guidance, and looked at.
     headwise reproduce guidance/patterns --smoke    # 5 seconds on a CPU core
 
 `trained=FOLDER` takes encoders from a run of `guidance/pretrain` instead, where no weights of the
-first updates are kept: there only beginning and end are shown.
+first updates are kept: there only beginning and end are shown. `--set at_once=4` trains four at a
+time.
 
 How it is measured:
 
@@ -27,20 +28,16 @@ How it is measured:
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from headwise.data.byte_pieces import BytePieces
-from headwise.data.pretraining import read_pretraining
+from headwise.experiments.at_once import make_at_once
 from headwise.experiments.base import Expected, Experiment
-from headwise.experiments.guidance._maps import (
-    attention_maps,
-    pattern_matrices,
-    weight_on_patterns,
-)
+from headwise.experiments.guidance._looking import STATIC, look
+from headwise.experiments.guidance._maps import pattern_matrices
 from headwise.experiments.guidance._moments import (
     KEPT,
     SHARES,
@@ -51,14 +48,13 @@ from headwise.experiments.guidance._pattern_plots import draw_heads, draw_patter
 from headwise.experiments.guidance._subjects import check_layers, layers_in, runs_of
 from headwise.guidance import Aim, pattern
 from headwise.journeys.pretraining import PretrainingConfig, pretrain
-from headwise.models.encoder import Encoder
+from headwise.journeys.pretraining_text import read_texts, text_in
 from headwise.recording import Run
 
 WORDS = ("<s>", "Welcome", "to", "EMNLP", ".", "</s>")  # Fig. 2
 OTHER = ("<s>", "Yes", ".", "</s>", "Works", "</s>")  # as long, and two texts in one
-TEXT = "Welcome to EMNLP."
-STATIC = ("next", "prev", "first")
 ARMS = {"guided": "guided 1/2", "MLM": "MLM"}  # here, and among pre-training runs
+FIRST = "guided-seed-0"  # the folder of the encoder that has the text
 
 Figures = dict[str, list[float]]
 
@@ -86,6 +82,7 @@ class Config:
     lines: int = 100  # held out, that weights are measured on
     longest: int = 128  # tokens of a line
     seeds: int = 3
+    at_once: int = 1  # trainings at a time, each in a process of its own
 
     def pretraining(self, *, seed: int, guided: bool, text_of: str) -> PretrainingConfig:
         """The settings of one encoder."""
@@ -130,12 +127,10 @@ EXPECTED = (
 def reproduce(config: Config, run: Run) -> Figures:
     """Draw the patterns, then train or open encoders and look at them."""
     figures = _patterns(config, run)
+    if not config.trained:
+        _pretrain_at_once(config, run)
     for arm, seed, moments in _encoders(config, run):
-        file = f"looked/{arm}-seed-{seed}"
-        if not run.has(f"{file}.json"):
-            _look(config, run, moments, file)
-            if not config.trained:
-                moments.forget()
+        file = _looked(config, run, arm, seed, moments)
         for metric, value in run.read_json(f"{file}.json")["weights"].items():
             figures.setdefault(f"{arm}, {metric}", []).append(value)
     _draw(run)
@@ -186,13 +181,47 @@ def _encoders(config: Config, run: Run) -> Iterator[tuple[str, int, PretrainingM
             for seed, there in runs_of([config.trained], theirs, layers=layers):
                 yield arm, seed, PretrainingMoments(there)
         return
-    first = run.folder / "guided-seed-0"
     for seed in range(config.seeds):
         for arm in ARMS:
-            folder = run.folder / f"{arm.lower()}-seed-{seed}"
-            text_of = "" if folder == first else str(first)
-            settings = config.pretraining(seed=seed, guided=arm == "guided", text_of=text_of)
-            yield arm, seed, PretrainingMoments(pretrain(settings, folder))
+            yield arm, seed, _pretrained(config, run, arm, seed)
+
+
+def _pretrained(config: Config, run: Run, arm: str, seed: int) -> PretrainingMoments:
+    folder, first = run.folder / f"{arm.lower()}-seed-{seed}", run.folder / FIRST
+    text_of = "" if folder == first else str(first)
+    settings = config.pretraining(seed=seed, guided=arm == "guided", text_of=text_of)
+    return PretrainingMoments(pretrain(settings, folder))
+
+
+def _pretrain_at_once(config: Config, run: Run) -> None:
+    """Train encoders and look at them, several at a time if the setting `at_once` says so."""
+    if config.at_once > 1:  # the text that they share is written by one process
+        settings = config.pretraining(seed=0, guided=True, text_of="")
+        texts = read_texts(settings, run.folder / FIRST)
+        if texts is not None:
+            with Run.create(run.folder / FIRST, settings) as first:
+                text_in(first, settings, texts)
+    jobs = [(arm, seed) for seed in range(config.seeds) for arm in ARMS]
+    left = [job for job in jobs if not run.has(f"{_file(*job)}.json")]
+    make_at_once(partial(_look_at, config), left, run=run, processes=config.at_once)
+
+
+def _look_at(config: Config, run: Run, job: tuple[str, int]) -> None:
+    _looked(config, run, *job, _pretrained(config, run, *job))
+
+
+def _file(arm: str, seed: int) -> str:
+    return f"looked/{arm}-seed-{seed}"
+
+
+def _looked(config: Config, run: Run, arm: str, seed: int, moments: PretrainingMoments) -> str:
+    """The name of a file with what was seen of an encoder, found or written now."""
+    file = _file(arm, seed)
+    if not run.has(f"{file}.json"):
+        look(run, moments, file, lines=config.lines, longest=config.longest)
+        if not config.trained:
+            moments.forget()
+    return file
 
 
 def _layers(config: Config) -> int:
@@ -204,54 +233,13 @@ def _layers(config: Config) -> int:
     return config.layers
 
 
-def _look(config: Config, run: Run, moments: PretrainingMoments, file: str) -> None:
-    """Write the weights on patterns of an encoder, and its maps of one text."""
-    pieces = moments.pieces
-    lines = _lines(config, str(moments.run.config()["corpus"]), pieces)
-    text = _marked(pieces, pieces.encode(TEXT))
-    weights: dict[str, float] = {}
-    maps: dict[str, Tensor] = {}
-    for share, encoder in moments.encoders():
-        maps[str(share)] = attention_maps(encoder, text)
-        for name, value in _weights(encoder, lines).items():
-            weights[f"{share} %: weight on {name}"] = value
-    run.save_tensors(f"{file}.safetensors", maps)
-    tokens = [pieces.piece(number).replace("Ġ", "") for number in text]
-    run.write_json(f"{file}.json", {"weights": weights, "tokens": tokens})
-
-
-def _weights(encoder: Encoder, lines: list[list[int]]) -> dict[str, float]:
-    """The weight on each pattern of the best head of each layer, mean over layers."""
-    aims = {name: pattern(name) for name in STATIC}
-    found = [weight_on_patterns(attention_maps(encoder, ids), ids, aims) for ids in lines]
-    return {
-        name: float(torch.stack([line[name] for line in found]).mean(0).amax(dim=1).mean())
-        for name in aims
-    }
-
-
-def _lines(config: Config, corpus: str, pieces: BytePieces) -> list[list[int]]:
-    """Lines of the validation part in pieces, between marks."""
-    encoded = pieces.encode_all(_held_out(corpus)[: config.lines])
-    return [_marked(pieces, ids[: config.longest - 2]) for ids in encoded]
-
-
-@cache
-def _held_out(corpus: str) -> list[str]:
-    return [line for document in read_pretraining(corpus).valid for line in document]
-
-
-def _marked(pieces: BytePieces, ids: list[int]) -> list[int]:
-    return [pieces.begin, *ids, pieces.end]
-
-
 def _draw(run: Run) -> None:
     """Fig. 1, of the first seed."""
     maps: dict[str, dict[str, Tensor]] = {}
     tokens: list[str] = []
     layers = 0
     for arm in ARMS:
-        file = f"looked/{arm}-seed-0"
+        file = _file(arm, 0)
         if run.has(f"{file}.json"):
             kept: dict[str, Any] = run.load_tensors(f"{file}.safetensors")
             tokens = run.read_json(f"{file}.json")["tokens"]

@@ -8,8 +8,8 @@ Table 3 and Fig. 3 of the paper: losses of masked language modelling with guidan
 
 Estimated at 400,000 pieces a second for 12 layers: English 12 layers, two arms and three seeds, 33
 minutes; 8 and 16 layers, one seed, 22; each of the other texts 14. Every encoder is a run of its
-own, and what is finished is not repeated. Parts can be made one at a time, in folders of their own,
-and be put together by `trained`:
+own, and what is finished is not repeated; `--set at_once=4` trains four at a time. Parts can be
+made one at a time, in folders of their own, and be put together by `trained`:
 
     headwise reproduce guidance/pretrain --set corpora=debian-docs-en --set layers=12 --out A
     headwise reproduce guidance/pretrain --set trained=A/guidance/pretrain
@@ -66,6 +66,7 @@ from headwise.experiments.guidance._pretraining import (
     Job,
     Pretraining,
     encoder_run,
+    pretrain_at_once,
     settings_of,
 )
 from headwise.experiments.sparse._table import expected_claim
@@ -171,6 +172,7 @@ def reproduce(config: Config, run: Run) -> Figures:
 def _pretrained(config: Config, run: Run) -> dict[str, dict[str, list[Run]]]:
     """The runs of every arm, by setting; both arms of a seed after each other."""
     jobs = _jobs(config)
+    pretrain_at_once(config, run, {job.folder: settings_of(config, job) for job in jobs})
     found: dict[str, dict[str, list[Run]]] = {}
     with progress_bar(len(jobs), label="pre-trainings") as show:
         for number, job in enumerate(jobs, start=1):

@@ -10,7 +10,8 @@ patterns of attention that have nothing to do with a language for something wort
     headwise reproduce guidance/transfer --set trained=FOLDER --set tasks=qnli --set arms=MLM \\
         --set epochs=3                              # 4 minutes; steps and such as in FOLDER
 
-Estimated at 30 ms an update: 70 seconds for the three tasks of one encoder, seven encoders a seed.
+Estimated at 30 ms an update: 70 seconds for the three tasks of one encoder, seven encoders a seed;
+`--set at_once=4` trains four at a time.
 
 How it is measured, and where ours differs from the paper:
 
@@ -27,6 +28,7 @@ How it is measured, and where ours differs from the paper:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from headwise.experiments.base import Expected, Experiment
@@ -34,9 +36,11 @@ from headwise.experiments.guidance._losses import apart, sure, values_of
 from headwise.experiments.guidance._pretraining import ENGLISH, GUIDED, MLM, Job, recipe_of
 from headwise.experiments.guidance._tuning import (
     TINY_TUNING,
+    Start,
     Tuning,
     check_tasks,
     scores,
+    tune_at_once,
     tuned_run,
 )
 from headwise.experiments.sparse._bleu_plots import draw_methods
@@ -140,25 +144,34 @@ def reproduce(config: Config, run: Run) -> Figures:
 
 
 def _tuned(config: Config, run: Run) -> dict[str, dict[str, list[Run]]]:
-    starts = {
-        start_name(corpus, arm): (corpus, arm)
-        for corpus in (*config.foreign, config.english)
-        for arm in config.arms
-    }
+    starts = _starts(config)
+    names = (NONE, *dict.fromkeys(_name(start) for start in starts if not start.fresh))
     found: dict[str, dict[str, list[Run]]] = {
-        task: {name: [] for name in (NONE, *starts)} for task in config.tasks
+        task: {name: [] for name in names} for task in config.tasks
     }
-    jobs = [(seed, task, name) for seed in range(config.seeds) for task in found for name in starts]
-    # the English one lends its shape and tokenizer, whatever arm comes first
-    plain = (config.english, config.arms[0])
-    with progress_bar(len(jobs), label="fine-tunings") as show:
-        for number, (seed, task, name) in enumerate(jobs, start=1):
-            job = Job(*starts[name], config.layers, seed)
-            found[task][name].append(tuned_run(config, run, task, job))
-            if starts[name] == plain:
-                found[task][NONE].append(tuned_run(config, run, task, job, fresh=True))
-            show(number, {"score": found[task][name][-1].figures()["score"]})
+    tune_at_once(config, run, starts)
+    with progress_bar(len(starts), label="fine-tunings") as show:
+        for number, start in enumerate(starts, start=1):
+            several = found[start.task][_name(start)]
+            several.append(tuned_run(config, run, start))
+            show(number, {"score": several[-1].figures()["score"]})
     return found
+
+
+def _starts(config: Config) -> list[Start]:
+    """All fine-tunings, those of a seed after each other."""
+    starts: list[Start] = []
+    for seed, task in product(range(config.seeds), config.tasks):
+        for corpus, arm in product((*config.foreign, config.english), config.arms):
+            starts.append(Start(task, Job(corpus, arm, config.layers, seed)))
+        # the English one lends its shape and tokenizer, whatever arm comes first
+        plain = Job(config.english, config.arms[0], config.layers, seed)
+        starts.append(Start(task, plain, fresh=True))
+    return list(dict.fromkeys(starts))
+
+
+def _name(start: Start) -> str:
+    return NONE if start.fresh else start_name(start.job.corpus, start.job.arm)
 
 
 def _draw(found: Found, run: Run) -> None:

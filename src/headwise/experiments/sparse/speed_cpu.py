@@ -5,7 +5,7 @@ Transformer, few sentences, float32.
 
 The commands:
 
-    headwise reproduce sparse/speed-cpu           # 6 minutes on two cores
+    headwise reproduce sparse/speed-cpu           # 2 minutes on two cores
     headwise reproduce sparse/speed-cpu --smoke   # 5 seconds
 
 No data are needed. The paper's speeds are of a GPU, so that its ratios stand beside ours without a
