@@ -367,6 +367,7 @@ def test_a_folder_that_cannot_be_made(complaint, bert, text, tmp_path):
     assert "file" in said
 
 
+@pytest.mark.slow
 def test_an_interrupted_demo_says_how_to_go_on(tmp_path):
     settings = {**vars(SMALL), "steps": 100_000}
     options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]

@@ -22,7 +22,12 @@ SHOWN = {  # a line that the output must have
     "switch_heads_off": "Adopting changes nothing: True",
     "train_translator": "nrefs:1|case:mixed",
 }
-each = pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+LONG = ("gate_heads", "record_training", "score_and_norm", "sparse_attention")
+each = pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in LONG)) for path in EXAMPLES],
+    ids=lambda path: path.stem,
+)
 
 
 @each

@@ -281,6 +281,7 @@ def test_alignment_error_counts_words_and_leaves_end_marks_out() -> None:
     assert found.layer_mass.tolist() == [1, 0.5]
 
 
+@pytest.mark.slow
 def test_the_translation_benchmark_has_a_row_for_every_contestant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

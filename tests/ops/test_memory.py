@@ -27,23 +27,19 @@ def test_all_statistics_of_a_long_call_fit_in_600_mb(op):
     assert extra_mb(op, 16384, "statistics") <= 600
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("op", "use"),
     [
         ("softmax", "gradients"),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                ("softmax", "statistics"),
-                ("topk", "statistics"),
-                ("topk", "output"),
-                ("sparsemax", "statistics"),
-                ("entmax", "statistics"),
-                ("sparsemax", "gradients"),
-                ("sparsemax", "output"),
-            )
-        ),
+        ("softmax", "statistics"),
+        ("topk", "statistics"),
+        ("topk", "output"),
+        ("sparsemax", "statistics"),
+        ("entmax", "statistics"),
+        ("sparsemax", "gradients"),
+        ("sparsemax", "output"),
     ],
 )
 def test_a_long_call_takes_a_few_blocks(op, use):

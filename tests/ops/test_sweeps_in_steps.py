@@ -73,6 +73,7 @@ def compile_in_a_process_of_its_own() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @interpreted
 def test_sweeps_are_compiled_in_one_graph():
     compile_in_a_process_of_its_own()

@@ -46,7 +46,8 @@ def material(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return config, tmp_path
 
 
-@pytest.mark.parametrize("where", ["reading", pytest.param("weighing", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["reading", "weighing"])
 def test_a_killed_inspection_goes_on_to_the_same_table(where, material):
     config, folder = material
     whole = inspect_folder(config, folder / "whole")

@@ -129,6 +129,7 @@ def test_several_processes_are_told_what_to_use(tmp_path, monkeypatch):
         prune_folder(config_for("classification", model), tmp_path / "small")
 
 
+@pytest.mark.slow
 def test_kill_9_in_the_middle_and_the_command_again_gives_the_same(tmp_path):
     model = saved("classification", tmp_path / "host")
     lab = str(tmp_path / "host" / "lab")
