@@ -163,6 +163,34 @@ def test_a_translator_of_other_settings_is_not_borrowed(translated, tmp_path):
             translator_run(lost, run, Job(CORPUS, "softmax", 0))
 
 
+def test_training_longer_changes_the_updates_and_the_rate_alone():
+    shorter, longer = (load_experiment(f"sparse/{name}") for name in ("translation", "longer"))
+    assert longer.config.corpora == (CORPUS,)
+    job = Job(CORPUS, "entmax:1.5", 1)
+    before, after = (to_json(settings_of(each.config, job)) for each in (shorter, longer))
+    changed = {name: (before[name], after[name]) for name in after if before[name] != after[name]}
+    assert changed == {"steps": (1500, 3000), "learning_rate": (2e-3, 1e-3)}
+    of_corpus = [item for item in shorter.expected if item.metric.startswith(f"{CORPUS}:")]
+    assert list(longer.expected) == of_corpus
+
+
+def test_translators_are_trained_for_as_long_and_at_the_rate_asked_for(translated, tmp_path):
+    short, _ = translated
+    config = load_experiment("sparse/longer").smoke
+    figures = quietly("sparse/longer", config, tmp_path / "run")
+    for method in config.methods:
+        run = Run.open(tmp_path / "run" / Job(CORPUS, method, 0).folder)
+        assert figures[f"{CORPUS}: updates of {method}"].mean == 48
+        assert run.config()["learning_rate"] == 5e-3
+        validation = losses(run, "validation_loss")
+        assert validation[-1] < validation[0]
+    ours, base = (figures[f"{CORPUS}: BLEU of {m}"].mean for m in ("entmax:1.5", "softmax"))
+    assert figures[f"{CORPUS}: entmax:1.5 less softmax"].mean == pytest.approx(ours - base)
+    assert (tmp_path / "run" / "pictures" / "table-1.png").stat().st_size > 5000
+    with pytest.raises(ValueError, match="steps=24, but steps=48 is asked for"):
+        quietly("sparse/longer", borrowing("sparse/longer", short), tmp_path / "borrowed")
+
+
 @pytest.mark.parametrize("corpus", TASKS)
 def test_a_translator_depends_on_its_corpus_attention_and_seed_alone(corpus):
     settings = settings_of(Training(), Job(corpus, "entmax:1.5", 2))

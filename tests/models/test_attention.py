@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from headwise.models import Cache, MultiHeadAttention
-from headwise.models.attention import MORE_ROOM, KeysValues
+from headwise.models.cache import MORE_ROOM, KeysValues
 from headwise.ops import entmax_attention, softmax_attention, topk_attention
 from headwise.sites import replace
 

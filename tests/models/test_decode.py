@@ -1,10 +1,13 @@
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch.nn.functional import log_softmax
 
 from headwise.models import Cache, Transformer, TransformerConfig, beam, decode, greedy, n_best
+from headwise.models import _replayed_search as replayed_search
+from headwise.sites import masked, observe
 
 BOS, EOS = 1, 2
 MARKS = {"bos": BOS, "eos": EOS}
@@ -273,3 +276,70 @@ def test_an_empty_cache_has_nothing_to_reorder():
     cache = Cache()
     cache.reorder(torch.tensor([0]))
     assert cache.known == {}
+
+
+def in_place_of_a_graph(monkeypatch):
+    """Steps as they are replayed on a GPU, but called; counts how often one is recorded."""
+    recorded = []
+    monkeypatch.setattr(replayed_search, "MULTIPLE", 2)
+    monkeypatch.setattr(replayed_search, "MORE_WORDS", -3)
+    monkeypatch.setattr(decode, "_replays", lambda *_: True)
+    monkeypatch.setattr(decode, "on_a_stream", nullcontext)
+    monkeypatch.setattr(
+        replayed_search, "_recorded", lambda step: recorded.append(step) or (lambda: step())
+    )
+    return recorded
+
+
+@pytest.mark.parametrize("search", [greedy, beam])
+@pytest.mark.parametrize("attention", ["softmax", "topk:2", "entmax:learned"])
+def test_steps_that_are_replayed_find_the_same(attention, search, monkeypatch, poisoned_memory):
+    model = make(attention).double()
+    ids, lengths = torch.randint(3, 11, (6, 5)), torch.randint(1, 6, (6,))
+    every = [{"max_length": 18, "bos": BOS, "eos": eos} for eos in (EOS, 3, 4)]
+    wanted = [one for options in every for one in search(model, ids, lengths, **options)]
+    recorded = in_place_of_a_graph(monkeypatch)
+    found = [one for options in every for one in search(model, ids, lengths, **options)]
+    assert len(recorded) > len(every) and len({len(one.ids) for one in wanted}) > 1
+    assert [(one.ids, one.ended) for one in found] == [(one.ids, one.ended) for one in wanted]
+    for one, other in zip(found, wanted, strict=True):
+        assert one.log_probability == pytest.approx(other.log_probability, abs=1e-4)
+
+
+def test_replayed_steps_stop_when_all_sentences_have_ended(monkeypatch):
+    model = make()
+    ids, lengths = torch.randint(3, 11, (6, 5)), torch.randint(1, 6, (6,))
+    longest = max(len(one.ids) for one in greedy(model, ids, lengths, max_length=40, **MARKS))
+    in_place_of_a_graph(monkeypatch)
+    steps, decoded = [], model.decode
+    monkeypatch.setattr(model, "decode", lambda *a, **b: steps.append(1) or decoded(*a, **b))
+    greedy(model, ids, lengths, max_length=40, **MARKS)
+    assert len(steps) <= min(40, longest + 1 + replayed_search.LOOK_EVERY)
+
+
+def test_a_model_that_is_watched_or_changed_is_not_replayed(model):
+    assert model.fixed_room == 40
+    with observe(model, lambda site, attended: None):
+        assert model.fixed_room == 0
+    with masked(model, {"decoder.0.cross": [0]}):
+        assert model.fixed_room == 0
+    hook = model.decoder[0].register_forward_hook(lambda *_: None)
+    assert model.fixed_room == 0
+    hook.remove()
+    assert model.fixed_room == 40
+    config = TransformerConfig(11, 6, width=16, heads=2, decoder_attention="gaussian:-1,0")
+    assert Transformer(config).fixed_room == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("attention", ["softmax", "topk:2", "sparsemax", "entmax:learned"])
+def test_a_gpu_replays_what_a_cpu_does_step_by_step(attention):
+    model = make(attention)
+    ids, lengths = torch.randint(3, 11, (16, 5)), torch.randint(1, 6, (16,))
+    wanted = beam(model, ids, lengths, max_length=40, bos=BOS, eos=3)
+    model.cuda()
+    found = beam(model, ids.cuda(), lengths.cuda(), max_length=40, bos=BOS, eos=3)
+    same = [one.ids == other.ids for one, other in zip(found, wanted, strict=True)]
+    assert sum(same) >= 14  # where two words are as likely, rounding decides
+    for one, other in zip(found, wanted, strict=True):
+        assert one.log_probability == pytest.approx(other.log_probability, abs=2e-2)

@@ -1,6 +1,7 @@
 """Models, one file each, born with attention sites; and decoding for those that translate."""
 
-from headwise.models.attention import Cache, MultiHeadAttention
+from headwise.models.attention import MultiHeadAttention
+from headwise.models.cache import Cache
 from headwise.models.decode import Hypothesis, beam, greedy, n_best
 from headwise.models.encoder import Encoder, EncoderConfig
 from headwise.models.encoder_heads import (

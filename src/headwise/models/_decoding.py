@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headwise.models.attention import Cache
+from headwise.models.cache import Cache
 
 LOOK_EVERY = 4  # steps on a GPU, as looking for sentences that have ended makes the host wait
 LEAVE_SHARE = 1 / 8  # of the sentences have ended when they leave, as leaving copies the others

@@ -1,16 +1,15 @@
-"""Multi-head attention with a site, and the cache that makes decoding one word at a time cheap."""
+"""Multi-head attention with a site."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from headwise.models.cache import KeysValues
 from headwise.ops._impl import Impl
 from headwise.ops.attended import Attended
 from headwise.ops.entmax import entmax_attention
@@ -20,85 +19,6 @@ from headwise.ops.softmax import softmax_attention
 from headwise.sites import Attend, Site
 
 Phases = Literal["both", "training"]
-
-MORE_ROOM = 16  # positions, at least, by which a cache grows
-
-
-class KeysValues(NamedTuple):
-    """What can be looked at: keys and values, split into heads."""
-
-    k: Float[Tensor, "B H K D"]
-    v: Float[Tensor, "B H K D"]
-
-
-@dataclass(eq=False)
-class Cache:
-    """What decoding has computed so far: the target's length, and keys and values by site name.
-
-    Start with an empty one and hand the same one to every call of `decode`. For decoding alone: it
-    is written in place, and no gradient goes through it.
-
-    A row is a hypothesis. With beams, the `beams` hypotheses of a sentence are neighbours, and
-    share what is known of the source. Axes of what grows: T positions, with free room at the end,
-    2 for keys and values, N rows, H, D. So a step writes, and rows change places, in one piece.
-    """
-
-    length: int = 0
-    beams: int = 1
-    known: dict[str, KeysValues] = field(default_factory=dict[str, KeysValues])
-    by_sentence: set[str] = field(default_factory=set[str])  # of `known`; the others are by row
-    growing: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
-    _spare: Tensor | None = field(default=None, repr=False)  # what a growing one is copied to
-
-    def extend(self, name: str, new: KeysValues) -> KeysValues:
-        """Add the newest positions of a site; all of its positions."""
-        end = self.length + new.k.shape[2]
-        if name not in self.growing or len(self.growing[name]) < end:
-            self.growing[name] = self._with_room(name, new.k, end)
-        held_T2NHD = self.growing[name][:end]
-        for place, newest_NHTD in enumerate(new):
-            held_T2NHD[self.length :, place] = newest_NHTD.detach().permute(2, 0, 1, 3)
-        return KeysValues(*held_T2NHD.permute(1, 2, 3, 0, 4))
-
-    def once(self, name: str, compute: Callable[[], KeysValues]) -> KeysValues:
-        """What is known of the source at a site, a row a sentence; computed at the first call."""
-        if name not in self.known:
-            self.known[name] = compute()
-            self.by_sentence.add(name)
-        return self.known[name]
-
-    def reorder(self, index: Int[Tensor, " N"]) -> None:
-        """Let row n continue what row index[n] was; all beams of a sentence move together."""
-        self.swap_beams(index)
-        sentence = index[:: self.beams] // self.beams
-        for name in self.by_sentence:
-            self.known[name] = _select(self.known[name], sentence)
-
-    def swap_beams(self, index: Int[Tensor, " N"]) -> None:
-        """The same where each row continues one of its own sentence, whose source stays."""
-        for name in self.known.keys() - self.by_sentence:
-            self.known[name] = _select(self.known[name], index)
-        for name, held in self.growing.items():
-            shape = *held.shape[:2], len(index), *held.shape[3:]
-            # into memory that is there already: fresh memory is dear on a CPU
-            spare, self._spare = self._spare, held
-            if spare is None or spare.shape != shape:
-                spare = held.new_empty(shape)
-            torch.index_select(held[: self.length], 2, index, out=spare[: self.length])
-            self.growing[name] = spare
-
-    def _with_room(self, name: str, like_NHTD: Tensor, end: int) -> Tensor:
-        """Memory for `end` positions and more, with those known so far."""
-        rows, heads, _, width = like_NHTD.shape
-        room = end + max(MORE_ROOM, end // 2)
-        whole_T2NHD = like_NHTD.new_empty(room, 2, rows, heads, width)
-        if name in self.growing:
-            whole_T2NHD[: self.length] = self.growing[name][: self.length]
-        return whole_T2NHD
-
-
-def _select(held: KeysValues, index_N: Tensor) -> KeysValues:
-    return KeysValues(held.k.index_select(0, index_N), held.v.index_select(0, index_N))
 
 
 class ChosenAttention(nn.Module):
@@ -274,3 +194,14 @@ def _hooked(layer: nn.Module) -> bool:
     """Whether somebody watches or changes a layer's calls, which must then be made."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(layer, name) for name in hooks)
+
+
+def is_watched(model: nn.Module) -> bool:
+    """Whether what a step of decoding does in Python matters, so that it cannot be replayed.
+
+    That is so where a site is observed, replaced or gated, where a layer has hooks, and where heads
+    look at fixed distances, which have to know the newest word's.
+    """
+    attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
+    changed = any(part.by_place or part.site.changes for part in attentions)
+    return changed or any(map(_hooked, model.modules()))

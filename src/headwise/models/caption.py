@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headwise.models.attention import Cache, Phases
+from headwise.models.attention import Phases, is_watched
+from headwise.models.cache import Cache
 from headwise.models.transformer import (
     DecoderLayer,
     Embedding,
@@ -148,6 +149,11 @@ class CaptionModel(nn.Module):
         count = source.shape[1] if features else self.config.positions
         return torch.full((len(source),), count, device=source.device)
 
+    @property
+    def fixed_room(self) -> int:
+        """Positions for which `decode` takes a `FixedCache`: none while somebody watches."""
+        return 0 if is_watched(self) else len(self.embed_target.positions)
+
     def encode(self, source: Tensor, source_lengths: Int[Tensor, " B"]) -> Float[Tensor, "B K M"]:
         """What the decoder looks at: a vector for each square or region.
 
@@ -178,11 +184,11 @@ class CaptionModel(nn.Module):
             source_lengths: as given to `encode`.
             cache: remembers keys and values from call to call.
         """
-        state_BTM = self.embed_target(target, start=cache.length if cache else 0)
+        state_BTM = self.embed_target(target, start=cache.start if cache else 0)
         for layer in self.decoder:
             state_BTM = layer(state_BTM, memory, source_lengths, cache)
         if cache is not None:
-            cache.length += target.shape[1]
+            cache.advance(target.shape[1])
         return self.read_out(self.decoder_norm(state_BTM))
 
     def forward(

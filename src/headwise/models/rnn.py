@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from headwise.models.attention import Cache, KeysValues
+from headwise.models.cache import Cache, KeysValues
 from headwise.ops.fixed import uniform_attention
 from headwise.ops.relevance import Looked, output_relevance, output_relevance_of_each
 from headwise.ops.softmax import softmax_attention

@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headwise.models.attention import Cache, MultiHeadAttention, Phases
+from headwise.models.attention import MultiHeadAttention, Phases, is_watched
+from headwise.models.cache import Cache
 from headwise.models.checks import check_dropouts, check_phases
 
 Norm = Literal["pre", "post"]
@@ -121,6 +122,11 @@ class Transformer(nn.Module):
         if config.share_embeddings == "all":
             self.embed_source.words.weight = self.embed_target.words.weight
 
+    @property
+    def fixed_room(self) -> int:
+        """Positions for which `decode` takes a `FixedCache`: none while somebody watches."""
+        return 0 if is_watched(self) else len(self.embed_target.positions)
+
     def encode(
         self, source: Int[Tensor, "B K"], source_lengths: Int[Tensor, " B"]
     ) -> Float[Tensor, "B K M"]:
@@ -151,11 +157,11 @@ class Transformer(nn.Module):
             source_lengths: as given to `encode`.
             cache: remembers keys and values from call to call; cross-attention's are computed once.
         """
-        state_BTM = self.embed_target(target, start=cache.length if cache else 0)
+        state_BTM = self.embed_target(target, start=cache.start if cache else 0)
         for layer in self.decoder:
             state_BTM = layer(state_BTM, memory, source_lengths, cache)
         if cache is not None:
-            cache.length += target.shape[1]
+            cache.advance(target.shape[1])
         return self.read_out(self.decoder_norm(state_BTM))
 
     def forward(
@@ -180,14 +186,18 @@ class Embedding(nn.Module):
         table_TM = sinusoids(config.max_length, config.width)
         self.register_buffer("positions", table_TM, persistent=False)
 
-    def forward(self, ids: Int[Tensor, "B T"], *, start: int = 0) -> Float[Tensor, "B T M"]:
+    def forward(
+        self, ids: Int[Tensor, "B T"], *, start: int | Int[Tensor, " 1"] = 0
+    ) -> Float[Tensor, "B T M"]:
+        scale = math.sqrt(self.words.embedding_dim)
+        if isinstance(start, Tensor):  # of one position, which the host does not know
+            return self.dropout(self.words(ids) * scale + self.positions.index_select(0, start))
         end, room = start + ids.shape[1], len(self.positions)
         if end > room:
             raise ValueError(
                 f"A sentence of {end} positions does not fit max_length={room}; "
                 "shorten it or build the model with a larger max_length."
             )
-        scale = math.sqrt(self.words.embedding_dim)
         return self.dropout(self.words(ids) * scale + self.positions[start:end])
 
 
@@ -249,7 +259,8 @@ class DecoderLayer(nn.Module):
             seen = new if cache is None else cache.extend(name, new)
             # the newest word alone may look at everything, but must know that it is the last
             causal = x_BTM.shape[1] > 1 or self.attention.by_place
-            return self.attention(x_BTM, seen, causal=causal)
+            lengths = None if cache is None else cache.lengths
+            return self.attention(x_BTM, seen, causal=causal, lengths=lengths)
 
         def look_at_source(x_BTM: Tensor) -> Tensor:
             if cache is None:

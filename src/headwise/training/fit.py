@@ -8,12 +8,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from headwise.ops.graphs import on_a_stream
 from headwise.recording.run import Run
 from headwise.training.keeping import nothing_beside
 from headwise.training.loop import Loop
 from headwise.training.loss import Summed
 from headwise.training.progress import Report
-from headwise.training.replaying import on_a_stream
 from headwise.training.scalars import tensorboard_scalars
 from headwise.training.settings import FitConfig
 

@@ -1,12 +1,6 @@
-"""Steps replayed as CUDA graphs: what a GPU does in a step is recorded once a shape of batches.
+"""Steps replayed as CUDA graphs: what a GPU does in a step is recorded once a shape of batches."""
 
-A step of a small model is a thousand kernels, and starting them one by one from Python takes longer
-than running them. A recorded step is started at once.
-"""
-
-import gc
-from collections.abc import Callable, Generator, Hashable
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-__all__ = ["Replayed", "on_a_stream"]
+from headwise.ops.graphs import record
+
+__all__ = ["Replayed"]
 
 MOST = 128  # shapes that are recorded; further ones run as they are
 Step = Callable[[Any], Tensor]
@@ -68,43 +64,8 @@ class Replayed:
         device = torch.device("cuda", torch.cuda.current_device())
         held = [leaf.to(device, copy=True) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        with _no_collection():
-            # other threads, which make batches, may ask for memory meanwhile
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                result = self.step(tree_unflatten(held, form))
-            except BaseException:
-                with suppress(RuntimeError):  # of a capture that failed; why it did says more
-                    graph.capture_end()
-                raise
-            graph.capture_end()
+        graph, result = record(lambda: self.step(tree_unflatten(held, form)), pool=self._pool)
         return _Recorded(graph, [leaf for leaf in held if isinstance(leaf, Tensor)], result)
-
-
-@contextmanager
-def on_a_stream() -> Generator[None]:
-    """Run on a stream that can be recorded, everything before and after in order."""
-    stream, before = torch.cuda.Stream(), torch.cuda.current_stream()
-    stream.wait_stream(before)
-    try:
-        with torch.cuda.stream(stream):
-            yield
-    finally:
-        before.wait_stream(stream)
-
-
-@contextmanager
-def _no_collection() -> Generator[None]:
-    """Python must not free memory of the device while a graph is recorded."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _shape(leaf: Any) -> Hashable:

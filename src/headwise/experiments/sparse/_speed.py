@@ -16,12 +16,14 @@ from headwise.data.parallel import ParallelBatch, parallel_batch
 from headwise.data.vocabulary import BOS, EOS, PAD, SPECIALS
 from headwise.experiments.sparse._speed_lengths import LENGTHS
 from headwise.models import Transformer, TransformerConfig
-from headwise.models.attention import Cache, MultiHeadAttention
+from headwise.models.attention import MultiHeadAttention
+from headwise.models.cache import Cache
 from headwise.models.decode import Hypothesis, beam
 from headwise.ops.attended import Attended
+from headwise.ops.graphs import on_a_stream
 from headwise.sites import replace
 from headwise.training.loss import label_smoothed_sum
-from headwise.training.replaying import Replayed, on_a_stream
+from headwise.training.replaying import Replayed
 
 __all__ = [
     "Attempt",
@@ -211,6 +213,11 @@ class EndingAtSourceLength:
     def __init__(self, model: Transformer) -> None:
         self.model, self.training = model, model.training
 
+    @property
+    def fixed_room(self) -> int:
+        """Positions for which a step can be replayed."""
+        return self.model.fixed_room
+
     def encode(self, source: Tensor, source_lengths: Tensor) -> Tensor:
         return self.model.encode(source, source_lengths)
 
@@ -218,7 +225,7 @@ class EndingAtSourceLength:
         self, target: Tensor, memory: Tensor, source_lengths: Tensor, *, cache: Cache | None = None
     ) -> Tensor:
         assert cache is not None and target.shape[1] == 1
-        place = cache.length + 1  # of the word to come, counted from 1
+        place = cache.start + 1  # of the word to come, counted from 1
         logits_X1V = self.model.decode(target, memory, source_lengths, cache=cache)
         ends_X1 = (source_lengths <= place)[:, None]
         logits_X1V[..., EOS] = torch.where(ends_X1, 1e4, -torch.inf).to(logits_X1V.dtype)

@@ -47,7 +47,8 @@ Where ours deviates, or the paper leaves it open:
 1. Sizes: Multi30k, IWSLT'14 and the help texts have models of width 256 with 3 + 3 layers, 4 heads
    and dropout 0.3, trained for 1,500 updates; Tatoeba has fairseq's `transformer_iwslt_de_en`, for
    3,000. Batches have up to 8,192 pieces of the longer side. Pre-norm, AdamW, a cosine schedule,
-   label smoothing 0.1, no dropout of attention weights; bfloat16 on a GPU.
+   label smoothing 0.1, no dropout of attention weights; bfloat16 on a GPU. sparse/longer has more
+   updates.
 2. Pieces are of byte-pair encoding, 8,000 of both languages together (Tatoeba 10,000).
 3. The weights tested are the best of all evaluations or the mean of the last five checkpoints,
    whichever has the lower validation loss; the paper's are chosen by validation BLEU. Beam search
@@ -132,8 +133,9 @@ def _gains(task: Task) -> dict[tuple[str, str], tuple[float, str]]:
     return found
 
 
-def _expected(corpus: str, task: Task) -> list[Expected]:
-    """The paper's BLEU without a verdict, and its differences with one."""
+def expected_of(corpus: str) -> list[Expected]:
+    """For a corpus: the paper's BLEU without a verdict, and its differences with one."""
+    task = task_named(corpus)
     found = [
         Expected(f"{corpus}: {KINDS[task.judged]} of {method}", None, _beside(task, method))
         for method in task.methods
@@ -156,7 +158,7 @@ def _beside(task: Task, method: str) -> str:
     return f"{figure} on {DATA[task.paper]} {task.paper}, {_table(method)}"
 
 
-EXPECTED = tuple(item for corpus, task in TASKS.items() for item in _expected(corpus, task))
+EXPECTED = tuple(item for corpus in TASKS for item in expected_of(corpus))
 
 
 def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
