@@ -62,6 +62,8 @@ def _constants() -> dict[str, str]:
     tile, deep = topk.HALF.select.keys, selection.LEVELS[8]
     numbers: dict[str, float] = {
         "example_keep": 8,
+        "topk_resident": topk.MOST_KEYS[2],
+        "topk_resident_float": topk.MOST_KEYS[4],
         "gather_keys": topk.GATHER_KEYS,
         "gather_before": topk.GATHER_KEYS - 1,
         "gather_keep": topk.GATHER_KEEP,

@@ -7,8 +7,9 @@ its Trainer, which takes the same batches from memory, and whose turns come afte
 GPU our steps are also replayed as CUDA graphs, recorded before the clock starts; `headwise bench
 fit` has whole trainings so.
 
-Beam search is by our `beam` and by `generate` with its usual cache, neither compiled, weights in
-bf16 on a GPU. Random weights end no sentence, so all are made to end as long as their sources. In
+Beam search is by our `beam`, which on a GPU records its step in every search and replays it for
+every word, and by `generate` with its usual cache; neither is compiled, weights are in bf16 on a
+GPU. Random weights end no sentence, so all are made to end as long as their sources. In
 float32 both must find the same translations, but for a few that are as good as others.
 """
 
