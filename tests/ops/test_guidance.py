@@ -283,6 +283,60 @@ def test_a_bias_is_part_of_the_scores():
         assert gradient[1].any() and not gradient[0].any()
 
 
+def layers(count: int, *, groups: int = 2) -> list[tuple[Tensor, Tensor]]:
+    """q and k of some layers of four heads; q lies in memory as a host leaves it."""
+    return [draw(17, 17, heads=4, groups=groups) for _ in range(count)]
+
+
+@pytest.mark.parametrize("impl", ["reference", "torch", pytest.param("triton", marks=interpreted)])
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_several_calls_at_once_give_what_each_gives_alone(impl, groups):
+    """The second layer has no guided head; heads are numbered on."""
+    given, mask = layers(3, groups=groups), torch.rand(2, 1, 17, 17) > 0.3
+    patterns = {1: NEXT, 2: PREVIOUS, 8: Pattern(key_set=0), 11: FIRST}
+    calls = [Scores(q, k, mask=mask) for q, k in given]
+    asked = {"key_sets": sets(17), "impl": impl}
+    rows = guidance_rows(calls, guided_heads(patterns, num_heads=12), **asked)
+    upstream = torch.randn_like(rows.loss)
+    both = [x for pair in given for x in pair]
+    got = torch.autograd.grad((rows.loss * upstream).sum(), both, allow_unused=True)
+    for number, call in ((0, calls[0]), (2, calls[2])):
+        own = {head - 4 * number: p for head, p in patterns.items() if head // 4 == number}
+        alone = guidance_rows(call, guided_heads(own, num_heads=4), **asked)
+        part = slice(number, number + 2)  # two of the four guided heads
+        torch.testing.assert_close(rows.loss[:, part], alone.loss)
+        torch.testing.assert_close(rows.seen[:, part], alone.seen)
+        wanted = torch.autograd.grad((alone.loss * upstream[:, part]).sum(), given[number])
+        torch.testing.assert_close(got[2 * number : 2 * number + 2], wanted)
+    assert not any(x is not None and x.any() for x in got[2:4])
+
+
+@interpreted
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+def test_calls_that_lie_otherwise_in_memory_can_be_guided_at_once():
+    (q, k), (other_q, other_k) = layers(2)
+    other_q = other_q.detach().contiguous().requires_grad_()
+    guided = guided_heads({0: NEXT, 5: FIRST}, num_heads=8)
+    calls = [Scores(q, k), Scores(other_q, other_k)]
+    losses = [guidance_rows(calls, guided, impl=impl).loss for impl in ("reference", "triton")]
+    torch.testing.assert_close(*losses)
+    wanted, got = (torch.autograd.grad(x.sum(), (q, k, other_q, other_k)) for x in losses)
+    torch.testing.assert_close(got, wanted)
+
+
+@interpreted
+@pytest.mark.usefixtures("small_tiles")
+def test_gradients_lie_in_memory_as_queries_and_keys_do():
+    """What comes of a projection and goes back to it is then never copied."""
+    q, k = draw(17, 19, heads=4, groups=4)
+    packed = torch.randn(2, 17, 3, 4, 5).unbind(2)[0].transpose(1, 2).requires_grad_()
+    for given in ((q, k), (packed, k)):
+        found = results(*given, {1: NEXT}, "triton")
+        assert found["dk"].stride() == k.stride()
+        assert found["dq"].stride() == q.stride()  # of a part of something packed, without gaps
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_loss_of_a_long_call_takes_a_few_blocks():
@@ -298,11 +352,21 @@ def test_it_is_a_good_citizen_of_torch():
     q, k = draw(3, 5)
     guided = guided_heads({1: NEXT}, num_heads=2)
     checks = ("test_schema", "test_faketensor", "test_autograd_registration")
-    given = (q, k, None, torch.tensor([5, 3]), None, guided.plan, guided.numbers, 0.5, 0, False)
+    given = ([q], [k], None, torch.tensor([5, 3]), None, guided.plan, guided.numbers, 0.5, 0, False)
     torch.library.opcheck(_guidance_op, given, test_utils=checks)
 
 
 BAD = {
+    "no calls": (
+        lambda q, k: guidance_rows([], guided_heads({0: NEXT}, num_heads=2)),
+        "no attention call",
+    ),
+    "unlike": (
+        lambda q, k: guidance_rows(
+            [Scores(q, k), Scores(q, k, causal=True)], guided_heads({0: NEXT}, num_heads=4)
+        ),
+        "must differ in q and k alone",
+    ),
     "no pattern": (lambda q, k: Pattern(), "exactly one of offset, column and key_set, got none"),
     "two": (lambda q, k: Pattern(offset=1, column=0), "exactly one .* got offset, column"),
     "column": (lambda q, k: Pattern(column=-1), "column must be at least 0, got -1"),

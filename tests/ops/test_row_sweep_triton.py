@@ -1,6 +1,7 @@
 """Statistics of rows in one sweep equal those of the written-out weights, forward and backward."""
 
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -93,8 +94,19 @@ def test_gradients_are_right(name, impl, monkeypatch):
 
 @interpreted
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
-@pytest.mark.parametrize("sizes", [(1, 1), (7, 7), (1, 63), (33, 17)], ids=str)
-@pytest.mark.parametrize("case", OPTIONS)
+@pytest.mark.parametrize(
+    ("case", "sizes"),
+    [
+        *product(OPTIONS, [(1, 1), (7, 7), (33, 17)]),
+        ("causal mask lengths", (1, 63)),
+        *(
+            pytest.param(case, (1, 63), marks=pytest.mark.slow)
+            for case in OPTIONS
+            if case != "causal mask lengths"
+        ),
+    ],
+    ids=str,
+)
 def test_one_sweep_gives_the_statistics_and_their_gradients(case, sizes):
     q, k = draw(*sizes)
     keys = torch.rand(2, sizes[1]) > 0.5

@@ -88,8 +88,19 @@ def test_kernels_equal_the_definition(small_tiles, poisoned_memory, follow, size
 
 
 @interpreted
-@pytest.mark.parametrize("option", ["causal", "lengths", "mask", "all of them"])
-@pytest.mark.parametrize("ties", TIES)
+@pytest.mark.parametrize(
+    ("option", "ties"),
+    [
+        ("causal", "all"),
+        ("lengths", "all"),
+        ("mask", "all"),
+        ("all of them", "first"),
+        pytest.param("causal", "first", marks=pytest.mark.slow),
+        pytest.param("lengths", "first", marks=pytest.mark.slow),
+        pytest.param("mask", "first", marks=pytest.mark.slow),
+        pytest.param("all of them", "all", marks=pytest.mark.slow),
+    ],
+)
 def test_only_visible_keys_are_kept(small_tiles, poisoned_memory, follow, option, ties):
     follow("gather" if option == "all of them" else "sweep")
     n_queries, n_keys = 35, 40
@@ -112,8 +123,17 @@ def test_causal_queries_may_be_the_last_or_more_than_the_keys(small_tiles, n_que
 
 
 @interpreted
-@pytest.mark.parametrize("ties", TIES)
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    ("ties", "plan"),
+    [
+        ("all", "resident"),
+        ("all", "sweep"),
+        ("first", "gather"),
+        pytest.param("first", "resident", marks=pytest.mark.slow),
+        pytest.param("first", "sweep", marks=pytest.mark.slow),
+        pytest.param("all", "gather", marks=pytest.mark.slow),
+    ],
+)
 def test_grouped_heads_choose_for_each_query_head(small_tiles, follow, ties, plan):
     follow(plan)
     q, k, v = inputs(20, 35, batch=1, heads=4, groups=2)
@@ -141,7 +161,7 @@ def test_default_tiles_equal_the_definition(follow, plan):
 
 
 @interpreted
-@pytest.mark.parametrize("keep", [2, 20, 64])
+@pytest.mark.parametrize("keep", [2, pytest.param(20, marks=pytest.mark.slow), 64])
 def test_rows_with_fewer_keys_than_keep_are_softmax(small_tiles, keep):
     assert_same(*inputs(33, 20, batch=1, heads=1), keep=keep, causal=True)
 
@@ -204,7 +224,9 @@ def test_a_query_that_is_not_a_number_shows_and_disturbs_no_other(
 
 
 @interpreted
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
+)
 def test_a_keep_th_score_near_zero_is_found_however_it_was_rounded(small_tiles, follow, seed):
     follow("gather")
     rng = torch.Generator().manual_seed(seed)
@@ -315,7 +337,9 @@ def test_dropout_draws_anew_at_every_call(small_tiles):
 
 
 @interpreted
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    "plan", [pytest.param("resident", marks=pytest.mark.slow), "sweep", "gather"]
+)
 def test_the_operation_is_registered_as_torch_wants_it(small_tiles, follow, plan):
     follow(plan)
     q, k, v = (x.requires_grad_() for x in inputs(5, 7, batch=1, heads=2, groups=1))

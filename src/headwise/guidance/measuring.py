@@ -1,7 +1,7 @@
 """The guidance loss of many attention calls at once.
 
-Calls of one shape and mask are put side by side as heads of one call, so that a model of twelve
-layers costs the host one op instead of twelve. Only guided heads are taken.
+Calls of one shape and mask are given to one op, so that a model of twelve layers costs the host one
+op instead of twelve. Only guided heads are computed.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -20,6 +20,7 @@ from headwise.ops.scores import Scores
 from headwise.sites import Site
 
 TOGETHER = 2**28  # numbers of q, guided or not, that one op may be for: 512 MB in bfloat16
+MOST_CALLS = 32  # that one op may be for: a kernel is told of each where its q and k lie
 
 
 class Noted(NamedTuple):
@@ -38,16 +39,11 @@ class Texts(NamedTuple):
 
 @dataclass(frozen=True)
 class SitePlan:
-    """A plan made ready for one site: parts of q and of k that hold its heads, in order."""
+    """A plan made ready for one site."""
 
     plan: Plan
     num_heads: int
-    weights: tuple[float, ...]  # a head
-
-    def parts(self, tensor: Tensor) -> list[Tensor]:
-        """Views of the guided heads of q, or of the keys those look at, each (B, n, T, D)."""
-        group = self.num_heads // tensor.shape[1]
-        return [tensor[:, run] for run in _runs([head // group for head in self.plan.heads])]
+    weights: tuple[float, ...]  # a guided head
 
 
 def site_plan(plan: Plan, site: Site, convention: Convention) -> SitePlan:
@@ -80,63 +76,58 @@ class Measure:
             self._check(call)
             groups.setdefault(_kind(call, number), []).append(call)
         for calls in groups.values():
-            together = max(1, TOGETHER // calls[0].scores.q.numel())
+            together = max(1, min(MOST_CALLS, TOGETHER // calls[0].scores.q.numel()))
             for start in range(0, len(calls), together):
                 yield calls[start : start + together]
 
     def _together(self, calls: list[Noted], texts: Texts) -> Tensor:
         site, scores = calls[0]
         plans = [self.plans[call.site.name] for call in calls]
-        joined = Scores(
-            _joined([part for call, plan in zip(calls, plans, strict=True)
-                     for part in plan.parts(call.scores.q)]),
-            _joined([part for call, plan in zip(calls, plans, strict=True)
-                     for part in plan.parts(call.scores.k)]),
-            _of_heads(scores.mask, plans[0]),
-            _of_heads(scores.bias, plans[0]),
-            scores.causal,
-            scores.lengths,
-            scores.scale,
-            first=scores.first,
-        )  # fmt: skip
         sets = _key_sets(plans, masked=scores.mask is not None)
-        guided, weights_N = self._guided(plans, sets, scores.q.device)
+        guided, weights_N = self._guided(plans, sets, scores)
         members = [_members(aim, scores, site, texts) for aim in sets]
         key_sets = torch.stack(members) if members else None
-        loss_BNQ, seen_BNQ = guidance_rows(joined, guided, key_sets=key_sets)
-        loss_N = self._by_head(loss_BNQ, seen_BNQ, _counting(scores, site, texts))
-        return (loss_N * weights_N.to(loss_N.dtype)).sum()
+        rows = guidance_rows([call.scores for call in calls], guided, key_sets=key_sets)
+        return self._counted(*rows, weights_N, _counting(scores, site, texts))
 
-    def _by_head(self, loss_BNQ: Tensor, seen_BNQ: Tensor, real_BQ: Tensor | None) -> Tensor:
+    def _counted(
+        self, loss_BNQ: Tensor, seen_BNQ: Tensor, weights_N: Tensor, real_BQ: Tensor | None
+    ) -> Tensor:
+        """One loss of all rows; what does not depend on q and k is joined first."""
         if real_BQ is not None:
             real_B1Q = real_BQ[:, None].to(loss_BNQ.dtype)
             loss_BNQ, seen_BNQ = loss_BNQ * real_B1Q, seen_BNQ * real_B1Q
-        loss_N = loss_BNQ.sum(dim=(0, 2))
         if self.convention.reduction == "mean":
-            return loss_N / seen_BNQ.sum(dim=(0, 2)).clamp(min=1)
-        return loss_N / len(loss_BNQ)
+            weights_N = weights_N / seen_BNQ.sum(dim=(0, 2)).clamp(min=1)
+        else:
+            weights_N = weights_N / len(loss_BNQ)
+        return (loss_BNQ.sum(dim=(0, 2)) * weights_N).sum()
 
     def _guided(
-        self, plans: list[SitePlan], sets: list[Aim], device: torch.device
+        self, plans: list[SitePlan], sets: list[Aim], scores: Scores
     ) -> tuple[GuidedHeads, Tensor]:
-        """Which of the heads side by side look where, and what each counts; made once for all."""
-        known = (tuple(id(plan) for plan in plans), device)
+        """Which heads of all calls look where, and what each counts; made once for all."""
+        known = (tuple(id(plan) for plan in plans), scores.q.device, scores.dtype)
         if (*known, tuple(sets)) not in self._made:
             # with a mask and without: hosts that leave theirs out make it while CUDA records them,
             # when nothing can be made here
             for each in (_key_sets(plans, masked=masked) for masked in (False, True)):
-                self._made[*known, tuple(each)] = self._make(plans, each, device)
+                self._made[*known, tuple(each)] = self._make(plans, each, scores)
         return self._made[*known, tuple(sets)]
 
     def _make(
-        self, plans: list[SitePlan], sets: list[Aim], device: torch.device
+        self, plans: list[SitePlan], sets: list[Aim], scores: Scores
     ) -> tuple[GuidedHeads, Tensor]:
-        aims = [aim for plan in plans for aim in plan.plan.aims.values()]
-        patterns = {head: self._pattern(aim, sets) for head, aim in enumerate(aims)}
+        device, each = scores.q.device, scores.shape[1]
+        patterns = {
+            number * each + head: self._pattern(aim, sets)
+            for number, plan in enumerate(plans)
+            for head, aim in plan.plan.aims.items()
+        }
         weights = [weight for plan in plans for weight in plan.weights]
         return (
-            guided_heads(patterns, num_heads=len(aims), device=device),
-            torch.tensor(weights, dtype=torch.float64, device=device),
+            guided_heads(patterns, num_heads=len(plans) * each, device=device),
+            torch.tensor(weights, dtype=scores.dtype, device=device),
         )
 
     def _pattern(self, aim: Aim, sets: list[Aim]) -> Pattern:
@@ -163,13 +154,15 @@ class Measure:
 
 
 def _kind(call: Noted, number: int) -> Hashable:
-    """Equal for calls that can be put side by side."""
+    """Equal for calls that one op can be for."""
     site, scores = call
     alone = scores.bias is not None or _by_head(scores.mask)
     return (
         number if alone else None,
         scores.shape,
         scores.k.shape,
+        scores.q.stride(),
+        scores.k.stride(),
         scores.q.dtype,
         scores.q.device,
         id(scores.mask),
@@ -212,30 +205,3 @@ def _counting(scores: Scores, site: Site, texts: Texts) -> Tensor | None:
 
 def _by_head(broadcastable: Tensor | None) -> bool:
     return broadcastable is not None and broadcastable.dim() > 2 and broadcastable.shape[-3] > 1
-
-
-def _of_heads(broadcastable: Tensor | None, plan: SitePlan) -> Tensor | None:
-    """The guided heads of a mask or bias, where it differs between heads."""
-    if broadcastable is None or not _by_head(broadcastable):
-        return broadcastable
-    runs = _runs(list(plan.plan.heads))
-    return torch.cat([broadcastable[..., run, :, :] for run in runs], dim=-3)
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-
-
-def _runs(places: list[int]) -> list[slice]:
-    """Places as ranges, in order: slices are views, and indices would be copied to the device.
-
-    >>> _runs([0, 1, 4, 4])
-    [slice(0, 2, None), slice(4, 5, None), slice(4, 5, None)]
-    """
-    runs: list[slice] = []
-    for place in places:
-        if runs and runs[-1].stop == place:
-            runs[-1] = slice(runs[-1].start, place + 1)
-        else:
-            runs.append(slice(place, place + 1))
-    return runs

@@ -10,6 +10,7 @@ with it: `Pattern(..., normalised=False, edges="nothing")`, reduction="mean", an
 heads weighted by one over their number; also its weights come after dropout, ours before.
 """
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 from jaxtyping import Bool, Float, Int, Shaped
@@ -103,21 +104,37 @@ def guidance_loss(
 
 
 def guidance_rows(
-    scores: Scores,
+    scores: Scores | Sequence[Scores],
     guided: GuidedHeads,
     *,
     key_sets: Bool[Tensor, "C B K"] | None = None,
     impl: Impl = "auto",
 ) -> GuidedRows:
-    """The same before anything is summed over queries, for a call such as `attended.scores`."""
-    _check(scores, guided, key_sets)
-    chosen = choose(impl, triton_obstacle=attention_obstacle(scores, impl))
+    """The same before anything is summed over queries, for a call such as `attended.scores`.
+
+    Args:
+        scores: a call; or several that differ in q and k alone, such as those of a model's layers.
+            Their heads are then numbered on: head 1 of the second call of 12 heads is head 13.
+        guided: which of all these heads.
+        key_sets: as above.
+        impl: as above.
+
+    >>> import torch
+    >>> layer = Scores(torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 2, 4))
+    >>> guidance_rows([layer, layer], guided_heads({0: NEXT, 3: FIRST}, num_heads=4)).loss
+    tensor([[[0.5000],
+             [0.5000]]])
+    """
+    calls = [scores] if isinstance(scores, Scores) else list(scores)
+    _check_alike(calls)
+    _check(calls, guided, key_sets)
+    chosen = choose(impl, triton_obstacle=attention_obstacle(calls[0], impl))
     if chosen == "triton":
         from headwise.ops.guidance import triton  # lazy: importing headwise never imports Triton
 
-        rows = triton.guidance_rows(scores, guided.plan, guided.numbers, key_sets)
+        rows = triton.guidance_rows(calls, guided.plan, guided.numbers, key_sets)
         return GuidedRows(*rows)
-    only = blocked.guided_only(scores, guided.plan[:, 0].long())
+    only = blocked.guided_only(calls, guided.heads)
     if chosen == "reference":
         loss_BNQ, seen_BNQ = reference.guidance_rows(only, guided.patterns, key_sets)
     else:
@@ -125,8 +142,26 @@ def guidance_rows(
     return GuidedRows(loss_BNQ, seen_BNQ.to(loss_BNQ.dtype))
 
 
-def _check(scores: Scores, guided: GuidedHeads, key_sets: Tensor | None) -> None:
-    batch, heads, _, n_keys = scores.shape
+def _check_alike(calls: list[Scores]) -> None:
+    if not calls:
+        raise ValueError("There is no attention call to guide: scores is empty.")
+    kinds = [
+        (call.shape, call.k.shape, call.q.dtype, call.causal, call.scale, call.first)
+        for call in calls
+    ]
+    same = all(call.mask is calls[0].mask and call.bias is calls[0].bias for call in calls)
+    same = same and all(call.lengths is calls[0].lengths for call in calls)
+    if not same or any(kind != kinds[0] for kind in kinds):
+        raise ValueError(
+            "Calls that are guided at once must differ in q and k alone; these differ in shape, "
+            "dtype, mask, bias, lengths, scale or position. Guide them one by one."
+        )
+
+
+def _check(calls: list[Scores], guided: GuidedHeads, key_sets: Tensor | None) -> None:
+    scores = calls[0]
+    batch, _, _, n_keys = scores.shape
+    heads = len(calls) * scores.shape[1]
     if scores.fixed is not None:
         raise ValueError("Fixed scores cannot be guided: they do not depend on q and k.")
     if guided.numbers.shape != (heads,):

@@ -8,6 +8,7 @@ With H a row's weights, on M aimed keys of which it sees m, and s = 1/m or 1 the
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -29,15 +30,43 @@ def guidance_rows(scores: Scores, plan: Tensor, key_sets: Tensor | None) -> tupl
     return loss_BNQ, seen_BNQ
 
 
-def guided_only(scores: Scores, head_N: Tensor) -> Scores:
-    """The same call with these heads only, each with keys of its own."""
+def guided_only(calls: Sequence[Scores], heads: Sequence[int]) -> Scores:
+    """One call with these heads only, each with keys of its own; calls differ in q and k alone."""
+    scores = calls[0]
     group = scores.shape[1] // scores.k.shape[1]
     mask, bias = (
-        x if x is None or x.dim() < 3 or x.shape[-3] == 1 else x.index_select(-3, head_N)
+        x if x is None or x.dim() < 3 or x.shape[-3] == 1 else _taken([x] * len(calls), heads)
         for x in (scores.mask, scores.bias)
     )
-    q, k = scores.q.index_select(1, head_N), scores.k.index_select(1, head_N // group)
+    q = _taken([call.q for call in calls], heads)
+    k = _taken([call.k for call in calls], [head // group for head in heads])
     return replace(scores, q=q, k=k, mask=mask, bias=bias, first=scores.first_position)
+
+
+def _taken(tensors: Sequence[Tensor], places: Sequence[int]) -> Tensor:
+    """These places of the third last axis, numbered on from tensor to tensor."""
+    each = tensors[0].shape[-3]
+    parts = [
+        tensor[..., run, :, :]
+        for number, tensor in enumerate(tensors)
+        for run in _runs([place % each for place in places if place // each == number])
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-3)
+
+
+def _runs(places: Sequence[int]) -> list[slice]:
+    """Places as ranges, in order: slices are views, and indices would be copied to the device.
+
+    >>> _runs([0, 1, 4, 4])
+    [slice(0, 2, None), slice(4, 5, None), slice(4, 5, None)]
+    """
+    runs: list[slice] = []
+    for place in places:
+        if runs and runs[-1].stop == place:
+            runs[-1] = slice(runs[-1].start, place + 1)
+        else:
+            runs.append(slice(place, place + 1))
+    return runs
 
 
 def _block_rows(

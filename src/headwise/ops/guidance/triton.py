@@ -5,11 +5,13 @@
 With H a row's weights, m the aimed keys it sees and s their target:
 
     loss = sum H^2 - 2 s H(M) + s^2 m  (or, where m = 0, sum H^2 - 1 / keys seen or sum H^2)
-    dS = H (2 H - 2 s [j in M] - 2 (sum H^2 - s H(M)))
+    dS = 2 H (H - s [j in M] - (sum H^2 - s H(M)))
 
-Only the heads of the plan have programs. The forward pass leaves the terms of the gradient.
+Only the heads of the plan have programs. The forward pass leaves the terms of the gradient. One
+launch does for all calls that it is given, wherever their q and k lie.
 """
 
+from collections.abc import Sequence
 from typing import Any, no_type_check
 
 import torch
@@ -20,30 +22,36 @@ from torch import Tensor
 from headwise.ops.row_sweep.aiming import (
     ANY,
     HIDDEN,
-    LOG2_E,
     Aims,
+    Calls,
     aim,
-    call_of,
+    calls_of,
     end_of_keys,
     hidden,
     in_set,
     is_seen,
+    one_of,
     placed,
     settings,
 )
 from headwise.ops.row_sweep.gradient import Terms, score_gradients
 from headwise.ops.scores import Scores
-from headwise.ops.tiles import Call, load_rows
+from headwise.ops.tiles import load_rows
 
-ROWS_OF_RESULT = ("loss", "seen", "lse", "plain", "square", "share")
+ROWS_OF_RESULT = ("loss", "seen", "lse", "plain", "share")
 
 
 def guidance_rows(
-    scores: Scores, plan: Tensor, numbers: Tensor, key_sets: Tensor | None
+    calls: Sequence[Scores], plan: Tensor, numbers: Tensor, key_sets: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Each guided row's squared distance from its target, and how many keys it sees."""
+    """Each guided row's squared distance from its target, and how many keys it sees.
+
+    The calls differ in q and k alone; their heads are numbered on.
+    """
+    scores = calls[0]
     scale, first = float(scores.multiplier), scores.first_position
-    q, k, mask, lengths = scores.q, scores.k, scores.mask, scores.lengths
+    q, k = [call.q for call in calls], [call.k for call in calls]
+    mask, lengths = scores.mask, scores.lengths
     loss_BNQ, seen_BNQ, *_ = _guidance_op(
         q, k, mask, lengths, key_sets, plan, numbers, scale, first, scores.causal
     )
@@ -52,8 +60,8 @@ def guidance_rows(
 
 @torch.library.custom_op("headwise::guidance_rows", mutates_args=())
 def _guidance_op(
-    q: Tensor,
-    k: Tensor,
+    q: Sequence[Tensor],
+    k: Sequence[Tensor],
     mask: Tensor | None,
     lengths: Tensor | None,
     key_sets: Tensor | None,
@@ -62,16 +70,16 @@ def _guidance_op(
     scale: float,
     first: int,
     causal: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    call = call_of(q, k, mask, lengths, scale, first, causal)
-    results = _new_rows(q, plan)
-    _launch(call, Aims(plan, numbers, key_sets=key_sets), results)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    calls = calls_of(q, k, mask, lengths, scale, first, causal)
+    results = _new_rows(q[0], plan)
+    _launch(calls, Aims(plan, numbers, key_sets=key_sets), results)
     return results  # pyright: ignore[reportReturnType]
 
 
 @_guidance_op.register_fake
 def _(q, k, mask, lengths, key_sets, plan, numbers, scale, first, causal):
-    return _new_rows(q, plan)
+    return _new_rows(q[0], plan)
 
 
 def _new_rows(q: Tensor, plan: Tensor) -> tuple[Tensor, ...]:
@@ -79,17 +87,16 @@ def _new_rows(q: Tensor, plan: Tensor) -> tuple[Tensor, ...]:
     return tuple(q.new_empty(shape, dtype=torch.float32) for _ in ROWS_OF_RESULT)
 
 
-def _launch(call: Call, aims: Aims, results: tuple[Tensor, ...]) -> None:
-    given = settings(call, "forward")
-    batch, heads, n_queries, _ = call.q.shape
+def _launch(calls: Calls, aims: Aims, results: tuple[Tensor, ...]) -> None:
+    given = settings(calls, "forward")
+    batch, heads, n_queries, _ = calls.first.q.shape
     n_blocks = triton.cdiv(n_queries, given["ROWS"])
     asked = aims.arguments(heads)
-    arguments = call.arguments() | {"scale": call.scale * LOG2_E}
     if batch * n_blocks == 0:
         return
-    with torch.cuda.device_of(call.q):
+    with torch.cuda.device_of(calls.first.q):
         _forward_kernel[(batch * asked["n_heads"] * n_blocks,)](
-            **arguments,
+            **calls.arguments(),
             **asked,
             **dict(zip(ROWS_OF_RESULT, results, strict=True)),
             **given,
@@ -100,16 +107,18 @@ def _launch(call: Call, aims: Aims, results: tuple[Tensor, ...]) -> None:
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*output[1:])
-    ctx.save_for_backward(*inputs[:7], *output[2:])
+    q, k, *others = inputs[:7]
+    ctx.save_for_backward(*others, *output[2:], *q, *k)
     ctx.rest = inputs[7:]
 
 
-def _backward(ctx: Any, gain: Tensor | None, *unused: Tensor | None) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, gain: Tensor | None, *unused: Tensor | None) -> tuple[Any, ...]:
+    mask, lengths, key_sets, plan, numbers, lse, plain, share, *both = ctx.saved_tensors
+    q, k = both[: len(both) // 2], both[len(both) // 2 :]
     if gain is None:
-        return (None,) * 10
-    q, k, mask, lengths, key_sets, plan, numbers, lse, plain, square, share = ctx.saved_tensors
+        return [None] * len(q), [None] * len(k), *(None,) * 8
     aims = Aims(plan, numbers, key_sets=key_sets)
-    terms = Terms(lse=lse, plain=plain, square=square, at=share, on=share, gain=gain)
+    terms = Terms(lse=lse, plain=plain, square=None, at=share, on=share, gain=gain, factor=2.0)
     scale, first, causal = ctx.rest
     dq, dk = score_gradients(q, k, mask, lengths, scale, first, causal, aims, terms)
     return dq, dk, *(None,) * 8
@@ -124,20 +133,23 @@ def _forward_kernel(
     q, k, lengths, mask, scale, first, heads, groups, n_queries, n_keys, n_blocks,
     q_batch, q_head, q_row, k_batch, k_head, k_row, mask_batch, mask_head, mask_row, mask_key,
     plan, offset, n_heads, key_sets, set_number, set_batch, set_key,
-    loss, seen, lse, plain, square, share,
+    loss, seen, lse, plain, share,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     block, batch, number = placed(n_blocks, n_heads)
     head, slope, spot, key_set = aim(plan, number, offset)
+    call = head // heads
+    head = head % heads
     group = head // (heads // groups)
     rows = block * ROWS + tl.arange(0, ROWS)
     target = slope * (rows + first) + spot
     nearest = slope * (block * ROWS + first) + spot
     farthest = nearest + slope * (ROWS - 1)
     length = tl.load(lengths + batch)
-    q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
-    k_start = k + batch * k_batch + group * k_head
+    q_start = one_of(q, call) + batch * q_batch + head * q_head
+    q_QD = load_rows(q_start, rows, q_row, n_queries, WIDTH, PADDED)
+    k_start = one_of(k, call) + batch * k_batch + group * k_head
     mask_start = mask + batch * mask_batch + head * mask_head
 
     top = tl.full([ROWS], HIDDEN, tl.float32)
@@ -194,10 +206,9 @@ def _forward_kernel(
 
     inside = rows < n_queries
     at = (batch * n_heads + number) * n_queries + rows
-    log_total = tl.where(empty, float("-inf"), top + tl.log2(some))
+    log_total = tl.where(empty, float("inf"), top + tl.log2(some))
     tl.store(loss + at, squares - 2.0 * reached + known, mask=inside)
     tl.store(seen + at, count, mask=inside)
     tl.store(lse + at, log_total, mask=inside)
-    tl.store(plain + at, -2.0 * (squares - reached), mask=inside)
-    tl.store(square + at, tl.full([ROWS], 2.0, tl.float32), mask=inside)
-    tl.store(share + at, -2.0 * evenly, mask=inside)
+    tl.store(plain + at, reached - squares, mask=inside)
+    tl.store(share + at, -evenly, mask=inside)

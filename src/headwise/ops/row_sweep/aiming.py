@@ -5,8 +5,12 @@
 A head may be asked about one key a query, the one at slope * position + place (a slope of 1 is an
 offset, a slope of 0 a column), and about a set of keys. Either every head is asked the same, or a
 plan lists some heads, a row of FIELDS integers each, and only those are computed.
+
+Several calls that differ in q and k alone, such as the layers of a model, are swept by one launch:
+nothing is copied to put them side by side. Their heads are numbered on from call to call.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, no_type_check
 
 import torch
@@ -16,7 +20,7 @@ from torch import Tensor
 
 from headwise.ops.launching import MASK_STRIDES, SIZES, Tile, padded
 from headwise.ops.scores import Scores
-from headwise.ops.tiles import Call
+from headwise.ops.tiles import Call, with_rows
 
 LOG2_E = 1.4426950408889634  # kernels work with powers of two, which the device computes directly
 # The score of a key that may not be attended: its weight is 0, and 0 times its log is 0, not NaN.
@@ -47,11 +51,24 @@ TILES: dict[str, dict[tuple[int, int], Tile]] = {
 }
 
 
+class Calls(NamedTuple):
+    """Calls that differ in q and k alone. All q have the same strides, and all k."""
+
+    first: Call
+    q: tuple[Tensor, ...]
+    k: tuple[Tensor, ...]
+
+    def arguments(self) -> dict[str, Any]:
+        """For a kernel with parameters of these names; `heads` and `groups` are those of a call."""
+        scale = self.first.scale * LOG2_E
+        return self.first.arguments() | {"q": self.q, "k": self.k, "scale": scale}
+
+
 class Aims(NamedTuple):
     """Which heads are asked, and about which keys."""
 
     plan: Tensor | None = None  # (N, FIELDS) int32; None: every head, about the offset and its set
-    numbers: Tensor | None = None  # (H,) int32: a head's row in the plan, or -1
+    numbers: Tensor | None = None  # int32: the row in the plan of each head of all calls, or -1
     offset: int = FAR
     key_sets: Tensor | None = None  # (C, B, K) boolean; without a plan C is 1 or H
 
@@ -71,26 +88,36 @@ class Aims(NamedTuple):
         }
 
 
-def settings(call: Call, which: str) -> dict[str, Any]:
+def settings(calls: Calls, which: str) -> dict[str, Any]:
     """Tile sizes and the like of one pass, as arguments of its kernel."""
-    width = padded(call.q.shape[3])
+    width = padded(calls.first.q.shape[3])
     sizes = TILES[which]
-    wanted = call.q.element_size(), width
+    wanted = calls.first.q.element_size(), width
     tile = sizes[min((size for size in sizes if size >= wanted), default=max(sizes))]
     return {"PADDED": width} | tile.arguments()
 
 
-def call_of(
-    q: Tensor,
-    k: Tensor,
+def calls_of(
+    q: Sequence[Tensor],
+    k: Sequence[Tensor],
     mask: Tensor | None,
     lengths: Tensor | None,
     scale: float,
     first: int,
     causal: bool,
-) -> Call:
-    """The call again, from the arguments a custom op can have."""
-    return Call.of(Scores(q, k, mask, None, causal, lengths, scale, first=first))
+) -> Calls:
+    """The calls again, from the arguments a custom op can have."""
+    q, k = alike(q), alike(k)
+    call = Call.of(Scores(q[0], k[0], mask, None, causal, lengths, scale, first=first))
+    return Calls(call, q, k)
+
+
+def alike(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The tensors themselves where their strides are the same and rows contiguous, else copies."""
+    rows = [with_rows(x) for x in tensors]
+    if any(x.stride() != rows[0].stride() for x in rows):
+        return tuple(x.contiguous() for x in rows)
+    return tuple(rows)
 
 
 @triton.jit
@@ -117,6 +144,16 @@ def aim(plan, number, offset):
         spot = tl.load(plan + number * 6 + 2)
         key_set = tl.load(plan + number * 6 + 3)
     return head.to(tl.int64), slope, spot, key_set.to(tl.int64)
+
+
+@triton.jit
+@no_type_check
+def one_of(tensors, number):
+    """Where the tensor of this number starts."""
+    start = tensors[0]
+    for other in tl.static_range(1, len(tensors)):
+        start = tl.where(number == other, tensors[other], start)
+    return start
 
 
 @triton.jit

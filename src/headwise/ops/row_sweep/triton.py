@@ -20,17 +20,19 @@ from headwise.ops.row_sweep.aiming import (
     HIDDEN,
     LOG2_E,
     Aims,
+    Calls,
     aim,
-    call_of,
+    calls_of,
     end_of_keys,
     hidden,
     in_set,
+    one_of,
     placed,
     settings,
 )
 from headwise.ops.row_sweep.gradient import Terms, score_gradients
 from headwise.ops.scores import Scores
-from headwise.ops.tiles import Call, load_rows
+from headwise.ops.tiles import load_rows
 
 LN_2 = tl.constexpr(0.6931471805599453)
 
@@ -63,9 +65,9 @@ def _sweep_op(
     offset: int,
     statistics: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    call = call_of(q, k, mask, lengths, scale, first, causal)
+    calls = calls_of([q], [k], mask, lengths, scale, first, causal)
     swept = _new_rows(q, statistics)
-    _launch(call, Aims(offset=offset, key_sets=keys), swept, statistics)
+    _launch(calls, Aims(offset=offset, key_sets=keys), swept, statistics)
     return swept
 
 
@@ -82,17 +84,16 @@ def _new_rows(q: Tensor, statistics: bool) -> Swept:
     return tuple(made)  # pyright: ignore[reportReturnType]
 
 
-def _launch(call: Call, aims: Aims, swept: Swept, statistics: bool) -> None:
-    given = settings(call, "forward")
-    batch, heads, n_queries, _ = call.q.shape
+def _launch(calls: Calls, aims: Aims, swept: Swept, statistics: bool) -> None:
+    given = settings(calls, "forward")
+    batch, heads, n_queries, _ = calls.first.q.shape
     n_blocks = triton.cdiv(n_queries, given["ROWS"])
-    arguments = call.arguments() | {"scale": call.scale * LOG2_E}
     names = ("lse", "peak", "peak_key", "entropy", "sum_squares", "mass_at", "mass_on")
     if batch * n_blocks == 0:
         return
-    with torch.cuda.device_of(call.q):
+    with torch.cuda.device_of(calls.first.q):
         _forward_kernel[(batch * heads * n_blocks,)](
-            **arguments,
+            **calls.arguments(),
             **aims.arguments(heads),
             **dict(zip(names, swept, strict=True)),
             **given,
@@ -112,9 +113,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Swept) -> None:
 def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     q, k, mask, lengths, keys, *swept = ctx.saved_tensors
     scale, first, causal, offset, _ = ctx.rest
-    call = (q, k, mask, lengths, scale, first, causal)
+    call = ([q], [k], mask, lengths, scale, first, causal)
     terms = _terms(tuple(swept), grads)
-    dq, dk = score_gradients(*call, Aims(offset=offset, key_sets=keys), terms)
+    (dq,), (dk,) = score_gradients(*call, Aims(offset=offset, key_sets=keys), terms)
     return dq, dk, *(None,) * 8
 
 
@@ -137,7 +138,7 @@ def _terms(swept: tuple[Tensor, ...], grads: tuple[Tensor | None, ...]) -> Terms
     if shape_matters:
         plain = plain - on_peak * peak - on_entropy * entropy
     return Terms(
-        lse=lse * LOG2_E,
+        lse=(lse * LOG2_E).masked_fill(empty, torch.inf),
         plain=plain,
         square=2 * on_squares,
         at=at,
@@ -166,8 +167,9 @@ def _forward_kernel(
     nearest = slope * (block * ROWS + first) + spot
     farthest = nearest + slope * (ROWS - 1)
     length = tl.load(lengths + batch)
-    q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
-    k_start = k + batch * k_batch + group * k_head
+    q_start = one_of(q, 0) + batch * q_batch + head * q_head
+    q_QD = load_rows(q_start, rows, q_row, n_queries, WIDTH, PADDED)
+    k_start = one_of(k, 0) + batch * k_batch + group * k_head
     mask_start = mask + batch * mask_batch + head * mask_head
 
     top = tl.full([ROWS], HIDDEN, tl.float32)

@@ -1,0 +1,228 @@
+# Arguments of kernels have no types that a type checker would know.
+# pyright: basic
+"""The kernels of `headwise.ops.row_sweep.gradient`, where their formula is.
+
+Each is given q and k of all calls, and rows of the form's terms. Scores less their row's lse come
+from one fused product and sum; what belongs to rows is joined before it meets a weight.
+"""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+from headwise.ops.row_sweep.aiming import (
+    ANY,
+    aim,
+    end_of_keys,
+    hidden,
+    in_set,
+    one_of,
+    placed,
+)
+from headwise.ops.tiles import load_rows
+
+LN_2 = tl.constexpr(0.6931471805599453)
+ANY_GAIN = [*ANY, "gain_batch", "gain_head", "gain_row"]
+
+
+@triton.jit
+@no_type_check
+def _into_product(ds, x):
+    """ds times x, both tiles, in float32; ds is rounded as x is, but never to float16's range."""
+    if x.dtype == tl.float32:
+        product = tl.dot(ds, x, input_precision="ieee")
+    elif x.dtype == tl.float16:
+        product = tl.dot(ds, x.to(tl.float32), input_precision="tf32")
+    else:
+        product = tl.dot(ds.to(x.dtype), x)
+    return product
+
+
+@triton.jit
+@no_type_check
+def _gain_of(gain, batch, number, rows, n_queries, gain_batch, gain_head, gain_row):
+    if gain is None:
+        of_rows = tl.full(rows.shape, 1.0, tl.float32)
+    else:
+        at = gain + batch * gain_batch + number * gain_head + rows * gain_row
+        of_rows = tl.load(at, mask=rows < n_queries, other=0.0).to(tl.float32)
+    return of_rows
+
+
+@triton.jit
+@no_type_check
+def _square_of(square, at, inside):
+    if square is None:
+        of_rows = tl.full(inside.shape, 1.0, tl.float32)
+    else:
+        of_rows = tl.load(square + at, mask=inside, other=0.0)
+    return of_rows
+
+
+@triton.jit
+@no_type_check
+def _number_of(numbers, head):
+    """The row of a head in the plan, or -1; heads have their own numbers where there is no plan."""
+    number = head
+    if numbers is not None:
+        number = tl.load(numbers + head)
+    return number
+
+
+@triton.jit(do_not_specialize=ANY_GAIN)
+@no_type_check
+def to_queries(
+    q, k, lengths, mask, scale, first, heads, groups, n_queries, n_keys, n_blocks,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, mask_batch, mask_head, mask_row, mask_key,
+    plan, numbers, offset, n_heads, key_sets, set_number, set_batch, set_key,
+    lse, plain, square, at, on, log, peak, peak_key, gain, gain_batch, gain_head, gain_row,
+    factor, dq, dq_batch, dq_head, dq_row,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    block, batch, above = placed(n_blocks, heads * len(q))
+    call = above // heads
+    head = (above % heads).to(tl.int64)
+    number = _number_of(numbers, above)
+    wanted = number >= 0
+    number = tl.maximum(number, 0)
+    _, slope, spot, key_set = aim(plan, number, offset)
+    group = head // (heads // groups)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    target = slope * (rows + first) + spot
+    nearest = slope * (block * ROWS + first) + spot
+    farthest = nearest + slope * (ROWS - 1)
+    length = tl.where(wanted, tl.load(lengths + batch), 0)
+    q_start = one_of(q, call) + batch * q_batch + head * q_head
+    q_QD = load_rows(q_start, rows, q_row, tl.where(wanted, n_queries, 0), WIDTH, PADDED)
+    k_start = one_of(k, call) + batch * k_batch + group * k_head
+    mask_start = mask + batch * mask_batch + head * mask_head
+
+    inside = (rows < n_queries) & wanted
+    here = (batch * n_heads + number) * n_queries
+    lse_Q = tl.load(lse + here + rows, mask=inside, other=float("inf"))
+    plain_Q = tl.load(plain + here + rows, mask=inside, other=0.0)
+    square_Q = _square_of(square, here + rows, inside)
+    at_Q = tl.load(at + here + rows, mask=inside, other=0.0)
+    on_Q = tl.load(on + here + rows, mask=inside, other=0.0)
+    if log is not None:
+        log_Q = tl.load(log + here + rows, mask=inside, other=0.0) * LN_2
+        peak_Q = tl.load(peak + here + rows, mask=inside, other=0.0)
+        peak_key_Q = tl.load(peak_key + here + rows, mask=inside, other=-1).to(tl.int32)
+    dq_QD = tl.full([ROWS, PADDED], 0.0, tl.float32)
+    clear = end_of_keys(length, block * ROWS, first, CAUSAL)  # all rows see the keys before it
+    for start in range(0, end_of_keys(length, block * ROWS + ROWS - 1, first, CAUSAL), KEYS):
+        keys = start + tl.arange(0, KEYS)
+        k_KD = load_rows(k_start, keys, k_row, n_keys, WIDTH, PADDED)
+        s_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee")
+        below_QK = hidden(
+            s_QK * scale - lse_Q[:, None], rows[:, None], keys[None, :], length, n_queries, first,
+            mask_start, mask_row, mask_key, start + KEYS > clear, CAUSAL, MASKED,
+        )  # fmt: skip
+        h_QK = tl.exp2(below_QK)
+        form_QK = plain_Q[:, None] + square_Q[:, None] * h_QK
+        if log is not None:
+            form_QK += log_Q[:, None] * tl.maximum(below_QK, -1000.0)
+            form_QK += tl.where(keys[None, :] == peak_key_Q[:, None], peak_Q[:, None], 0.0)
+        if (farthest >= start) & (nearest < start + KEYS):
+            form_QK += tl.where(keys[None, :] == target[:, None], at_Q[:, None], 0.0)
+        if key_sets is not None:
+            set_start = key_sets + key_set * set_number + batch * set_batch
+            member_K = in_set(set_start, keys, key_set, length, set_key)
+            form_QK += on_Q[:, None] * member_K[None, :]
+        dq_QD += _into_product(h_QK * form_QK, k_KD)
+
+    gain_Q = _gain_of(gain, batch, number, rows, n_queries, gain_batch, gain_head, gain_row)
+    dq_QD = dq_QD * (gain_Q * factor)[:, None]
+    column = tl.arange(0, PADDED)
+    out = one_of(dq, call) + batch * dq_batch + head * dq_head
+    out = out + rows[:, None].to(tl.int64) * dq_row + column[None, :]
+    tl.store(out, dq_QD, mask=(rows < n_queries)[:, None] & (column[None, :] < WIDTH))
+
+
+@triton.jit(do_not_specialize=ANY_GAIN)
+@no_type_check
+def to_keys(
+    q, k, lengths, mask, scale, first, heads, groups, n_queries, n_keys, n_blocks,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, mask_batch, mask_head, mask_row, mask_key,
+    plan, numbers, offset, n_heads, key_sets, set_number, set_batch, set_key,
+    lse, plain, square, at, on, log, peak, peak_key, gain, gain_batch, gain_head, gain_row,
+    factor, dk, dk_batch, dk_head, dk_row,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    block, batch, above = placed(n_blocks, groups * len(k))
+    call = above // groups
+    group = (above % groups).to(tl.int64)
+    keys = block * KEYS + tl.arange(0, KEYS)
+    length = tl.load(lengths + batch)
+    k_start = one_of(k, call) + batch * k_batch + group * k_head
+    begin = 0
+    if CAUSAL:
+        begin = tl.maximum(0, block * KEYS - first)
+    shared_by = heads // groups
+    dk_KD = tl.full([KEYS, PADDED], 0.0, tl.float32)
+    for member in range(shared_by):
+        number = _number_of(numbers, above * shared_by + member)
+        wanted = (number >= 0) & (block * KEYS < length)
+        number = tl.maximum(number, 0)
+        _, slope, spot, key_set = aim(plan, number, offset)
+        k_KD = load_rows(k_start, keys, k_row, tl.where(wanted, n_keys, 0), WIDTH, PADDED)
+        if key_sets is not None:
+            set_start = key_sets + key_set * set_number + batch * set_batch
+            member_K = in_set(set_start, keys, key_set, length, set_key)
+        head = group * shared_by + member
+        q_start = one_of(q, call) + batch * q_batch + head * q_head
+        mask_start = mask + batch * mask_batch + head * mask_head
+        here = (batch * n_heads + number) * n_queries
+        for start in range(begin, tl.where(wanted, n_queries, 0), ROWS):
+            rows = start + tl.arange(0, ROWS)
+            inside = rows < n_queries
+            q_QD = load_rows(q_start, rows, q_row, n_queries, WIDTH, PADDED)
+            s_KQ = tl.dot(k_KD, tl.trans(q_QD), input_precision="ieee")
+            lse_Q = tl.load(lse + here + rows, mask=inside, other=float("inf"))
+            clear = end_of_keys(length, start, first, CAUSAL)
+            below_KQ = hidden(
+                s_KQ * scale - lse_Q[None, :], rows[None, :], keys[:, None], length, n_queries,
+                first, mask_start, mask_row, mask_key, block * KEYS + KEYS > clear, CAUSAL, MASKED,
+            )  # fmt: skip
+            h_KQ = tl.exp2(below_KQ)
+            # The gain on what belongs to rows takes fewer products than on every weight; with sets
+            # of keys it does not, and threads would run out of registers.
+            early_Q = tl.full([ROWS], 1.0, tl.float32)
+            if key_sets is None:
+                early_Q = _gain_of(
+                    gain, batch, number, rows, n_queries, gain_batch, gain_head, gain_row
+                )
+            plain_Q = tl.load(plain + here + rows, mask=inside, other=0.0) * early_Q
+            square_Q = _square_of(square, here + rows, inside) * early_Q
+            form_KQ = plain_Q[None, :] + square_Q[None, :] * h_KQ
+            if log is not None:
+                log_Q = tl.load(log + here + rows, mask=inside, other=0.0) * (LN_2 * early_Q)
+                peak_Q = tl.load(peak + here + rows, mask=inside, other=0.0) * early_Q
+                peak_key_Q = tl.load(peak_key + here + rows, mask=inside, other=-1).to(tl.int32)
+                form_KQ += log_Q[None, :] * tl.maximum(below_KQ, -1000.0)
+                form_KQ += tl.where(keys[:, None] == peak_key_Q[None, :], peak_Q[None, :], 0.0)
+            nearest = slope * (start + first) + spot
+            farthest = nearest + slope * (ROWS - 1)
+            if (farthest >= block * KEYS) & (nearest < block * KEYS + KEYS):
+                target = slope * (rows + first) + spot
+                at_Q = tl.load(at + here + rows, mask=inside, other=0.0) * early_Q
+                form_KQ += tl.where(keys[:, None] == target[None, :], at_Q[None, :], 0.0)
+            if key_sets is not None:
+                on_Q = tl.load(on + here + rows, mask=inside, other=0.0)
+                form_KQ += member_K[:, None] * on_Q[None, :]
+            ds_KQ = h_KQ * form_KQ
+            if key_sets is not None:
+                late_Q = _gain_of(
+                    gain, batch, number, rows, n_queries, gain_batch, gain_head, gain_row
+                )
+                ds_KQ = ds_KQ * late_Q[None, :]
+            dk_KD += _into_product(ds_KQ, q_QD)
+
+    column = tl.arange(0, PADDED)
+    out = one_of(dk, call) + batch * dk_batch + group * dk_head
+    out = out + keys[:, None].to(tl.int64) * dk_row + column[None, :]
+    inside = (keys[:, None] < n_keys) & (column[None, :] < WIDTH)
+    tl.store(out, dk_KD * factor, mask=inside)
