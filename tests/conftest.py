@@ -1,7 +1,10 @@
-"""What every test starts from: the same random numbers, two threads, checking."""
+"""What every test starts from: the same random numbers, one thread, checking."""
 
+import gc
+import importlib
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import jaxtyping
@@ -9,9 +12,28 @@ import pytest
 import torch
 from torch import Tensor
 
-torch.set_num_threads(2)
+# Tensors here are so small that a second thread only costs, in commands that tests start as well.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is first imported: kernels run on the CPU
+
+# While jaxtyping's hook imports a module of headwise, Python looks for the compiled files of every
+# module under names of the hook and compiles what it does not find; what is here already it skips.
+for heavy in ("torch._dynamo", "transformers.modeling_utils", "matplotlib.pyplot", "triton"):
+    with suppress(ImportError):
+        importlib.import_module(heavy)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What collection imports stays, so no time is spent on looking for garbage among it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -143,7 +143,7 @@ def test_malformed_files_and_unknown_names_are_refused(tmp_path):
         ("gap", "development", 1799, 1799),
         ("winobias", "anti_stereotyped_type2.test", 396, 402),
         ("winogender", "", 720, 720),
-        ("litbank", "", 1889, 15_816),
+        pytest.param("litbank", "", 1889, 15_816, marks=pytest.mark.slow),
     ],
 )
 def test_real_sets_are_read_whole(data_folder, name, part, passages, mentions):

@@ -257,7 +257,7 @@ def test_every_character_but_white_space_is_in_a_token():
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "yelp")) for n in SIZES]
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in ("yelp", "ag_news"))) for n in SIZES]
 )
 def test_real_sets_have_the_published_sizes(data_folder, name):
     read = read_labelled(name, folder=data_folder, keep_copies=True)

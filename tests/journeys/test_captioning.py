@@ -80,6 +80,7 @@ def test_the_saved_model_describes_as_before(finished):
     )[:-1]
 
 
+@pytest.mark.slow
 def test_a_training_stopped_and_started_again_ends_the_same(finished, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(module, "training_bar", stopping(module.training_bar, 30))
@@ -121,7 +122,15 @@ def test_features_stand_for_images(tmp_path, monkeypatch):
     assert run.read_json("model.json")["feature_width"] == 3
 
 
-@pytest.mark.parametrize("attention", ["topk:2", "sparsemax", "entmax:1.5", "entmax:learned"])
+@pytest.mark.parametrize(
+    "attention",
+    [
+        "topk:2",
+        "entmax:learned",
+        pytest.param("sparsemax", marks=pytest.mark.slow),
+        pytest.param("entmax:1.5", marks=pytest.mark.slow),
+    ],
+)
 def test_every_attention_trains(attention, tmp_path):
     places = {f"{place}_attention": attention for place in ("encoder", "decoder", "cross")}
     settings = {**SMALL, **places, "steps": 2, "warmup": 1, "test_images": 2}

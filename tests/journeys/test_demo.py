@@ -91,7 +91,6 @@ def test_attention_of_the_samples_is_kept_with_their_words(small_run):
         assert len(sites["decoder.0.cross"][1]) == len(tokens["decoder"])
 
 
-@pytest.mark.slow
 def test_a_demo_stopped_in_training_and_started_again_ends_the_same(
     small_run, tmp_path, monkeypatch
 ):
@@ -133,6 +132,7 @@ demo(DemoConfig(**{settings}), Path({folder!r}))
 """
 
 
+@pytest.mark.slow
 def test_a_demo_killed_without_warning_and_started_again_ends_the_same(small_run, tmp_path):
     folder = tmp_path / "run"
     code = KILLED.format(settings=dataclasses.asdict(SMALL), folder=str(folder))

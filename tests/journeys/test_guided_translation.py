@@ -92,6 +92,7 @@ def test_guidance_is_no_part_of_the_average_loss(guided_run, plain_run):
     assert "guidance_loss" not in evaluated(plain_run)[0]
 
 
+@pytest.mark.slow
 def test_a_guided_training_stopped_and_started_again_ends_the_same(
     guided_run, texts, tmp_path, monkeypatch
 ):

@@ -87,7 +87,9 @@ def test_relevances_of_a_layer_sum_to_at_most_one(name):
             assert 0 < sum(map(abs, heads)) <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("name", ["BERT", "GPT-2", "BART"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("BERT", "GPT-2")), "BART"]
+)
 def test_batches_of_any_size_give_the_same_numbers(name):
     options = {"sample": 4, "ablation_lines": 2}
     whole = table_of(name, batch_size=100, **options)
@@ -105,7 +107,10 @@ def test_more_tokens_can_be_made_special():
     assert all(mass > 0 for mass in table_of("GPT-2", special=["the"], **LOOKING)["special_mass"])
 
 
-@pytest.mark.parametrize("name", [*NAMES[:-1], pytest.param("T5", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    ["BERT", "GPT-2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("BART", "T5"))],
+)
 def test_the_folder_journey_finds_what_inspect_finds(name, tmp_path):
     folder = save(host(name), tokenizer_for(name), tmp_path / "model")
     small = {"batch_size": 4, "sample": 5, "ablation_lines": 1}
@@ -570,6 +575,7 @@ def test_bad_settings_are_named(setting, said):
         InspectConfig("model", "data", **setting)
 
 
+@pytest.mark.slow
 def test_real_text_and_a_real_treebank(data_folder, tmp_path):
     with lzma.open(data_folder / "wikitext-2" / "valid.txt.xz", "rt") as file:
         lines = [line.strip() for _, line in zip(range(400), file, strict=False) if line.strip()]

@@ -232,6 +232,7 @@ def test_what_is_no_pre_training_is_said(tmp_path, config):
         load_pretrained(Run.create(tmp_path / "run", config))
 
 
+@pytest.mark.slow
 def test_the_oromo_at_hand_is_read(data_folder, tmp_path):
     few = {"corpus": "oromo", "train_documents": 12, "valid_documents": 4, "steps": 4, "warmup": 1}
     run = pretrain(PretrainingConfig(**{**SMALL, **few, "vocab": 400}), tmp_path / "run")

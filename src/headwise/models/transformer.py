@@ -10,6 +10,7 @@ norm is the setting of Voita et al. (2019), post-norm that of the original paper
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -230,10 +231,11 @@ class EncoderLayer(nn.Module):
     def forward(
         self, x: Float[Tensor, "B K M"], lengths: Int[Tensor, " B"]
     ) -> Float[Tensor, "B K M"]:
-        def attend(x_BKM: Tensor) -> Tensor:
-            return self.attention(x_BKM, self.attention.keys_values(x_BKM), lengths=lengths)
+        x = self.add_attention(x, partial(self._attend, lengths=lengths))
+        return self.add_feed_forward(x, self.feed_forward)
 
-        return self.add_feed_forward(self.add_attention(x, attend), self.feed_forward)
+    def _attend(self, x_BKM: Tensor, *, lengths: Tensor) -> Tensor:
+        return self.attention(x_BKM, self.attention.keys_values(x_BKM), lengths=lengths)
 
 
 class DecoderLayer(nn.Module):
@@ -254,25 +256,28 @@ class DecoderLayer(nn.Module):
         lengths: Int[Tensor, " B"],
         cache: Cache | None = None,
     ) -> Float[Tensor, "B T M"]:
-        def attend(x_BTM: Tensor) -> Tensor:
-            new, name = self.attention.keys_values(x_BTM), self.attention.site.name
-            seen = new if cache is None else cache.extend(name, new)
-            # the newest word alone may look at everything, but must know that it is the last
-            causal = x_BTM.shape[1] > 1 or self.attention.by_place
-            lengths = None if cache is None else cache.lengths
-            return self.attention(x_BTM, seen, causal=causal, lengths=lengths)
+        x = self.add_attention(x, partial(self._attend, cache=cache))
+        look = partial(self._look_at_source, memory_BKM=memory, lengths=lengths, cache=cache)
+        return self.add_feed_forward(self.add_cross(x, look), self.feed_forward)
 
-        def look_at_source(x_BTM: Tensor) -> Tensor:
-            if cache is None:
-                return self.cross(x_BTM, self.cross.keys_values(memory), lengths=lengths)
-            # hypotheses of one sentence have the same source, so they ask it together
-            beams, name = cache.beams, self.cross.site.name
-            seen = cache.once(name, lambda: self.cross.keys_values(memory[::beams]))
-            asking_NQM = x_BTM.reshape(len(x_BTM) // beams, -1, x_BTM.shape[2])
-            return self.cross(asking_NQM, seen, lengths=lengths[::beams]).view_as(x_BTM)
+    def _attend(self, x_BTM: Tensor, *, cache: Cache | None) -> Tensor:
+        new, name = self.attention.keys_values(x_BTM), self.attention.site.name
+        seen = new if cache is None else cache.extend(name, new)
+        lengths = None if cache is None else cache.lengths
+        # the newest word alone may look at everything, but must know that it is the last
+        causal = x_BTM.shape[1] > 1 or self.attention.by_place
+        return self.attention(x_BTM, seen, causal=causal, lengths=lengths)
 
-        x = self.add_cross(self.add_attention(x, attend), look_at_source)
-        return self.add_feed_forward(x, self.feed_forward)
+    def _look_at_source(
+        self, x_BTM: Tensor, *, memory_BKM: Tensor, lengths: Tensor, cache: Cache | None
+    ) -> Tensor:
+        if cache is None:
+            return self.cross(x_BTM, self.cross.keys_values(memory_BKM), lengths=lengths)
+        # hypotheses of one sentence have the same source, so they ask it together
+        beams, name = cache.beams, self.cross.site.name
+        seen = cache.once(name, lambda: self.cross.keys_values(memory_BKM[::beams]))
+        asking_NQM = x_BTM.reshape(len(x_BTM) // beams, -1, x_BTM.shape[2])
+        return self.cross(asking_NQM, seen, lengths=lengths[::beams]).view_as(x_BTM)
 
 
 def sinusoids(length: int, width: int) -> Float[Tensor, "T M"]:

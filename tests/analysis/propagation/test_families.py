@@ -22,14 +22,6 @@ EXACT = Propagation(eps=0.0)
 ROUGH = {"Llama", "Qwen2", "T5"}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def adopted(name, backend="sdpa"):
     model = adopt(build(name, backend).double())
     batch = batch_of(name)

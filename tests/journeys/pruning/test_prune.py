@@ -55,8 +55,13 @@ def test_as_many_heads_stay_as_were_asked_for_and_quality_is_that_of_the_gated_m
     assert (tmp_path / "small" / "tokenizer.json").exists()
 
 
-@pytest.mark.parametrize(("kind", "figure", "best"), [("classification", "accuracy", 30),
-                                                      ("masked", "perplexity", 10)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "figure", "best"),
+    [
+        ("classification", "accuracy", 30),
+        pytest.param("masked", "perplexity", 10, marks=pytest.mark.slow),
+    ],
+)
 def test_the_best_weights_are_those_with_the_better_figure(
     kind, figure, best, tmp_path, monkeypatch
 ):
