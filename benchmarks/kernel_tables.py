@@ -258,5 +258,26 @@ def mlm_table(found: list[Document], aims: Mapping[str, float]) -> str:
     return "\n\n".join([markdown([MLM, *rows], text_columns=1), *told, found[0].made()])
 
 
+TRANSLATION = ["what", "who", "words/s", "ms"]
+TRANSLATION += ["over softmax", "over Marian", "over its Trainer", "aims"]
+TRANSLATION_FIELDS = ("over softmax", "over Marian", "over Marian with its Trainer")
+
+
+def translation_table(found: list[Document]) -> str:
+    """The newest trainings and beam searches of Transformer-base."""
+    if not found:
+        return f"Trainings and beam search against Marian: {MISSING}."
+    able = [row for row in found[0].rows if "reason" not in row and not row.get("wrong")]
+    table = [TRANSLATION]
+    for row in able:
+        speed = f"{row['tokens_per_second']:,}", f"{row['ms']:.1f}"
+        ratios = [f"{row[name]:.2f}" if name in row else "" for name in TRANSLATION_FIELDS]
+        aims = [f"{name} {row[name]:.2f} (aim {aim:.2f})" for name, aim in row["aims"].items()]
+        table.append([row["what"], row["contestant"], *speed, *ratios, "; ".join(aims)])
+    left = [row["contestant"] for row in found[0].rows if row not in able]
+    told = [f"Not timed: {'; '.join(left)}."] if left else []
+    return "\n\n".join([markdown(table, text_columns=2), *told, found[0].made()])
+
+
 def _figure(value: float | None) -> str:
     return "" if value is None else f"{value:,}"

@@ -18,6 +18,7 @@ from benchmarks.kernel_tables import (
     overview,
     part_tables,
     step_table,
+    translation_table,
     verdict,
 )
 from headwise.ops.entmax.fused import LEAST_ALPHA
@@ -42,6 +43,7 @@ def page(folder: Path = BENCH) -> str:
         "verdict": verdict(ops),
         "step": step_table(documents("guided-step", folder), AIM),
         "mlm": mlm_table(documents("mlm", folder), encoder.AIM),
+        "translation": translation_table(documents("translation", folder)),
     }
 
     def fill(place: re.Match[str]) -> str:
