@@ -307,3 +307,10 @@ def test_settings_that_cannot_be_are_refused(name):
         replace(CONFIG, **{name: 0})
     with pytest.raises(ValueError, match="patience must be 0 evaluations or more, got -1"):
         replace(CONFIG, patience=-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_in_half_precision_are_refused(dtype, new_run):
+    model = make_model().to(dtype)
+    with pytest.raises(ValueError, match=r"weight is in b?float16, .* call model.float\(\) first"):
+        fit(model, copy_loss, batch, run=new_run(), config=CONFIG)

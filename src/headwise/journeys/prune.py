@@ -11,6 +11,8 @@ goes on.
 
 import os
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +121,8 @@ def _prune(config: PruneConfig, task: Task, out: Path, run: Run) -> None:
         run.write_json("before.json", _measured(config, task, task.model))
     before: dict[str, float] = run.read_json("before.json")
     heads = sum(site.num_heads for site in find_sites(task.model))
-    chosen = choose_and_train(config, task, run)
+    with _in_float32(task.model):
+        chosen = choose_and_train(config, task, run)
     task.model.eval()
     task.save(out)
     # what was saved is measured, not what is in memory
@@ -138,6 +141,15 @@ def _prune(config: PruneConfig, task: Task, out: Path, run: Run) -> None:
         "seconds": time.perf_counter() - started,
     }
     run.save_figures(figures)
+
+
+@contextmanager
+def _in_float32(model: nn.Module) -> Generator[None]:
+    """Train weights that are kept in half precision, which would round small updates away."""
+    kept_in = next(weight.dtype for weight in model.parameters())
+    model.float()
+    yield
+    model.to(kept_in)
 
 
 def _measured(config: PruneConfig, task: Task, model: nn.Module) -> dict[str, float]:

@@ -82,6 +82,7 @@ def fit(
         raise ValueError(
             f"patience={config.patience} needs something to wait for; give fit an `evaluate`."
         )
+    _check_weights(model)
     accelerator = Accelerator(mixed_precision="no")  # our own autocast leaves model.forward alone
     _check_together(accelerator.num_processes)
     cuda = [accelerator.device] if accelerator.device.type == "cuda" else []
@@ -94,6 +95,17 @@ def fit(
         with tensorboard_scalars(run, after=loop.step) if board else nullcontext() as scalars:
             loop.reports = [report for report in (scalars, progress) if report is not None]
             loop.train(loss, batches, tokens, evaluate, on_step)
+
+
+def _check_weights(model: nn.Module) -> None:
+    """Refuse weights that small updates would be rounded away from, or overflow."""
+    for name, weight in model.named_parameters():
+        if weight.requires_grad and weight.dtype in (torch.float16, torch.bfloat16):
+            raise ValueError(
+                f"{name} is in {str(weight.dtype).removeprefix('torch.')}, which loses small "
+                "updates; call model.float() first. precision='bfloat16' still computes in half "
+                "precision."
+            )
 
 
 def _check_together(processes: int) -> None:

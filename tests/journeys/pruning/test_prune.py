@@ -55,6 +55,17 @@ def test_as_many_heads_stay_as_were_asked_for_and_quality_is_that_of_the_gated_m
     assert (tmp_path / "small" / "tokenizer.json").exists()
 
 
+def test_weights_kept_in_half_precision_are_trained_in_float32_and_kept_in_half_again(tmp_path):
+    model = saved("classification", tmp_path / "host")
+    before = open_subject(model).model.half()
+    before.save_pretrained(model)
+    prune_folder(config_for("classification", model), tmp_path / "small")
+    after = pruning.load(tmp_path / "small")
+    assert {weight.dtype for weight in after.parameters()} == {torch.float16}
+    old, new = (dict(x.named_parameters())["classifier.weight"] for x in (before, after))
+    assert new.isfinite().all() and not torch.equal(old, new)
+
+
 @pytest.mark.parametrize(
     ("kind", "figure", "best"),
     [

@@ -195,7 +195,7 @@ def _new_classifier(config: Config, folder: Path, seed: int) -> None:
     model: Any = AutoModelForSequenceClassification.from_pretrained(
         config.model, num_labels=2, local_files_only=True, use_safetensors=True
     )
-    _save(model, Path(config.model), folder)
+    _save(model.float(), Path(config.model), folder)  # MiniLM comes in half precision
 
 
 def _save(model: Any, tokenizer_of: Path, folder: Path) -> None:

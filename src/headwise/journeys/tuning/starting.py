@@ -140,7 +140,7 @@ def _loaded(folder: Path, task: Task, *, fresh: bool) -> Any:
     names = dict(enumerate(task.classes))
     head: Any = {"id2label": names, "label2id": {n: at for at, n in names.items()}}
     if not fresh:
-        return load_model(folder, kind, new_head=head)
+        return load_model(folder, kind, new_head=head).float()  # saved in half, maybe
     with opened(folder):
         shape = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, **head)
         return kind.from_config(shape)
