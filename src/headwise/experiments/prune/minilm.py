@@ -35,6 +35,7 @@ from headwise.experiments.prune._plots import draw_curves
 from headwise.hf import release
 from headwise.journeys import InspectConfig, PruneConfig, inspect_folder, prune_folder
 from headwise.journeys.prune import open_task, run_folder
+from headwise.journeys.quiet import quiet_transformers
 from headwise.journeys.training_run import training_bar
 from headwise.recording.run import Run
 from headwise.training import fit
@@ -204,9 +205,10 @@ def _new_classifier(config: Config, folder: Path, seed: int) -> None:
     from transformers import AutoModelForSequenceClassification
 
     torch.manual_seed(seed)  # of the new layer
-    model: Any = AutoModelForSequenceClassification.from_pretrained(
-        config.model, num_labels=2, local_files_only=True, use_safetensors=True
-    )
+    with quiet_transformers():
+        model: Any = AutoModelForSequenceClassification.from_pretrained(
+            config.model, num_labels=2, local_files_only=True, use_safetensors=True
+        )
     _save(model.float(), Path(config.model), folder)  # MiniLM comes in half precision
 
 
@@ -214,9 +216,10 @@ def _save(model: Any, tokenizer_of: Path, folder: Path) -> None:
     from transformers import AutoTokenizer
 
     half = folder.with_name(f"{folder.name}.part")  # renamed when whole
-    model.to("cpu").save_pretrained(half)
-    tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_of, local_files_only=True)
-    tokenizer.save_pretrained(half)
+    with quiet_transformers():
+        model.to("cpu").save_pretrained(half)
+        tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_of, local_files_only=True)
+        tokenizer.save_pretrained(half)
     if not folder.exists():
         half.rename(folder)
 
