@@ -253,8 +253,7 @@ def mlm_table(found: list[Document], aims: Mapping[str, float]) -> str:
         return markdown([MLM, *rows], text_columns=1)
     able = [row for row in found[0].rows if "reason" not in row and not row.get("wrong")]
     rows = [[row["contestant"], *(_figure(row.get(name)) for name in MLM_FIELDS)] for row in able]
-    left = [row["contestant"] for row in found[0].rows if row not in able]
-    told = [f"Not timed: {'; '.join(left)}."] if left else []
+    told = _why_not(found[0].rows, able)
     return "\n\n".join([markdown([MLM, *rows], text_columns=1), *told, found[0].made()])
 
 
@@ -274,9 +273,14 @@ def translation_table(found: list[Document]) -> str:
         ratios = [f"{row[name]:.2f}" if name in row else "" for name in TRANSLATION_FIELDS]
         aims = [f"{name} {row[name]:.2f} (aim {aim:.2f})" for name, aim in row["aims"].items()]
         table.append([row["what"], row["contestant"], *speed, *ratios, "; ".join(aims)])
-    left = [row["contestant"] for row in found[0].rows if row not in able]
-    told = [f"Not timed: {'; '.join(left)}."] if left else []
+    told = _why_not(found[0].rows, able)
     return "\n\n".join([markdown(table, text_columns=2), *told, found[0].made()])
+
+
+def _why_not(rows: list[Row], able: list[Row]) -> list[str]:
+    """Who was not timed, and why, in a paragraph; nothing where everybody was."""
+    left = [f"{row['contestant']}: {row.get('reason', 'wrong')}" for row in rows if row not in able]
+    return [f"Not timed: {'; '.join(left)}."] if left else []
 
 
 def _figure(value: float | None) -> str:

@@ -11,13 +11,14 @@ goes on.
 
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 
 from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
 from headwise.journeys.opening import chosen_device, open_subject
@@ -46,6 +47,7 @@ from headwise.sites import find_sites
 __all__ = ["PruneConfig", "prune_folder", "run_folder"]
 
 FIGURES = "figures.json"  # of a run whose pruning is finished
+HALF = (torch.float16, torch.bfloat16)
 SPEED = "trace/speed.json"
 
 
@@ -146,10 +148,19 @@ def _prune(config: PruneConfig, task: Task, out: Path, run: Run) -> None:
 @contextmanager
 def _in_float32(model: nn.Module) -> Generator[None]:
     """Train weights that are kept in half precision, which would round small updates away."""
-    kept_in = next(weight.dtype for weight in model.parameters())
-    model.float()
-    yield
-    model.to(kept_in)
+    kept_in = {name: x.dtype for name, x in _tensors(model) if x.dtype in HALF}
+    for name, x in _tensors(model):
+        x.data = x.data.float() if name in kept_in else x.data
+    try:
+        yield
+    finally:
+        for name, x in _tensors(model):
+            x.data = x.data.to(kept_in.get(name, x.dtype))
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
 
 
 def _measured(config: PruneConfig, task: Task, model: nn.Module) -> dict[str, float]:

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headwise.models.cache import Cache
+from headwise.models.cache import Cache, FixedCache
 
 LOOK_EVERY = 4  # steps on a GPU, as looking for sentences that have ended makes the host wait
 LEAVE_SHARE = 1 / 8  # of the sentences have ended when they leave, as leaving copies the others
@@ -20,6 +20,10 @@ class Translator(Protocol):
 
     With beams, `decode` is given the hypotheses of a sentence as neighbouring rows, `cache.beams`
     of them, and memory and lengths repeated for each.
+
+    A model may also have `fixed_room`, a number of positions. On a GPU, searches for outputs of up
+    to so many words hand a `FixedCache` to `decode` and replay one call of it for every word. It
+    must be 0 wherever what `decode` does in Python matters, as it does where heads are observed.
     """
 
     training: bool
@@ -27,7 +31,7 @@ class Translator(Protocol):
     def encode(self, source: Tensor, source_lengths: Tensor) -> Tensor: ...
 
     def decode(
-        self, target: Tensor, memory: Tensor, source_lengths: Tensor, *, cache: Cache | None = None
+        self, target: Tensor, memory: Tensor, source_lengths: Tensor, *, cache: Any = None
     ) -> Tensor: ...
 
 
@@ -52,7 +56,7 @@ class State:
         self.model = model
         self.memory_XKM = model.encode(source_B, lengths_B).repeat_interleave(beams, dim=0)
         self.lengths_X = lengths_B.repeat_interleave(beams)
-        self.cache = Cache(beams=beams)
+        self.cache: Cache | FixedCache = Cache(beams=beams)
         self.sentences = list(range(len(lengths_B)))  # unfinished ones, as numbered in the batch
 
     def logits(self, last_X1: Int[Tensor, "X 1"]) -> Float[Tensor, "X V"]:

@@ -1,26 +1,35 @@
 """Beam search on a GPU: a step is recorded once and replayed for every further word."""
 
 from collections.abc import Callable
+from threading import Lock
+
+import torch
 
 from headwise.models._decoding import LOOK_EVERY, Hypothesis
 from headwise.models._search import Search
 from headwise.models.cache import FixedCache
-from headwise.ops.graphs import record
+from headwise.ops.graphs import lasting_pool, on_a_stream, record
 
 MORE_WORDS = 8  # for which there is room at first, beside a quarter more than the source has
 MULTIPLE = 16  # rooms are of so many positions
+_ONE_AT_A_TIME = Lock()  # of all threads: nobody may wait for a device that is being recorded
 
 
 def search_replayed(search: Search, source_length: int) -> dict[int, list[Hypothesis]]:
     """What is found for each sentence.
 
     Sentences that have ended stay until there is no room for the others: with twice the room a step
-    must be recorded again, and is recorded without them. Call it inside `on_a_stream`.
+    must be recorded again, and is recorded without them.
 
     Args:
         search: that has not begun.
         source_length: positions of the longest source, by which room is made.
     """
+    with _ONE_AT_A_TIME, on_a_stream(search.state.lengths_X.device):
+        return _search(search, source_length)
+
+
+def _search(search: Search, source_length: int) -> dict[int, list[Hypothesis]]:
     state, most = search.state, search.max_length
     room = min(most, _rounded(source_length + source_length // 4 + MORE_WORDS))
     rows, device = len(state.lengths_X), state.lengths_X.device
@@ -53,7 +62,7 @@ def _fill_room(search: Search, done: int, room: int) -> int:
 
 
 def _recorded(step: Callable[[], None]) -> Callable[[], None]:
-    graph, _ = record(step)
+    graph, _ = record(step, pool=lasting_pool(torch.cuda.current_device()))
     return graph.replay
 
 

@@ -20,11 +20,25 @@ class Found(NamedTuple):
     last_NW: Tensor
     words_NWT: Tensor
     total_NW: Tensor  # log-probabilities
+    over_N: Tensor  # whether nothing better can come
     score_NR: Tensor  # of what has ended, by which it is judged
     ended_total_NR: Tensor
     ended_words_NRT: Tensor
     ended_N: Tensor  # how many have
-    over_N: Tensor  # whether nothing better can come
+
+    def up_to(self, length: int | None) -> "Found":
+        """The same with the first words alone; None takes all."""
+        words_NWT, ended_NRT = self.words_NWT[..., :length], self.ended_words_NRT[..., :length]
+        return self._replace(words_NWT=words_NWT, ended_words_NRT=ended_NRT)
+
+
+class Ended(NamedTuple):
+    """What of that changes when hypotheses end."""
+
+    score_NR: Tensor
+    ended_total_NR: Tensor
+    ended_words_NRT: Tensor
+    ended_N: Tensor
 
 
 class Search:
@@ -62,25 +76,30 @@ class Search:
         penalties = [((5 + length) / 6) ** alpha for length in range(max_length + 2)]
         self.penalty_T = torch.tensor(penalties, device=device)
 
-    def step(self) -> None:
-        """Every unfinished sentence gets one word longer."""
-        now, beams = self.now, self.state.cache.beams
+    def step(self, length: int | None = None) -> None:
+        """Every unfinished sentence gets one word longer.
+
+        Args:
+            length: how many words they then have; None if the host does not count, and all room
+                for words is gone through.
+        """
+        now, beams = self.now.up_to(length), self.state.cache.beams
         total_NC, beam_NC, word_NC = self._candidates()
         ends_NC = word_NC == self.eos
-        ended = self._with_ended(total_NC, beam_NC, ends_NC)
+        ended = self._with_ended(now, total_NC, beam_NC, ends_NC)
         total_NW, place_NW = total_NC.masked_fill(ends_NC, -math.inf).topk(beams)
         beam_NW, last_NW = beam_NC.gather(1, place_NW), word_NC.gather(1, place_NW)
-        words_NWT = _rows(now.words_NWT, beam_NW)
+        words_NWT = now.words_NWT if beams == 1 else _rows(now.words_NWT, beam_NW)
         words_NWT.index_copy_(2, self.length_1, last_NW[..., None])
         self.length_1.add_(1)
-        score_NR, _, _, ended_N = ended
         # Log-probabilities only fall; a longer output's are divided by at most this.
         hope_N = total_NW[:, 0] / self.penalty_T[self.max_length]
         so_far_N = total_NW[:, 0] / self._penalty()
-        enough_N = (ended_N >= beams) & (so_far_N <= score_NR[:, -1])
-        over_N = now.over_N | enough_N | (hope_N <= score_NR[:, -1])
-        for held, new in zip(now, Found(last_NW, words_NWT, total_NW, *ended, over_N), strict=True):
-            held.copy_(new)
+        enough_N = (ended.ended_N >= beams) & (so_far_N <= ended.score_NR[:, -1])
+        over_N = now.over_N | enough_N | (hope_N <= ended.score_NR[:, -1])
+        new = Found(last_NW, words_NWT, total_NW, over_N, **ended._asdict())
+        for held, x in zip(now, new, strict=True):
+            held.copy_(x)
         if beams > 1:
             first_N1 = torch.arange(0, beam_NW.numel(), beams, device=beam_NW.device)[:, None]
             self.state.cache.swap_beams((first_N1 + beam_NW).flatten())
@@ -93,9 +112,9 @@ class Search:
             length: how many steps there were.
         """
         leaving_N = torch.tensor(leave, device=self.now.over_N.device)
-        chosen = Found(*(held[leaving_N] for held in self.now))
+        chosen = Found(*(held[leaving_N] for held in self.now.up_to(length)))
         ended = chosen.ended_words_NRT.tolist(), chosen.ended_total_NR.tolist()
-        cut = chosen.words_NWT[..., :length].tolist(), chosen.total_NW.tolist()
+        cut = chosen.words_NWT.tolist(), chosen.total_NW.tolist()
         names = [self.state.sentences[n] for n in leave]
         found: dict[int, list[Hypothesis]] = {}
         for name, *both in zip(
@@ -109,7 +128,7 @@ class Search:
 
     def _hypotheses(self, words: list[list[int]], totals: list[float]) -> list[Hypothesis]:
         listed = zip(words, totals, strict=True)
-        return [hypothesis(ids, x, eos=self.eos) for ids, x in listed if x > -math.inf]
+        return [hypothesis(ids, x, eos=self.eos) for ids, x in listed if x != -math.inf]
 
     def _candidates(self) -> tuple[Tensor, Tensor, Tensor]:
         """The best next words over all beams of a sentence: total, beam and word of each."""
@@ -125,11 +144,9 @@ class Search:
         word_NC = word_XC.view(all_NX.shape).gather(1, place_NC)
         return total_NC, place_NC // several, word_NC
 
-    def _with_ended(
-        self, total_NC: Tensor, beam_NC: Tensor, ends_NC: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Score, total and words of the best that have ended, and how many have."""
-        now, beams = self.now, self.state.cache.beams
+    def _with_ended(self, now: Found, total_NC: Tensor, beam_NC: Tensor, ends_NC: Tensor) -> Ended:
+        """The best that have ended, those of this step among them."""
+        beams = self.state.cache.beams
         # Of the twice as many candidates as beams, those below the beams do not count as endings.
         beam_NW, ends_NW = beam_NC[:, :beams], ends_NC[:, :beams] & ~now.over_N[:, None]
         total_NW = total_NC[:, :beams].masked_fill(~ends_NW, -math.inf)
@@ -138,7 +155,7 @@ class Search:
         total_NX = torch.cat([now.ended_total_NR, total_NW], dim=1)
         words_NXT = torch.cat([now.ended_words_NRT, _rows(now.words_NWT, beam_NW)], dim=1)
         ended_N = now.ended_N + total_NW.isfinite().sum(-1)
-        return score_NR, total_NX.gather(1, place_NR), _rows(words_NXT, place_NR), ended_N
+        return Ended(score_NR, total_NX.gather(1, place_NR), _rows(words_NXT, place_NR), ended_N)
 
     def _penalty(self, more: int = 0) -> Tensor:
         return self.penalty_T.index_select(0, self.length_1 + more)

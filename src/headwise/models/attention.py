@@ -8,15 +8,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.nn.modules import module as torch_module
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from headwise.models.cache import KeysValues
 from headwise.ops._impl import Impl
 from headwise.ops.attended import Attended
 from headwise.ops.entmax import entmax_attention
-from headwise.ops.named import LEARNED, attention_op, looks_at_places
+from headwise.ops.named import LEARNED, attention_op, looks_at_places, never_waits
 from headwise.ops.scores import WIDEST_HEAD
 from headwise.ops.softmax import softmax_attention
-from headwise.sites import Attend, Site
+from headwise.sites import Attend, Site, find_sites
 
 Phases = Literal["both", "training"]
 
@@ -125,6 +127,7 @@ class MultiHeadAttention(nn.Module):
         self.dropout = dropout
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
         self.by_place = looks_at_places(attention)
+        self.spec, self.sparse_in = attention, sparse_in
         if self.by_place:
             self.query = self.key = Unprojected()
         if attention == LEARNED or sparse_in == "training":
@@ -177,6 +180,13 @@ class MultiHeadAttention(nn.Module):
         out_BHTD = self.site(q, k, v, mask=mask, lengths=lengths, dropout=dropout)
         return self.out(out_BHTD.transpose(1, 2).flatten(2))
 
+    @property
+    def recordable(self) -> bool:
+        """Whether one word's step can be replayed on a GPU for the next: distances change."""
+        spec = "softmax" if self.sparse_in == "training" and not self.training else self.spec
+        dtype = self.out.weight.dtype
+        return not self.by_place and never_waits(spec, width=self.head_width, dtype=dtype)
+
     def _side_by_side(self, x_BTM: Tensor) -> list[Tensor]:
         layers: list[nn.Module] = [self.query, self.key, self.value]
         plain = [layer for layer in layers if type(layer) is nn.Linear and not _hooked(layer)]
@@ -190,18 +200,23 @@ class MultiHeadAttention(nn.Module):
         return flat_BTM.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
 
 
+def recordable(model: nn.Module) -> bool:
+    """Whether a step of decoding does nothing in Python that matters, so that it can be replayed.
+
+    Not where a site is observed, replaced, gated or tapped, a layer has hooks, or a mode watches
+    what torch does.
+    """
+    attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
+    return (
+        all(part.recordable for part in attentions)
+        and not any(site.changes for site in find_sites(model))
+        and not any(map(_hooked, model.modules()))
+        and not torch_module._has_any_global_hook()  # pyright: ignore[reportPrivateUsage]
+        and not is_in_torch_dispatch_mode()
+    )
+
+
 def _hooked(layer: nn.Module) -> bool:
     """Whether somebody watches or changes a layer's calls, which must then be made."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(layer, name) for name in hooks)
-
-
-def is_watched(model: nn.Module) -> bool:
-    """Whether what a step of decoding does in Python matters, so that it cannot be replayed.
-
-    That is so where a site is observed, replaced or gated, where a layer has hooks, and where heads
-    look at fixed distances, which have to know the newest word's.
-    """
-    attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
-    changed = any(part.by_place or part.site.changes for part in attentions)
-    return changed or any(map(_hooked, model.modules()))

@@ -1,7 +1,7 @@
 """What decoding remembers, so that one word at a time is cheap.
 
 `Cache` grows with every word. `FixedCache` has room from the start and stays where it is, so that
-one step can be recorded as a CUDA graph and replayed for every word.
+one step can be recorded as a CUDA graph and replayed for every word. Models use them alike.
 """
 
 from collections.abc import Callable
@@ -23,32 +23,53 @@ class KeysValues(NamedTuple):
 
 
 @dataclass(eq=False)
-class Cache:
+class Known:
+    """Keys and values that do not grow, by site name.
+
+    A row is a hypothesis. With beams, the `beams` hypotheses of a sentence are neighbours, and
+    share what is known of the source.
+    """
+
+    beams: int = 1
+    known: dict[str, KeysValues] = field(default_factory=dict[str, KeysValues])
+    by_sentence: set[str] = field(default_factory=set[str])  # of `known`; the others are by row
+
+    def once(self, name: str, compute: Callable[[], KeysValues]) -> KeysValues:
+        """What is known of the source at a site, a row a sentence; computed at the first call."""
+        if name not in self.known:
+            self.known[name] = compute()
+            self.by_sentence.add(name)
+        return self.known[name]
+
+    def _reorder_sentences(self, index_N: Tensor) -> None:
+        sentence = index_N[:: self.beams] // self.beams
+        for name in self.by_sentence:
+            self.known[name] = _select(self.known[name], sentence)
+
+
+@dataclass(eq=False)
+class Cache(Known):
     """What decoding has computed so far: the target's length, and keys and values by site name.
 
     Start with an empty one and hand the same one to every call of `decode`. For decoding alone: it
     is written in place, and no gradient goes through it.
 
-    A row is a hypothesis. With beams, the `beams` hypotheses of a sentence are neighbours, and
-    share what is known of the source. Axes of what grows: T positions, with free room at the end,
-    2 for keys and values, N rows, H, D. So a step writes, and rows change places, in one piece.
+    Axes of what grows: T positions, with free room at the end, 2 for keys and values, N rows, H, D.
+    So a step writes, and rows change places, in one piece.
     """
 
     length: int = 0
-    beams: int = 1
-    known: dict[str, KeysValues] = field(default_factory=dict[str, KeysValues])
-    by_sentence: set[str] = field(default_factory=set[str])  # of `known`; the others are by row
     growing: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     _spare: Tensor | None = field(default=None, repr=False)  # what a growing one is copied to
 
     @property
-    def start(self) -> int | Tensor:
-        """The position of the next word; a tensor of one where the host does not know it."""
+    def start(self) -> int:
+        """The position of the next word."""
         return self.length
 
     @property
-    def lengths(self) -> Int[Tensor, " N"] | None:
-        """How many of the positions that `extend` gives are real; None if all are."""
+    def lengths(self) -> None:
+        """How many of the positions that `extend` gives are real: all are."""
         return None
 
     def advance(self, count: int) -> None:
@@ -64,13 +85,6 @@ class Cache:
         for place, newest_NHTD in enumerate(new):
             held_T2NHD[self.length :, place] = newest_NHTD.detach().permute(2, 0, 1, 3)
         return KeysValues(*held_T2NHD.permute(1, 2, 3, 0, 4))
-
-    def once(self, name: str, compute: Callable[[], KeysValues]) -> KeysValues:
-        """What is known of the source at a site, a row a sentence; computed at the first call."""
-        if name not in self.known:
-            self.known[name] = compute()
-            self.by_sentence.add(name)
-        return self.known[name]
 
     def reorder(self, index: Int[Tensor, " N"]) -> None:
         """Let row n continue what row index[n] was; all beams of a sentence move together."""
@@ -90,11 +104,6 @@ class Cache:
             torch.index_select(held[: self.length], 2, index, out=spare[: self.length])
             self.growing[name] = spare
 
-    def _reorder_sentences(self, index_N: Tensor) -> None:
-        sentence = index_N[:: self.beams] // self.beams
-        for name in self.by_sentence:
-            self.known[name] = _select(self.known[name], sentence)
-
     def _with_room(self, name: str, like_NHTD: Tensor, end: int) -> Tensor:
         """Memory for `end` positions and more, with those known so far."""
         rows, heads, _, width = like_NHTD.shape
@@ -105,24 +114,25 @@ class Cache:
         return whole_T2NHD
 
 
-class FixedCache(Cache):
+class FixedCache(Known):
     """A cache with room from the start, for a word at a time. Only tensors change, in place.
 
     Args:
         room: positions there is room for; the host must not go beyond.
-        beams: as in `Cache`.
-        rows: how many hypotheses.
+        beams: hypotheses of a sentence.
+        rows: hypotheses of all.
         device: where.
     """
 
     def __init__(self, room: int, *, beams: int, rows: int, device: torch.device) -> None:
         super().__init__(beams=beams)
         self.room = room
+        self.growing: dict[str, Tensor] = {}  # axes as in `Cache`
         self.seen_N = torch.zeros(rows, dtype=torch.long, device=device)
 
     @property
     def start(self) -> Int[Tensor, " 1"]:
-        """The position of the next word."""
+        """The position of the next word, which the host does not know."""
         return self.seen_N[:1]
 
     @property

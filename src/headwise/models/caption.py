@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headwise.models.attention import Phases, is_watched
-from headwise.models.cache import Cache
+from headwise.models.attention import Phases, recordable
+from headwise.models.cache import Cache, FixedCache
 from headwise.models.transformer import (
     DecoderLayer,
     Embedding,
@@ -151,8 +151,9 @@ class CaptionModel(nn.Module):
 
     @property
     def fixed_room(self) -> int:
-        """Positions for which `decode` takes a `FixedCache`: none while somebody watches."""
-        return 0 if is_watched(self) else len(self.embed_target.positions)
+        """Positions for which a step of `decode` can be replayed; see `models.Translator`."""
+        own = type(self).decode is CaptionModel.decode and "decode" not in vars(self)
+        return len(self.embed_target.positions) if own and recordable(self) else 0
 
     def encode(self, source: Tensor, source_lengths: Int[Tensor, " B"]) -> Float[Tensor, "B K M"]:
         """What the decoder looks at: a vector for each square or region.
@@ -174,7 +175,7 @@ class CaptionModel(nn.Module):
         memory: Float[Tensor, "B K M"],
         source_lengths: Int[Tensor, " B"],
         *,
-        cache: Cache | None = None,
+        cache: Cache | FixedCache | None = None,
     ) -> Float[Tensor, "B T V"]:
         """Scores of the word that follows each target position, before the softmax.
 

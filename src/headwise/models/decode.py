@@ -2,7 +2,8 @@
 
 Sentences are decoded together, with a cache. Those that have ended leave the batch; what comes out
 of a sentence does not depend on when they leave, nor on what else is in the batch. On a GPU a step
-is recorded as a CUDA graph and replayed for every word, unless somebody watches the model.
+is recorded as a CUDA graph and replayed for every word, unless `graphs` is false or the model
+cannot be replayed (see `Translator`); there all sentences stay until more room is needed.
 """
 
 import torch
@@ -12,7 +13,6 @@ from torch import Tensor
 from headwise.models._decoding import Hypothesis, State, Translator, leaving
 from headwise.models._replayed_search import search_replayed
 from headwise.models._search import Search
-from headwise.ops.graphs import on_a_stream
 
 __all__ = ["Hypothesis", "Translator", "beam", "greedy", "n_best"]
 
@@ -25,6 +25,7 @@ def greedy(
     bos: int,
     eos: int,
     max_length: int,
+    graphs: bool = True,
 ) -> list[Hypothesis]:
     """The likeliest next word, again and again; one hypothesis a sentence.
 
@@ -35,8 +36,10 @@ def greedy(
         bos: id that begins every target.
         eos: id that ends it.
         max_length: the most words of an output, the end mark included.
+        graphs: replay steps on a GPU, where the model can be.
     """
-    return beam(model, source, lengths, bos=bos, eos=eos, max_length=max_length, beams=1)
+    given = {"bos": bos, "eos": eos, "max_length": max_length}
+    return beam(model, source, lengths, beams=1, graphs=graphs, **given)
 
 
 def beam(
@@ -49,6 +52,7 @@ def beam(
     max_length: int,
     beams: int = 4,
     length_penalty: float = 0.6,
+    graphs: bool = True,
 ) -> list[Hypothesis]:
     """Beam search; the best hypothesis of each sentence.
 
@@ -66,6 +70,7 @@ def beam(
         max_length: the most words of an output, the end mark included.
         beams: hypotheses followed at the same time; 1 is greedy.
         length_penalty: 0 compares plain log-probabilities; more favours longer outputs.
+        graphs: replay steps on a GPU, where the model can be.
     """
     lists = n_best(
         model,
@@ -77,6 +82,7 @@ def beam(
         count=1,
         beams=beams,
         length_penalty=length_penalty,
+        graphs=graphs,
     )
     return [best for best, *_ in lists]
 
@@ -93,6 +99,7 @@ def n_best(
     count: int,
     beams: int = 4,
     length_penalty: float = 0.6,
+    graphs: bool = True,
 ) -> list[list[Hypothesis]]:
     """Beam search; the best hypotheses of each sentence, the best first. Arguments as in `beam`.
 
@@ -107,13 +114,14 @@ def n_best(
         raise ValueError(f"count must be from 1 to the {beams} beams, got {count}.")
     if length_penalty < 0:
         raise ValueError(f"length_penalty must not be negative, got {length_penalty}.")
+    if not len(lengths):
+        return []
     state = State(model, source, lengths, beams=beams)
     search = Search(
         state, bos=bos, eos=eos, count=count, alpha=length_penalty, max_length=max_length
     )
-    if _replays(model, source, max_length):
-        with on_a_stream():
-            found = search_replayed(search, source.shape[1])
+    if graphs and _replays(model, source, max_length):
+        found = search_replayed(search, source.shape[1])
     else:
         found = _search_stepwise(search)
     return [found[sentence] for sentence in range(len(lengths))]
@@ -123,7 +131,7 @@ def _search_stepwise(search: Search) -> dict[int, list[Hypothesis]]:
     """What is found for each sentence."""
     found: dict[int, list[Hypothesis]] = {}
     for step in range(1, search.max_length + 1):
-        search.step()
+        search.step(step)
         if leave := leaving(search.now.over_N, step=step, max_length=search.max_length):
             found |= search.take(leave, length=step)
         if not search.state.sentences:

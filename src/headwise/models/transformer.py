@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headwise.models.attention import MultiHeadAttention, Phases, is_watched
-from headwise.models.cache import Cache
+from headwise.models.attention import MultiHeadAttention, Phases, recordable
+from headwise.models.cache import Cache, FixedCache
 from headwise.models.checks import check_dropouts, check_phases
 
 Norm = Literal["pre", "post"]
@@ -125,8 +125,9 @@ class Transformer(nn.Module):
 
     @property
     def fixed_room(self) -> int:
-        """Positions for which `decode` takes a `FixedCache`: none while somebody watches."""
-        return 0 if is_watched(self) else len(self.embed_target.positions)
+        """Positions for which a step of `decode` can be replayed; see `models.Translator`."""
+        own = type(self).decode is Transformer.decode and "decode" not in vars(self)
+        return len(self.embed_target.positions) if own and recordable(self) else 0
 
     def encode(
         self, source: Int[Tensor, "B K"], source_lengths: Int[Tensor, " B"]
@@ -148,7 +149,7 @@ class Transformer(nn.Module):
         memory: Float[Tensor, "B K M"],
         source_lengths: Int[Tensor, " B"],
         *,
-        cache: Cache | None = None,
+        cache: Cache | FixedCache | None = None,
     ) -> Float[Tensor, "B T V"]:
         """Scores of the word that follows each target position, before the softmax.
 
@@ -254,13 +255,13 @@ class DecoderLayer(nn.Module):
         x: Float[Tensor, "B T M"],
         memory: Float[Tensor, "B K M"],
         lengths: Int[Tensor, " B"],
-        cache: Cache | None = None,
+        cache: Cache | FixedCache | None = None,
     ) -> Float[Tensor, "B T M"]:
         x = self.add_attention(x, partial(self._attend, cache=cache))
         look = partial(self._look_at_source, memory_BKM=memory, lengths=lengths, cache=cache)
         return self.add_feed_forward(self.add_cross(x, look), self.feed_forward)
 
-    def _attend(self, x_BTM: Tensor, *, cache: Cache | None) -> Tensor:
+    def _attend(self, x_BTM: Tensor, *, cache: Cache | FixedCache | None) -> Tensor:
         new, name = self.attention.keys_values(x_BTM), self.attention.site.name
         seen = new if cache is None else cache.extend(name, new)
         lengths = None if cache is None else cache.lengths
@@ -269,7 +270,12 @@ class DecoderLayer(nn.Module):
         return self.attention(x_BTM, seen, causal=causal, lengths=lengths)
 
     def _look_at_source(
-        self, x_BTM: Tensor, *, memory_BKM: Tensor, lengths: Tensor, cache: Cache | None
+        self,
+        x_BTM: Tensor,
+        *,
+        memory_BKM: Tensor,
+        lengths: Tensor,
+        cache: Cache | FixedCache | None,
     ) -> Tensor:
         if cache is None:
             return self.cross(x_BTM, self.cross.keys_values(memory_BKM), lengths=lengths)

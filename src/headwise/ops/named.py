@@ -14,15 +14,26 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from headwise.ops._impl import Number
+import torch
+
+from headwise.ops._impl import HAS_TRITON, Number
 from headwise.ops.attended import Attended
 from headwise.ops.entmax import LEAST_ALPHA, entmax_attention
+from headwise.ops.entmax.fused import LEAST_ALPHA as LEAST_FUSED
 from headwise.ops.fixed import gaussian_attention
+from headwise.ops.scores import WIDEST_HEAD
 from headwise.ops.softmax import softmax_attention
 from headwise.ops.sparsemax import sparsemax_attention
 from headwise.ops.topk import topk_attention
 
-__all__ = ["LEARNED", "attention_name", "attention_op", "check_attention", "looks_at_places"]
+__all__ = [
+    "LEARNED",
+    "attention_name",
+    "attention_op",
+    "check_attention",
+    "looks_at_places",
+    "never_waits",
+]
 
 LEARNED = "entmax:learned"
 CHOICES = (
@@ -70,6 +81,22 @@ def attention_op(spec: str, *, heads: int | None = None) -> Callable[..., Attend
 def looks_at_places(spec: str) -> bool:
     """Whether a name is of attention to fixed distances, whatever queries and keys are."""
     return spec.startswith("gaussian:")
+
+
+def never_waits(spec: str, *, width: int, dtype: torch.dtype) -> bool:
+    """Whether a GPU attends without asking the host, so that it can be recorded.
+
+    Sparsemax and entmax look at numbers on the way where their kernels cannot run.
+
+    >>> never_waits("entmax:1.5", width=64, dtype=torch.float64), never_waits("topk:8", width=64,
+    ...     dtype=torch.float64)
+    (False, True)
+    """
+    if not spec.startswith(("sparsemax", "entmax")):
+        return True
+    alpha = 2.0 if spec in ("sparsemax", LEARNED) else float(spec.partition(":")[2])
+    fits = width <= WIDEST_HEAD and LEAST_FUSED <= alpha <= 2
+    return HAS_TRITON and fits and dtype != torch.float64
 
 
 def check_attention(spec: str, *, within: bool = True, instead: str = INSTEAD) -> None:

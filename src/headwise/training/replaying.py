@@ -34,7 +34,7 @@ class Replayed:
     recorded and never again, so it must not read tensors, and what changes from step to step
     must be a tensor that is changed in place.
 
-    Call it inside `on_a_stream`.
+    Call it inside `headwise.ops.graphs.on_a_stream`.
 
     Args:
         step: from a batch, whose tensors are on the device or will be, to what was measured.

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from headwise import pruning
 from headwise.journeys import InspectConfig, inspect_folder, prune_folder
 from headwise.journeys.opening import open_subject
-from headwise.journeys.prune import run_folder
+from headwise.journeys.prune import _in_float32, run_folder
 from headwise.journeys.pruning.task import Task
 from headwise.journeys.translator import Translator
 from headwise.pruning import record_of
@@ -64,6 +64,18 @@ def test_weights_kept_in_half_precision_are_trained_in_float32_and_kept_in_half_
     assert {weight.dtype for weight in after.parameters()} == {torch.float16}
     old, new = (dict(x.named_parameters())["classifier.weight"] for x in (before, after))
     assert new.isfinite().all() and not torch.equal(old, new)
+
+
+def test_only_half_precision_becomes_float32_and_an_error_undoes_it():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2).half(), torch.nn.LayerNorm(2)).append(
+        torch.nn.Linear(2, 2).double()
+    )
+    kept_in = [x.dtype for x in model.parameters()]
+    with pytest.raises(KeyboardInterrupt), _in_float32(model):
+        wide = [torch.float32] * 4 + [torch.float64] * 2
+        assert [x.dtype for x in model.parameters()] == wide
+        raise KeyboardInterrupt
+    assert [x.dtype for x in model.parameters()] == kept_in
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from headwise.data.vocabulary import BOS, EOS, PAD, SPECIALS
 from headwise.experiments.sparse._speed_lengths import LENGTHS
 from headwise.models import Transformer, TransformerConfig
 from headwise.models.attention import MultiHeadAttention
-from headwise.models.cache import Cache
+from headwise.models.cache import Cache, FixedCache
 from headwise.models.decode import Hypothesis, beam
 from headwise.ops.attended import Attended
 from headwise.ops.graphs import on_a_stream
@@ -222,7 +222,12 @@ class EndingAtSourceLength:
         return self.model.encode(source, source_lengths)
 
     def decode(
-        self, target: Tensor, memory: Tensor, source_lengths: Tensor, *, cache: Cache | None = None
+        self,
+        target: Tensor,
+        memory: Tensor,
+        source_lengths: Tensor,
+        *,
+        cache: Cache | FixedCache | None = None,
     ) -> Tensor:
         assert cache is not None and target.shape[1] == 1
         place = cache.start + 1  # of the word to come, counted from 1
