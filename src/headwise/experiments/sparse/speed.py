@@ -10,7 +10,7 @@ this library trains translators there.
 
 The commands:
 
-    headwise reproduce sparse/speed           # about 6 minutes on an H200, estimated
+    headwise reproduce sparse/speed           # about 8 minutes on an H200; 5 with turns=3
     headwise reproduce sparse/speed --smoke   # 5 seconds
     headwise reproduce sparse/speed-cpu       # the same without a GPU
 
