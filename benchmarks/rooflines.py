@@ -90,9 +90,10 @@ ENTMAX_BACKWARD = [
     Kernel("dq", Work(products=3, logic=1.5, arithmetic=4)),
     Kernel("dk, dv", Work(products=4, logic=2, arithmetic=5)),
 ]
-# Of the logic, 3 for peak_key: compare, select, minimum. Of the arithmetic, 1 for entropy.
-STATISTICS = [Kernel("sweep", Work(products=1, exponentials=1, logic=4, arithmetic=5))]
-PLAIN_SWEEP = [Kernel("sweep", Work(products=1, exponentials=1, logic=1, arithmetic=4))]
+# Of the logic, 1.5 for peak_key: its place put into a score's bits, and a minimum of three numbers
+# for every two scores. Of the arithmetic, 1 for entropy.
+STATISTICS = [Kernel("sweep", Work(products=1, exponentials=1, logic=2.5, arithmetic=4))]
+PLAIN_SWEEP = [Kernel("sweep", Work(products=1, exponentials=1, logic=1, arithmetic=3))]
 GUIDANCE = [
     Kernel("loss", PLAIN_SWEEP[0].score, heads=0.5),
     Kernel("dq", Work(products=2, exponentials=1, logic=0.5, arithmetic=4), heads=0.5),

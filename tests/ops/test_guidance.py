@@ -177,6 +177,18 @@ def test_half_precision(dtype, reduction, monkeypatch):
 
 @interpreted
 @pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("scale", [-0.3, 0.0, 1e-25, 40.0])
+def test_any_scale(scale):
+    q, k = draw(20, 17)
+    with torch.no_grad():
+        q /= max(abs(scale), 1.0)  # the definition in float32 is no measure of scores of thousands
+    patterns = {0: NEXT, 1: PATTERNS["set as in the code"]}
+    mask = torch.rand(2, 1, 20, 17) > 0.4
+    assert_as_defined(q, k, patterns, "triton", scale=scale, mask=mask, key_sets=sets(17))
+
+
+@interpreted
+@pytest.mark.usefixtures("small_tiles")
 def test_small_gradients_do_not_vanish_in_float16():
     """A mean over many keys, times a small factor: 1e-7 is below what float16 can hold well."""
     q, k = draw(8, 33, heads=1, groups=1, dtype=torch.float16)

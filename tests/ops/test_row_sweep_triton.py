@@ -170,6 +170,47 @@ def test_of_equal_scores_the_first_is_the_peak():
 
 @interpreted
 @pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("middle", [-700.0, -1.0, 0.0, 1e-6, 1.0, 700.0])
+def test_the_peak_is_the_largest_product_however_close_others_are(middle):
+    step = max(abs(middle), 1.0) * torch.finfo(torch.float32).eps
+    k = middle + step * torch.randperm(40).float().repeat(1, 1, 1, 1).mT
+    rows = row_sweep(Scores(torch.ones(1, 1, 1, 1), k, scale=0.3), impl="triton")
+    assert rows.peak_key.item() == k.argmax()
+
+
+@interpreted
+@pytest.mark.usefixtures("small_tiles")
+def test_of_tied_scores_the_first_is_the_peak_also_across_tiles():
+    k = torch.zeros(1, 1, 50, 1)
+    k[..., [3, 5, 6, 12, 20, 49], :] = 0.1
+    for first in (3, 5, 6, 12, 20, 49):
+        rows = row_sweep(Scores(torch.ones(1, 1, 1, 1), k, scale=0.7), impl="triton")
+        assert rows.peak_key.item() == first
+        k[..., first, :] = 0
+
+
+@interpreted
+@pytest.mark.usefixtures("small_tiles", "poisoned_memory")
+@pytest.mark.parametrize("scale", [-0.3, -1e-25, 0.0, 1e-25, 40.0])
+def test_any_scale(scale):
+    q, k = draw(20, 17)
+    with torch.no_grad():
+        q /= max(abs(scale), 1.0)  # the definition in float32 is no measure of scores of thousands
+    assert_kernel_is_right(q, k, scale=scale, causal=True, offset=-1)
+
+
+@interpreted
+@pytest.mark.usefixtures("small_tiles")
+def test_a_single_key_gets_all():
+    q, k = (x.detach() for x in draw(6, 9))
+    rows = row_sweep(Scores(q, k, lengths=torch.tensor([1, 1]), scale=0.37), impl="triton")
+    assert (rows.peak == 1).all()
+    assert (rows.peak_key == 0).all()
+    torch.testing.assert_close(rows.entropy, torch.zeros_like(rows.entropy), atol=1e-6, rtol=0)
+
+
+@interpreted
+@pytest.mark.usefixtures("small_tiles")
 def test_attended_can_be_asked_for_the_fused_sweep():
     q, k = draw(7, 9)
     keys = torch.rand(2, 9) > 0.5

@@ -58,7 +58,7 @@ WIDE = Tiles(  # 16 bits a number, widths up to 128
 FULL = Tiles(  # float32, whose exact products take no tensor cores but many registers
     resident=(),
     streaming=Tile(rows=32, keys=32, warps=8, stages=2),
-    for_queries=Tile(rows=32, keys=32, warps=8, stages=2),
+    for_queries=Tile(rows=32, keys=16, warps=8, stages=2),
     for_keys=Tile(rows=32, keys=32, warps=8, stages=2),
 )
 

@@ -25,14 +25,20 @@ from headwise.ops.row_sweep.aiming import (
     Aims,
     Calls,
     aim,
+    apart,
     calls_of,
     end_of_keys,
     hidden,
     in_set,
     is_seen,
     one_of,
+    part_sums,
+    parts_of,
     placed,
+    row_maxima,
     settings,
+    unseen,
+    upright,
 )
 from headwise.ops.row_sweep.gradient import Terms, score_gradients
 from headwise.ops.scores import Scores
@@ -88,7 +94,7 @@ def _new_rows(q: Tensor, plan: Tensor) -> tuple[Tensor, ...]:
 
 
 def _launch(calls: Calls, aims: Aims, results: tuple[Tensor, ...]) -> None:
-    given = settings(calls, "forward")
+    given, calls = settings(calls, "forward"), upright(calls)
     batch, heads, n_queries, _ = calls.first.q.shape
     n_blocks = triton.cdiv(n_queries, given["ROWS"])
     asked = aims.arguments(heads)
@@ -101,6 +107,7 @@ def _launch(calls: Calls, aims: Aims, results: tuple[Tensor, ...]) -> None:
             **dict(zip(ROWS_OF_RESULT, results, strict=True)),
             **given,
             n_blocks=n_blocks,
+            PARTS=parts_of(calls),
         )
 
 
@@ -135,7 +142,7 @@ def _forward_kernel(
     plan, offset, n_heads, key_sets, set_number, set_batch, set_key,
     loss, seen, lse, plain, share,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     block, batch, number = placed(n_blocks, n_heads)
     head, slope, spot, key_set = aim(plan, number, offset)
@@ -152,41 +159,50 @@ def _forward_kernel(
     k_start = one_of(k, call) + batch * k_batch + group * k_head
     mask_start = mask + batch * mask_batch + head * mask_head
 
-    top = tl.full([ROWS], HIDDEN, tl.float32)
-    total = tl.full([ROWS], 0.0, tl.float32)
-    squares = tl.full([ROWS], 0.0, tl.float32)
-    hit = tl.full([ROWS], 0.0, tl.float32)
-    found = is_seen(
-        target, rows, length, n_queries, first, mask_start, mask_row, mask_key, CAUSAL, MASKED
-    ).to(tl.float32)
-    count = tl.full([ROWS], 0.0, tl.float32)
+    nowhere = unseen(scale)
+    top = tl.full([ROWS], 0.0, tl.float32) + nowhere  # the largest product so far
+    level = tl.full([ROWS], HIDDEN, tl.float32)  # its score
+    total = tl.full([ROWS, PARTS], 0.0, tl.float32)
+    squares = tl.full([ROWS, PARTS], 0.0, tl.float32)
+    hit = tl.full([ROWS, PARTS], 0.0, tl.float32)
+    in_sets = tl.full([ROWS, PARTS], 0.0, tl.float32)
+    counts = tl.full([ROWS, PARTS], 0.0, tl.float32)
     clear = end_of_keys(length, block * ROWS, first, CAUSAL)  # all rows see the keys before it
     for start in range(0, end_of_keys(length, block * ROWS + ROWS - 1, first, CAUSAL), KEYS):
         keys = start + tl.arange(0, KEYS)
         k_KD = load_rows(k_start, keys, k_row, n_keys, WIDTH, PADDED)
-        s_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
         s_QK = hidden(
-            s_QK, rows[:, None], keys[None, :], length, n_queries, first,
+            tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee"), nowhere,
+            rows[:, None], keys[None, :], length, n_queries, first,
             mask_start, mask_row, mask_key, start + KEYS > clear, CAUSAL, MASKED,
         )  # fmt: skip
-        grown = tl.maximum(top, tl.max(s_QK, axis=1))
-        grown_or_0 = tl.where(grown == HIDDEN, 0.0, grown)
-        shrink = tl.exp2(top - grown_or_0)
-        e_QK = tl.exp2(s_QK - grown_or_0[:, None])
-        total = total * shrink + tl.sum(e_QK, axis=1)
-        squares = squares * shrink * shrink + tl.sum(e_QK * e_QK, axis=1)
+        s_QK = apart(s_QK, PARTS)
+        top = tl.maximum(top, row_maxima(s_QK))
+        level_or_0 = tl.where(top == nowhere, 0.0, top * scale)
+        shrink = tl.exp2(level - level_or_0)[:, None]
+        e_QK = tl.exp2(s_QK * scale - level_or_0[:, None, None, None])
+        total = total * shrink + part_sums(e_QK)
+        squares = squares * (shrink * shrink) + part_sums(e_QK * e_QK)
         hit = hit * shrink
         if (farthest >= start) & (nearest < start + KEYS):
-            hit += tl.sum(tl.where(keys[None, :] == target[:, None], e_QK, 0.0), axis=1)
+            is_target = apart(keys[None, :] == target[:, None], PARTS)
+            hit += part_sums(tl.where(is_target, e_QK, 0.0))
         if key_sets is not None:
             set_start = key_sets + key_set * set_number + batch * set_batch
             member_K = in_set(set_start, keys, key_set, length, set_key)
-            hit += tl.sum(e_QK * member_K[None, :], axis=1)
-            found += tl.sum(tl.where(s_QK > HIDDEN, member_K[None, :], 0.0), axis=1)
+            member_K = apart(member_K[None, :], PARTS)
+            hit += part_sums(e_QK * member_K)
+            in_sets += part_sums(tl.where(s_QK > nowhere, member_K, 0.0))
         if MASKED:
-            count += tl.sum(tl.where(s_QK > HIDDEN, 1.0, 0.0), axis=1)
-        top = grown
+            counts += part_sums(tl.where(s_QK > nowhere, 1.0, 0.0))
+        level = tl.where(top == nowhere, HIDDEN, top * scale)
 
+    total = tl.sum(total, axis=1)
+    found = is_seen(
+        target, rows, length, n_queries, first, mask_start, mask_row, mask_key, CAUSAL, MASKED
+    ).to(tl.float32)
+    found += tl.sum(in_sets, axis=1)
+    count = tl.sum(counts, axis=1)
     if not MASKED:
         last = tl.full([ROWS], 0, tl.int32) + length
         if CAUSAL:
@@ -194,19 +210,19 @@ def _forward_kernel(
         count = tl.maximum(last, 0).to(tl.float32)
     normalised = tl.load(plan + number * 6 + 4)
     uniform = tl.load(plan + number * 6 + 5)
-    empty = total == 0.0  # of a row that sees anything it is at least 1, or not a number
+    empty = total == 0.0  # of a row that sees anything it is about 1 or more, or not a number
     some = tl.where(empty, 1.0, total)
     inverse = tl.where(empty, 0.0, 1.0 / some)
     evenly = tl.where(normalised != 0, 1.0 / tl.maximum(found, 1.0), 1.0)
     evenly = tl.where(found > 0.0, evenly, 0.0)
     edge = tl.where((found == 0.0) & (count > 0.0) & (uniform != 0), 1.0, 0.0)
-    squares = squares * inverse * inverse
-    reached = evenly * hit * inverse
+    squares = tl.sum(squares, axis=1) * inverse * inverse
+    reached = evenly * tl.sum(hit, axis=1) * inverse
     known = evenly * evenly * found - edge / tl.maximum(count, 1.0)
 
     inside = rows < n_queries
     at = (batch * n_heads + number) * n_queries + rows
-    log_total = tl.where(empty, float("inf"), top + tl.log2(some))
+    log_total = tl.where(empty, float("inf"), level + tl.log2(some))
     tl.store(loss + at, squares - 2.0 * reached + known, mask=inside)
     tl.store(seen + at, count, mask=inside)
     tl.store(lse + at, log_total, mask=inside)

@@ -10,6 +10,7 @@ Several calls that differ in q and k alone, such as the layers of a model, are s
 nothing is copied to put them side by side. Their heads are numbered on from call to call.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, no_type_check
 
@@ -25,6 +26,7 @@ from headwise.ops.tiles import Call, with_rows
 LOG2_E = 1.4426950408889634  # kernels work with powers of two, which the device computes directly
 # The score of a key that may not be attended: its weight is 0, and 0 times its log is 0, not NaN.
 HIDDEN = tl.constexpr(-1e38)
+LEAST_SCALE = 1e-20  # times HIDDEN it is still far below any score
 FAR = 2**30  # an offset that leads to no key
 # Kernels are not compiled for these: it would only make more variants of them.
 ANY = [*SIZES, *MASK_STRIDES, "offset", "n_heads", "set_number", "set_batch", "set_key"]
@@ -49,6 +51,9 @@ TILES: dict[str, dict[tuple[int, int], Tile]] = {
         (4, 128): Tile(32, 32, 4, 1),
     },
 }
+# Of float16, whose gradients are multiplied in tf32, of masks and of causal calls the larger tiles
+# above take more registers than there are.
+TIGHT = {"queries": Tile(64, 64, 4, 3), "keys": Tile(64, 64, 4, 2)}
 
 
 class Calls(NamedTuple):
@@ -94,7 +99,20 @@ def settings(calls: Calls, which: str) -> dict[str, Any]:
     sizes = TILES[which]
     wanted = calls.first.q.element_size(), width
     tile = sizes[min((size for size in sizes if size >= wanted), default=max(sizes))]
+    first = calls.first
+    needy = first.masked or first.causal or first.q.dtype == torch.float16
+    if needy and which in TIGHT and tile.rows > TIGHT[which].rows:
+        tile = TIGHT[which]
     return {"PADDED": width} | tile.arguments()
+
+
+def parts_of(calls: Calls) -> int:
+    """Among how many threads a row of scores is divided, of which each adds up its own part.
+
+    Products of 16-bit numbers leave a row with four. A mask, which is read in another order, makes
+    the compiler move scores, and there is no such order: parts are then whole rows.
+    """
+    return 4 if calls.first.q.element_size() == 2 and not calls.first.masked else 1
 
 
 def calls_of(
@@ -110,6 +128,22 @@ def calls_of(
     q, k = alike(q), alike(k)
     call = Call.of(Scores(q[0], k[0], mask, None, causal, lengths, scale, first=first))
     return Calls(call, q, k)
+
+
+def upright(calls: Calls) -> Calls:
+    """The calls with a scale of at least LEAST_SCALE, the rest of it multiplied into copies of q.
+
+    Kernels may then look for the largest products instead of the largest scores.
+    """
+    scale = calls.first.scale
+    if scale >= LEAST_SCALE:
+        return calls
+    part, power = math.frexp(scale)
+    if abs(scale) >= LEAST_SCALE:
+        part, power = scale, 0
+    factor = math.copysign(2.0**power, part) if part else 0.0
+    q = alike([x * factor for x in calls.q])
+    return Calls(calls.first._replace(q=q[0], scale=abs(part) or 1.0), q, calls.k)
 
 
 def alike(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -168,6 +202,41 @@ def end_of_keys(length, last_row, first, CAUSAL: tl.constexpr):
 
 @triton.jit
 @no_type_check
+def apart(x, PARTS: tl.constexpr):
+    """(Q, K) as (Q, K / 8, 4, 2) where there are 4 parts; (Q, K, 1, 1) where a part is a whole row.
+
+    A thread holds one of 4 parts: sums over the second and the last axis pass between no threads.
+    """
+    NEXT: tl.constexpr = 2 if PARTS > 1 else 1  # so many keys next to each other are of one part
+    return tl.reshape(x, [x.shape[0], x.shape[1] // (NEXT * PARTS), PARTS, NEXT])
+
+
+@triton.jit
+@no_type_check
+def part_sums(x):
+    """The sums of the parts of each row, (Q, PARTS), of a tile that was taken apart."""
+    return tl.sum(tl.sum(x, axis=1), axis=2)
+
+
+@triton.jit
+@no_type_check
+def row_maxima(x):
+    """The largest of each row, of a tile that was taken apart."""
+    return tl.max(tl.max(tl.max(x, axis=1), axis=2), axis=1)
+
+
+@triton.jit
+@no_type_check
+def unseen(scale):
+    """The product q k that stands for a key that may not be attended: scaled, about HIDDEN.
+
+    It is finite however large the scale, and far below all others as the scale is not too small.
+    """
+    return HIDDEN / tl.maximum(scale, 1.0)
+
+
+@triton.jit
+@no_type_check
 def in_set(start, keys, key_set, length, set_key):
     """1.0 where a key belongs to the set that starts there, else 0.0; none for set -1."""
     at = start + keys.to(tl.int64) * set_key
@@ -178,10 +247,10 @@ def in_set(start, keys, key_set, length, set_key):
 @triton.jit
 @no_type_check
 def hidden(
-    s, rows, keys, length, n_queries, first, mask, mask_row, mask_key,
+    s, nowhere, rows, keys, length, n_queries, first, mask, mask_row, mask_key,
     ragged, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """A tile of scores, HIDDEN where a key may not be attended; either axis may be the keys.
+    """A tile of scores, `nowhere` where a key may not be attended; either axis may be the keys.
 
     Looking at every score takes as long as its exponential: it is done where the tile is `ragged`,
     that is, where it reaches beyond the length or over the diagonal.
@@ -192,13 +261,13 @@ def hidden(
             seen = seen & (keys <= rows + first)
         at = mask + rows.to(tl.int64) * mask_row + keys.to(tl.int64) * mask_key
         seen = seen & (tl.load(at, mask=seen, other=0) != 0)
-        s = tl.where(seen, s, HIDDEN)
+        s = tl.where(seen, s, nowhere)
     else:
         if ragged:
             end = length
             if CAUSAL:
                 end = tl.minimum(length, rows + first + 1)
-            s = tl.where(keys < end, s, HIDDEN)
+            s = tl.where(keys < end, s, nowhere)
     return s
 
 

@@ -13,6 +13,7 @@ import triton.language as tl
 
 from headwise.ops.row_sweep.aiming import (
     ANY,
+    HIDDEN,
     aim,
     end_of_keys,
     hidden,
@@ -117,8 +118,8 @@ def to_queries(
         k_KD = load_rows(k_start, keys, k_row, n_keys, WIDTH, PADDED)
         s_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee")
         below_QK = hidden(
-            s_QK * scale - lse_Q[:, None], rows[:, None], keys[None, :], length, n_queries, first,
-            mask_start, mask_row, mask_key, start + KEYS > clear, CAUSAL, MASKED,
+            s_QK * scale - lse_Q[:, None], HIDDEN, rows[:, None], keys[None, :], length, n_queries,
+            first, mask_start, mask_row, mask_key, start + KEYS > clear, CAUSAL, MASKED,
         )  # fmt: skip
         h_QK = tl.exp2(below_QK)
         form_QK = plain_Q[:, None] + square_Q[:, None] * h_QK
@@ -184,8 +185,9 @@ def to_keys(
             lse_Q = tl.load(lse + here + rows, mask=inside, other=float("inf"))
             clear = end_of_keys(length, start, first, CAUSAL)
             below_KQ = hidden(
-                s_KQ * scale - lse_Q[None, :], rows[None, :], keys[:, None], length, n_queries,
-                first, mask_start, mask_row, mask_key, block * KEYS + KEYS > clear, CAUSAL, MASKED,
+                s_KQ * scale - lse_Q[None, :], HIDDEN, rows[None, :], keys[:, None], length,
+                n_queries, first, mask_start, mask_row, mask_key,
+                block * KEYS + KEYS > clear, CAUSAL, MASKED,
             )  # fmt: skip
             h_KQ = tl.exp2(below_KQ)
             # The gain on what belongs to rows takes fewer products than on every weight; with sets

@@ -22,13 +22,19 @@ from headwise.ops.row_sweep.aiming import (
     Aims,
     Calls,
     aim,
+    apart,
     calls_of,
     end_of_keys,
     hidden,
     in_set,
     one_of,
+    part_sums,
+    parts_of,
     placed,
+    row_maxima,
     settings,
+    unseen,
+    upright,
 )
 from headwise.ops.row_sweep.gradient import Terms, score_gradients
 from headwise.ops.scores import Scores
@@ -85,7 +91,7 @@ def _new_rows(q: Tensor, statistics: bool) -> Swept:
 
 
 def _launch(calls: Calls, aims: Aims, swept: Swept, statistics: bool) -> None:
-    given = settings(calls, "forward")
+    given, calls = settings(calls, "forward"), upright(calls)
     batch, heads, n_queries, _ = calls.first.q.shape
     n_blocks = triton.cdiv(n_queries, given["ROWS"])
     names = ("lse", "peak", "peak_key", "entropy", "sum_squares", "mass_at", "mass_on")
@@ -98,7 +104,10 @@ def _launch(calls: Calls, aims: Aims, swept: Swept, statistics: bool) -> None:
             **dict(zip(names, swept, strict=True)),
             **given,
             n_blocks=n_blocks,
+            PARTS=parts_of(calls),
             STATISTICS=statistics,
+            # An argument, since two constants would take two instructions a score.
+            upper_bits=-(given["KEYS"] // parts_of(calls)),
         )
 
 
@@ -149,15 +158,44 @@ def _terms(swept: tuple[Tensor, ...], grads: tuple[Tensor | None, ...]) -> Terms
     )
 
 
-@triton.jit(do_not_specialize=ANY)
+@triton.jit
+@no_type_check
+def _nearest(below, upper_bits):
+    """In each part of a row, the number nearest to 0 with its place, where all are below 0.
+
+    Bits of negative numbers, read as whole numbers without a sign, are the smaller the nearer to 0.
+    The lowest of them give way to the place in the part, so that of equal numbers the first wins.
+    """
+    NEXT: tl.constexpr = below.shape[3]
+    turn = tl.arange(0, below.shape[1])[None, :, None, None]
+    place = NEXT * turn + tl.arange(0, NEXT)[None, None, None, :]
+    named = (below.to(tl.int32, bitcast=True) & upper_bits) | place
+    return tl.min(tl.min(named.to(tl.uint32), axis=1), axis=2)
+
+
+@triton.jit
+@no_type_check
+def _column(named, PLACES: tl.constexpr):
+    """The first column whose number is nearest to 0, from what is nearest in each part of a row."""
+    PARTS: tl.constexpr = named.shape[1]
+    NEXT: tl.constexpr = 2 if PARTS > 1 else 1
+    place = (named % PLACES).to(tl.int32)
+    part = tl.arange(0, PARTS)[None, :]
+    column = (place // NEXT * PARTS + part) * NEXT + place % NEXT
+    bits = named // PLACES
+    is_nearest = bits == tl.min(bits, axis=1)[:, None]
+    return tl.min(tl.where(is_nearest, column, PLACES * PARTS), axis=1)
+
+
+@triton.jit(do_not_specialize=[*ANY, "upper_bits"])
 @no_type_check
 def _forward_kernel(
     q, k, lengths, mask, scale, first, heads, groups, n_queries, n_keys, n_blocks,
     q_batch, q_head, q_row, k_batch, k_head, k_row, mask_batch, mask_head, mask_row, mask_key,
     plan, offset, n_heads, key_sets, set_number, set_batch, set_key,
-    lse, peak, peak_key, entropy, sum_squares, mass_at, mass_on,
+    lse, peak, peak_key, entropy, sum_squares, mass_at, mass_on, upper_bits,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
-    STATISTICS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    STATISTICS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     block, batch, number = placed(n_blocks, n_heads)
     head, slope, spot, key_set = aim(plan, number, offset)
@@ -172,56 +210,67 @@ def _forward_kernel(
     k_start = one_of(k, 0) + batch * k_batch + group * k_head
     mask_start = mask + batch * mask_batch + head * mask_head
 
-    top = tl.full([ROWS], HIDDEN, tl.float32)
-    total = tl.full([ROWS], 0.0, tl.float32)
-    squares = tl.full([ROWS], 0.0, tl.float32)
-    logs = tl.full([ROWS], 0.0, tl.float32)
-    at_target = tl.full([ROWS], 0.0, tl.float32)
-    on_set = tl.full([ROWS], 0.0, tl.float32)
-    best = tl.full([ROWS], -1, tl.int32)
+    nowhere = unseen(scale)
+    top = tl.full([ROWS], 0.0, tl.float32) + nowhere  # the largest product so far
+    level = tl.full([ROWS], HIDDEN, tl.float32)  # its score, or a little more
+    total = tl.full([ROWS, PARTS], 0.0, tl.float32)
+    squares = tl.full([ROWS, PARTS], 0.0, tl.float32)
+    logs = tl.full([ROWS, PARTS], 0.0, tl.float32)
+    at_target = tl.full([ROWS, PARTS], 0.0, tl.float32)
+    on_set = tl.full([ROWS, PARTS], 0.0, tl.float32)
+    best = tl.full([ROWS, PARTS], 0, tl.uint32)
+    best_start = tl.full([ROWS], -1, tl.int32)
     clear = end_of_keys(length, block * ROWS, first, CAUSAL)  # all rows see the keys before it
     for start in range(0, end_of_keys(length, block * ROWS + ROWS - 1, first, CAUSAL), KEYS):
         keys = start + tl.arange(0, KEYS)
         k_KD = load_rows(k_start, keys, k_row, n_keys, WIDTH, PADDED)
-        s_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
         s_QK = hidden(
-            s_QK, rows[:, None], keys[None, :], length, n_queries, first,
+            tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee"), nowhere,
+            rows[:, None], keys[None, :], length, n_queries, first,
             mask_start, mask_row, mask_key, start + KEYS > clear, CAUSAL, MASKED,
         )  # fmt: skip
-        highest = tl.max(s_QK, axis=1)
-        grown = tl.maximum(top, highest)
-        grown_or_0 = tl.where(grown == HIDDEN, 0.0, grown)
-        shrink = tl.exp2(top - grown_or_0)
-        below_QK = s_QK - grown_or_0[:, None]
+        s_QK = apart(s_QK, PARTS)
+        grown = tl.maximum(top, row_maxima(s_QK))
+        grown_level = grown * scale
+        if STATISTICS:  # so much more that rounding leaves all scores below it
+            grown_level += tl.maximum(tl.abs(grown_level), 1e-30) * 1.1920929e-07
+        level_or_0 = tl.where(grown == nowhere, 0.0, grown_level)
+        step = level - level_or_0
+        shrink = tl.exp2(step)[:, None]
+        below_QK = s_QK * scale - level_or_0[:, None, None, None]
         e_QK = tl.exp2(below_QK)
         if STATISTICS:
-            tile_logs = tl.sum(e_QK * below_QK, axis=1)
-            logs = shrink * (logs + total * (top - grown_or_0)) + tile_logs
-            is_highest = s_QK == highest[:, None]
-            first_highest = tl.min(tl.where(is_highest, keys[None, :], 2147483647), axis=1)
-            best = tl.where(highest > top, first_highest, best)
-        total = total * shrink + tl.sum(e_QK, axis=1)
-        squares = squares * shrink * shrink + tl.sum(e_QK * e_QK, axis=1)
+            logs = shrink * (logs + total * step[:, None]) + part_sums(e_QK * below_QK)
+            best = tl.where((grown > top)[:, None], _nearest(below_QK, upper_bits), best)
+            best_start = tl.where(grown > top, start, best_start)
+        total = total * shrink + part_sums(e_QK)
+        squares = squares * (shrink * shrink) + part_sums(e_QK * e_QK)
         at_target = at_target * shrink
         if (farthest >= start) & (nearest < start + KEYS):
-            at_target += tl.sum(tl.where(keys[None, :] == target[:, None], e_QK, 0.0), axis=1)
+            is_target = apart(keys[None, :] == target[:, None], PARTS)
+            at_target += part_sums(tl.where(is_target, e_QK, 0.0))
         if key_sets is not None:
             set_start = key_sets + key_set * set_number + batch * set_batch
             member_K = in_set(set_start, keys, key_set, length, set_key)
-            on_set = on_set * shrink + tl.sum(e_QK * member_K[None, :], axis=1)
+            on_set = on_set * shrink + part_sums(e_QK * apart(member_K[None, :], PARTS))
         top = grown
+        level = tl.where(grown == nowhere, HIDDEN, grown_level)
 
-    empty = total == 0.0  # of a row that sees anything it is at least 1, or not a number
+    total = tl.sum(total, axis=1)
+    empty = total == 0.0  # of a row that sees anything it is about 1 or more, or not a number
     some = tl.where(empty, 1.0, total)
     share = tl.where(empty, 0.0, 1.0 / some)
     inside = rows < n_queries
     at = (batch * n_heads + number) * n_queries + rows
-    log_total = tl.where(empty, float("-inf"), top + tl.log2(some))
+    log_total = tl.where(empty, float("-inf"), level + tl.log2(some))
     tl.store(lse + at, log_total * LN_2, mask=inside)
-    tl.store(sum_squares + at, squares * share * share, mask=inside)
-    tl.store(mass_at + at, at_target * share, mask=inside)
-    tl.store(mass_on + at, on_set * share, mask=inside)
+    tl.store(sum_squares + at, tl.sum(squares, axis=1) * share * share, mask=inside)
+    tl.store(mass_at + at, tl.sum(at_target, axis=1) * share, mask=inside)
+    tl.store(mass_on + at, tl.sum(on_set, axis=1) * share, mask=inside)
     if STATISTICS:
-        tl.store(peak + at, share, mask=inside)
-        tl.store(peak_key + at, best.to(tl.int64), mask=inside)
-        tl.store(entropy + at, (tl.log2(some) - logs * share) * LN_2, mask=inside)
+        largest = tl.exp2(tl.where(empty, 0.0, top * scale - level))
+        best_key = tl.where(best_start < 0, -1, best_start + _column(best, KEYS // PARTS))
+        tl.store(peak + at, largest * share, mask=inside)
+        tl.store(peak_key + at, best_key.to(tl.int64), mask=inside)
+        mean_log = tl.sum(logs, axis=1) * share
+        tl.store(entropy + at, (tl.log2(some) - mean_log) * LN_2, mask=inside)

@@ -23,10 +23,10 @@ from headwise.ops.launching import Tile, padded
 from headwise.ops.tiles import Call, load_rows, place, score_tile
 from headwise.ops.topk.selection import (
     ANY,
-    FLAGGED,
     Selection,
     blocks,
     fill_levels,
+    flagged_tile,
     keys_seen,
     launch_arguments,
     levels_for,
@@ -63,8 +63,10 @@ class Listed(NamedTuple):
 
 def list_keys(call: Call, keep: int, first_ties: bool, sweep: Tile) -> Listed:
     """Find the kept keys of every query and their weights."""
-    if levels_for(keep) > 4:  # or they would not fit the registers
+    if levels_for(keep) > 4 or call.masked:  # or they would not fit the registers
         sweep = sweep._replace(warps=8)
+    if call.masked and call.q.dtype == torch.float32 and call.q.shape[3] > 64:
+        sweep = sweep._replace(rows=16, keys=16)
     chosen, flags = room(call, first_ties)
     new = chosen.low.new_empty
     shape = chosen.low.shape
@@ -121,7 +123,7 @@ def _reach(call: Call) -> Tensor:
 def list_flagged(call: Call, listed: Listed) -> None:
     """Write keys and weights of flagged queries, whose lse is right by now; of ties the first."""
     keep = listed.keys.shape[3]
-    common = launch_arguments(call, listed.chosen, listed.flags, keep, True, FLAGGED)
+    common = launch_arguments(call, listed.chosen, listed.flags, keep, True, flagged_tile(call))
     if len(listed.flags):
         _list_kernel[(len(listed.flags),)](
             **common, lse=listed.lse, picked=listed.keys, weights=listed.weights

@@ -35,6 +35,7 @@ __all__ = [
     "between",
     "blocks",
     "fill_levels",
+    "flagged_tile",
     "keys_seen",
     "launch_arguments",
     "levels_for",
@@ -53,6 +54,7 @@ ANY = [*SIZES, *MASK_STRIDES, "mask_key"]  # kernels are not compiled for these
 # How flagged queries are swept; as many share a flag as a block has. They are few, so what counts
 # is how long one block takes.
 FLAGGED = Tile(rows=16, keys=128, warps=4, stages=2)
+FLAGGED_WIDE_SINGLE = FLAGGED._replace(keys=32, warps=8)  # else it fills a thread's registers
 FLAG_ROWS = tl.constexpr(FLAGGED.rows)
 
 # keep -> levels. With tiles of 64 keys a row of random scores lacks a certificate with probability
@@ -95,8 +97,14 @@ def select(
 def rescue(call: Call, chosen: Selection, flags: Tensor, keep: int, first_ties: bool) -> None:
     """Find the bounds of flagged queries exactly. Their `low` is known not to be too large."""
     slots = max(8, 1 << (keep - 1).bit_length())
-    common = launch_arguments(call, chosen, flags, keep, first_ties, FLAGGED)
+    common = launch_arguments(call, chosen, flags, keep, first_ties, flagged_tile(call))
     _rescue_kernel[(len(flags),)](**common, SLOTS=slots)
+
+
+def flagged_tile(call: Call) -> Tile:
+    """How the flagged queries of a call are swept."""
+    wide_single = call.q.dtype == torch.float32 and call.q.shape[3] > 64
+    return FLAGGED_WIDE_SINGLE if wide_single else FLAGGED
 
 
 def levels_for(keep: int) -> int:

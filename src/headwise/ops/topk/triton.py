@@ -19,7 +19,7 @@ from headwise.ops.tiles import Call
 from headwise.ops.topk.gathering import Listed, list_flagged, list_keys
 from headwise.ops.topk.pairs import pair_gradients, pair_values
 from headwise.ops.topk.resident import MOST_KEYS, attend_resident
-from headwise.ops.topk.selection import FLAGGED, Selection, room, select
+from headwise.ops.topk.selection import FLAGGED, Selection, flagged_tile, room, select
 from headwise.ops.topk.weighing import Kept, flagged_gradients, gradients, weigh
 
 __all__ = ["topk_selected", "topk_values"]
@@ -58,6 +58,10 @@ SINGLE = Sweeps(  # float32
     queries=Tile(32, 32, warps=4, stages=2),
     keys=Tile(32, 32, warps=8, stages=1),
     gather=Tile(32, 64, warps=8, stages=2),
+)
+WIDE_SINGLE = SINGLE._replace(  # float32, heads wider than 64
+    weigh=Tile(16, 32, warps=8, stages=2),
+    keys=Tile(16, 32, warps=8, stages=1),
 )
 
 
@@ -132,9 +136,10 @@ def _(
 
 
 def _sweeps(q: Tensor, v: Tensor) -> Sweeps:
+    wide = max(q.shape[3], v.shape[3]) > 64
     if q.dtype == torch.float32:
-        return SINGLE
-    return WIDE if max(q.shape[3], v.shape[3]) > 64 else HALF
+        return WIDE_SINGLE if wide else SINGLE
+    return WIDE if wide else HALF
 
 
 def _gathers(k: Tensor, keep: int, scale: float) -> bool:
@@ -217,7 +222,7 @@ def _gather(
     out = pair_values(listed, v, dropout, seed)
     kept = Kept(*listed.chosen[:3], first_ties, dropout, seed)
     results = {"out": out, "lse": listed.lse, "flags": listed.flags}
-    weigh(call, v, kept, listed.chosen.peak, FLAGGED, **results)
+    weigh(call, v, kept, listed.chosen.peak, flagged_tile(call), **results)
     return out, listed
 
 
@@ -283,7 +288,7 @@ def _backward(
             return gradients(call, v, kept, lse, out, dout, (sweeps.queries, sweeps.keys))
         listed = Listed(Selection(low, high, last, lse), lse, keys, weights, flags)
         dq, dk, dv = pair_gradients(call, v, listed, out, dropout, seed, dout)
-        flagged_gradients(call, v, kept, lse, out, dout, flags, dq, dk, dv, FLAGGED)
+        flagged_gradients(call, v, kept, lse, out, dout, flags, dq, dk, dv, flagged_tile(call))
     return dq, dk.to(k.dtype), dv.to(v.dtype)
 
 
