@@ -100,7 +100,7 @@ def test_trainings_of_an_encoder_are_shown_with_who_was_wrong(tmp_path):
     _write(tmp_path, rows, name="mlm")
     text = pages.page(tmp_path)
     assert "| ours | 12,345 | 1.5 | 0.4567 |" in text and "99,999" not in text
-    assert "Not timed: RoBERTa; ours, compiled." in text
+    assert "Not timed: RoBERTa: wrong; ours, compiled: " in text
 
 
 def test_results_of_a_cpu_are_not_shown(tmp_path):

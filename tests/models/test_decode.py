@@ -303,7 +303,10 @@ def in_place_of_a_graph(monkeypatch):
 
 
 @pytest.mark.parametrize("search", [greedy, beam])
-@pytest.mark.parametrize("attention", ["softmax", "topk:2", "entmax:learned"])
+@pytest.mark.parametrize(
+    "attention",
+    ["softmax", *(pytest.param(each, marks=pytest.mark.slow) for each in SPECS)],
+)
 def test_steps_that_are_replayed_find_the_same(attention, search, monkeypatch, poisoned_memory):
     model = make(attention).double()
     ids, lengths = torch.randint(3, 11, (6, 5)), torch.randint(1, 6, (6,))

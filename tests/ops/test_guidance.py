@@ -147,7 +147,9 @@ def test_blocks_give_what_the_definition_gives(case, groups, monkeypatch):
 
 @interpreted
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
-@pytest.mark.parametrize("sizes", [(1, 1), (7, 7), (1, 63), (33, 17)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(1, 1), (7, 7), pytest.param((1, 63), marks=pytest.mark.slow), (33, 17)], ids=str
+)
 @pytest.mark.parametrize("case", OPTIONS)
 def test_the_kernel_gives_what_the_definition_gives(case, sizes):
     q, k = draw(*sizes, heads=3, groups=3)
@@ -157,7 +159,10 @@ def test_the_kernel_gives_what_the_definition_gives(case, sizes):
 
 @interpreted
 @pytest.mark.usefixtures("small_tiles")
-@pytest.mark.parametrize("case", ["plain", "causal", "padding mask"])
+@pytest.mark.parametrize(
+    "case",
+    ["padding mask", *(pytest.param(each, marks=pytest.mark.slow) for each in ("plain", "causal"))],
+)
 def test_the_kernel_knows_all_patterns_and_shared_keys(case):
     q, k = draw(17, 17, heads=8, groups=2)
     assert_as_defined(q, k, HALF, "triton", key_sets=sets(17), **options(case, 17, 17))
@@ -301,7 +306,7 @@ def layers(count: int, *, groups: int = 2) -> list[tuple[Tensor, Tensor]]:
 
 
 @pytest.mark.parametrize("impl", ["reference", "torch", pytest.param("triton", marks=interpreted)])
-@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("groups", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
 def test_several_calls_at_once_give_what_each_gives_alone(impl, groups):
     """The second layer has no guided head; heads are numbered on."""

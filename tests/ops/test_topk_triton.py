@@ -301,7 +301,10 @@ def test_nothing_to_compute_is_fine(follow, empty, plan):
 
 
 @interpreted
-@pytest.mark.parametrize(("ties", "plan"), [("all", "sweep"), ("first", "gather")])
+@pytest.mark.parametrize(
+    ("ties", "plan"),
+    [("all", "sweep"), pytest.param("first", "gather", marks=pytest.mark.slow)],
+)
 def test_weights_are_dropped_after_the_softmax_and_alike_in_both_passes(
     small_tiles, follow, ties, plan
 ):
@@ -410,7 +413,7 @@ def test_deterministic_gradients_of_gathered_rows_are_the_same_numbers(
 
 
 @pytest.mark.parametrize("impl", ["reference", "torch", pytest.param("triton", marks=interpreted)])
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tied", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_selected_keys_and_weights_are_those_of_the_map(small_tiles, impl, tied):
     keep, (q, k, v) = 3, inputs(19, 24, heads=2, groups=1)
     if tied:
