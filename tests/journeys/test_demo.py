@@ -203,6 +203,7 @@ def test_no_test_sentence_stands_in_the_training_pairs():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # with types checked at every call
 def test_the_full_demo_translates_well_and_its_heads_have_roles_that_matter(tmp_path):
     torch.set_num_threads(os.cpu_count() or 1)
     table = demo(DemoConfig(), tmp_path / "run")
