@@ -55,12 +55,19 @@ def page(folder: Path = BENCH) -> str:
 
 def _constants() -> dict[str, str]:
     """Numbers of the kernels that the text speaks of. Their modules import Triton."""
-    topk, selection, gathering, entmax = (
-        import_module(f"headwise.ops.{name}")
-        for name in ("topk.triton", "topk.selection", "topk.gathering", "entmax.triton")
+    topk, selection, gathering, ranking, entmax = (
+        import_module(f"headwise.ops.{name}.{part}")
+        for name, part in (
+            ("topk", "triton"),
+            ("topk", "selection"),
+            ("topk", "gathering"),
+            ("topk", "ranking"),
+            ("entmax", "triton"),
+        )
     )
     levels = [f"{levels} for keep up to {keep}" for keep, levels in selection.LEVELS.items()]
     few, many = gathering.EXTRA.values()
+    (most_narrow, cell), (_, wide_cell) = gathering.CELL.items()
     tile, deep = topk.HALF.select.keys, selection.LEVELS[8]
     numbers: dict[str, float] = {
         "example_keep": 8,
@@ -72,7 +79,10 @@ def _constants() -> dict[str, str]:
         "tile": tile,
         "chance": round(tile ** (deep - 1) / comb(8, deep), -2),
         "flag_rows": selection.FLAGGED.rows,
-        "cell": gathering.CELL,
+        "cell": cell,
+        "wide_cell": wide_cell,
+        "wide_cell_keys": most_narrow + 1,
+        "part": ranking.PART,
         "entmax_resident": entmax.NARROW.resident[-1].keys,
         "entmax_resident_wide": entmax.WIDE.resident[-1].keys,
         "least_width": entmax.LEAST_RESIDENT_WIDTH,

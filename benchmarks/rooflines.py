@@ -104,16 +104,15 @@ GUIDANCE = [
 
 
 def long_rows(length: int) -> list[Kernel]:
-    """Cells of two keys: a maximum, a name, and 7 maxima and minima; then 10 or 12 are named."""
-    cells = 10 if length < 8192 else 12
-    naming = cells * 64 * 6 + 4 * 64 * 3
+    """Cells of 2 or 4 keys: maxima, a name, and 7 maxima and minima; then 10 cells are named."""
+    cell, cells = 2 if length < 8192 else 4, 10
+    naming = cells * 64 * 5 + 3 * 64 * 3  # of three levels: the last only bounds
+    keys = cells * cell
     return [
-        Kernel("sweep", Work(products=1, logic=4.5), Work(logic=naming)),
+        Kernel("sweep", Work(products=1, logic=(cell - 1 + 1 + 7) / cell), Work(logic=naming)),
         # the keys of all cells, converted, multiplied and added
-        Kernel(
-            "score", query=Work(logic=2 * cells * 64, arithmetic=2 * cells * 64), cache=cells * 256
-        ),
-        Kernel("rank", query=Work(logic=2 * cells * 32 * 4)),
+        Kernel("score", query=Work(logic=keys * 64, arithmetic=keys * 64), cache=keys * 128),
+        Kernel("rank", query=Work(logic=keys * 8 * 8), memory=keys * 16),
         Kernel("sum values", query=Work(arithmetic=8 * 64), cache=8 * 128),
     ]
 

@@ -20,6 +20,7 @@ from tests.ops.attention_cases import assert_no_worse, inputs, out_and_grads
 
 pytest.importorskip("triton", reason="Triton is not installed")
 kernels = import_module("headwise.ops.topk.triton")
+gathering = import_module("headwise.ops.topk.gathering")
 selection = import_module("headwise.ops.topk.selection")
 Call = import_module("headwise.ops.tiles").Call
 
@@ -200,7 +201,7 @@ def hard_scores(kind: str) -> Scores:
 @pytest.mark.parametrize("kind", ["period of the tile", "equal", "one column", "two values",
                                   "ties in a bucket", "neighbouring floats", "random"])  # fmt: skip
 @pytest.mark.parametrize("ties", TIES)
-@pytest.mark.parametrize("levels", [1, 4])
+@pytest.mark.parametrize("levels", [2, 4])
 def test_the_choice_is_exact_with_and_without_a_certificate(kind, ties, levels):
     scores = hard_scores(kind)
     wanted = _kept(scores.rows(), 6, ties)
@@ -392,6 +393,43 @@ def test_gathering_is_exact_where_buckets_are_not(small_tiles, follow, kind, tie
     scores = hard_scores(kind)
     q, k, v = scores.q, scores.k, torch.randn(1, 1, 70, 3)
     assert_same(q, k, v, keep=6, ties=ties, scale=1.0)
+
+
+def flags_of(q, k, v, keep) -> set[int]:
+    """Which flags a call leaves: 0 certain at once, 1 in doubt, 2 certain at second sight."""
+    given = (None, None, None, 1.0, 0, False, keep, False, 0.0)
+    return set(kernels._forward(q, k, v, *given)[-1].tolist())
+
+
+@interpreted
+@pytest.mark.parametrize("cell", [2, 4])
+def test_a_second_look_makes_gathered_rows_sure(small_tiles, follow, monkeypatch, cell):
+    follow("gather")
+    monkeypatch.setattr(gathering, "CELL", {1 << 62: cell})
+    q, k, v = inputs(40, 150, batch=1, heads=2, groups=1)
+    assert flags_of(q, k, v, 6) == {2}  # of two levels a bucket, some of sixteen rows lack more
+    assert_same(q, k, v, keep=6, scale=1.0)
+
+
+@interpreted
+def test_the_second_look_leaves_ties_to_the_sweeps(small_tiles, follow):
+    follow("gather")
+    q, k, v = inputs(20, 70, batch=1, heads=1)
+    assert flags_of(q, torch.ones_like(k), v, 6) == {1}
+    k[:, :, 40:] = k[:, :, 10:40]  # every key twice: pairs do not fit five places
+    assert flags_of(q, k, v, 5) == {1}
+    assert_same(q, k, v, keep=5, scale=1.0)
+
+
+@interpreted
+def test_parts_of_a_row_are_looked_at_by_other_programs(small_tiles, follow, monkeypatch):
+    follow("gather")
+    ranking = import_module("headwise.ops.topk.ranking")
+    monkeypatch.setattr(ranking, "PART", 128)
+    monkeypatch.setattr(ranking, "MOST_PROGRAMS", 2)
+    q, k, v = inputs(40, 300, batch=1, heads=2, groups=1)
+    assert flags_of(q, k, v, 6) == {2}
+    assert_same(q, k, v, keep=6, scale=1.0, causal=True)
 
 
 @interpreted

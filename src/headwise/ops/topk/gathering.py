@@ -6,13 +6,14 @@
 The sweep is that of `selection`, but remembers cells of a few keys by their largest score, whose
 last bits give way to the name of the cell. The keep best keys lie in the keep best cells. A few
 more than these are named, the scores of all their keys computed anew from q and k, and the best
-taken. A row is certain if its keep-th score is above all other candidates, and above anything a
-bucket may have forgotten or a missing bit may hide, by more than rounding; and if its numbers are
-finite and not so large that bits could be lost at the other end. Queries of which one is not
-certain get a flag and go the way of short rows, forward and backward.
+taken (`ranking`). A row is certain if its keep-th score is above all other candidates, and above
+anything a bucket may have forgotten or a missing bit may hide, by more than rounding; and if its
+numbers are finite and not so large that bits could be lost at the other end. Queries of which one
+is not certain are looked at again, and where that does not help, as with ties, go the way of short
+rows, forward and backward.
 """
 
-from typing import NamedTuple, no_type_check
+from typing import no_type_check
 
 import torch
 import triton
@@ -21,9 +22,10 @@ from torch import Tensor
 
 from headwise.ops.launching import Tile, padded
 from headwise.ops.tiles import Call, load_rows, place, score_tile
+from headwise.ops.topk.ranking import Candidates, Listed, choose
 from headwise.ops.topk.selection import (
     ANY,
-    Selection,
+    IN_DOUBT,
     blocks,
     fill_levels,
     flagged_tile,
@@ -33,79 +35,75 @@ from headwise.ops.topk.selection import (
     pull,
     rescue,
     room,
-    set_flags,
-    store_bounds,
 )
 
-__all__ = ["Listed", "gather_rows", "list_flagged", "list_keys"]
+__all__ = ["gather_rows", "list_flagged", "list_keys"]
 
-CELL = 2  # keys of a cell: the more, the less to remember while sweeping, but the more to score
-# Keys of a row -> cells more than wanted: so many may differ by less than the missing bits.
-EXTRA = {8192: 2, 1 << 62: 4}
+# Keys of a row -> keys of a cell: the more, the less to remember while sweeping, but the more to
+# score afterwards.
+CELL = {8191: 2, 1 << 62: 4}
+# Bits a name takes -> cells more than wanted: so many may differ by less than the missing bits.
+EXTRA = {12: 2, 31: 4}
 REACH_KEYS = 128  # a program of the kernel that looks how large keys are
 SCORE_ROWS = 32  # queries, of a program of the kernel that scores candidates
-RANK_ROWS = 32  # of the kernel that chooses among them
 
 
 # Arguments of kernels that decide which keys are kept.
 CHOOSING = ("flags", "low", "high", "last", "keep", "FIRST")
 
 
-class Listed(NamedTuple):
-    """The kept keys of every query. Of flagged queries only bounds are right."""
-
-    chosen: Selection
-    lse: Tensor  # (B, H, Q)
-    keys: Tensor  # (B, H, Q, keep) int32, -1 where a query sees fewer keys
-    weights: Tensor  # (B, H, Q, keep), before dropout
-    flags: Tensor  # one for every sixteen queries
-
-
 def list_keys(call: Call, keep: int, first_ties: bool, sweep: Tile) -> Listed:
     """Find the kept keys of every query and their weights."""
-    if levels_for(keep) > 4 or call.masked:  # or they would not fit the registers
-        sweep = sweep._replace(warps=8)
-    if call.masked and call.q.dtype == torch.float32 and call.q.shape[3] > 64:
-        sweep = sweep._replace(rows=16, keys=16)
     chosen, flags = room(call, first_ties)
     new = chosen.low.new_empty
     shape = chosen.low.shape
-    keys, weights = new((*shape, keep), dtype=torch.int32), new((*shape, keep))
+    keys, weights = new((keep, *shape), dtype=torch.int32), new((keep, *shape))
     listed = Listed(chosen, new(shape), keys, weights, flags)
     if len(flags):
-        _list(call, listed, keep, first_ties, sweep)
+        choose(call, listed, _candidates(call, listed, keep, sweep), keep, first_ties)
         rescue(call, chosen, flags, keep, first_ties)
     return listed
 
 
-def _list(call: Call, listed: Listed, keep: int, first_ties: bool, sweep: Tile) -> None:
+def _candidates(call: Call, listed: Listed, keep: int, sweep: Tile) -> Candidates:
+    """The keys of the best cells; `peak` and `lse` are written as `choose` wants them."""
     batch, heads, n_queries = listed.lse.shape
     n_keys = call.k.shape[2]
-    n_turns = -(-n_keys // (sweep.keys * CELL))
+    cell = _up_to(CELL, n_keys)
+    sweep = _fitting(sweep, call, keep, cell)
+    n_turns = -(-n_keys // (sweep.keys * cell))
     low_bits = (1 << (n_turns - 1).bit_length()) * sweep.keys - 1
-    candidates = keep + next(extra for most, extra in EXTRA.items() if n_keys < most)
-    slots = 1 << (candidates * CELL - 1).bit_length()
-    keys = listed.keys.new_empty(batch, heads, n_queries, candidates * CELL)
+    cells = keep + _up_to(EXTRA, low_bits.bit_length())
+    slots = cells * cell
+    keys = listed.keys.new_empty(slots, batch, heads, n_queries)
     scores = listed.lse.new_empty(keys.shape)
-    given = launch_arguments(call, listed.chosen, listed.flags, keep, first_ties, sweep)
+    given = launch_arguments(call, listed.chosen, listed.flags, keep, True, sweep)
     given = {x: argument for x, argument in given.items() if x not in CHOOSING}
-    given |= {"keys": keys, "low_bits": low_bits}
+    given |= {"keys": keys, "low_bits": low_bits, "n_rows": listed.lse.numel()}
     _sweep_kernel[(blocks(call, sweep),)](
-        **given, peak=listed.chosen.peak, candidates=candidates, CELL=CELL, LEVELS=levels_for(keep),
-        CANDIDATES=1 << (candidates - 1).bit_length(),
+        **given, peak=listed.chosen.peak, cells=cells, CELL=cell, LEVELS=levels_for(keep),
+        CELLS=1 << (cells - 1).bit_length(),
     )  # fmt: skip
     n_blocks = -(-n_queries // SCORE_ROWS)
     given |= {"n_blocks": n_blocks, "ROWS": SCORE_ROWS, "num_warps": 4, "num_stages": 1}
     unused = ("KEYS", "low_bits")
     _score_kernel[(batch * heads * n_blocks,)](
         **{x: argument for x, argument in given.items() if x not in unused},
-        scores=scores, reach=_reach(call), doubts=listed.lse, slots=candidates * CELL, CELL=CELL,
+        scores=scores, reach=_reach(call), doubts=listed.lse, slots=slots,
     )  # fmt: skip
-    _rank_kernel[(-(-listed.lse.numel() // RANK_ROWS),)](
-        keys, scores, *listed.chosen, listed.flags, listed.lse, listed.keys, listed.weights,
-        call.scale, listed.lse.numel(), n_queries, n_keys, keep, candidates * CELL, low_bits,
-        FIRST=first_ties, ROWS=RANK_ROWS, SLOTS=slots,
-    )  # fmt: skip
+    return Candidates(keys, scores, low_bits)
+
+
+def _fitting(sweep: Tile, call: Call, keep: int, cell: int) -> Tile:
+    """A tile of which all that is remembered fits the registers."""
+    if call.masked and call.q.dtype == torch.float32 and call.q.shape[3] > 64:
+        return sweep._replace(rows=16, keys=16, warps=8)
+    crowded = levels_for(keep) > 4 or call.masked or cell > 2
+    return sweep._replace(warps=8) if crowded else sweep
+
+
+def _up_to(table: dict[int, int], number: int) -> int:
+    return next(found for most, found in table.items() if number <= most)
 
 
 def _reach(call: Call) -> Tensor:
@@ -122,12 +120,13 @@ def _reach(call: Call) -> Tensor:
 
 def list_flagged(call: Call, listed: Listed) -> None:
     """Write keys and weights of flagged queries, whose lse is right by now; of ties the first."""
-    keep = listed.keys.shape[3]
+    keep = len(listed.keys)
     common = launch_arguments(call, listed.chosen, listed.flags, keep, True, flagged_tile(call))
     if len(listed.flags):
         _list_kernel[(len(listed.flags),)](
-            **common, lse=listed.lse, picked=listed.keys, weights=listed.weights
-        )
+            **common, lse=listed.lse, picked=listed.keys, weights=listed.weights,
+            n_rows=listed.lse.numel(),
+        )  # fmt: skip
 
 
 @triton.jit
@@ -150,15 +149,15 @@ def _reach_kernel(
     tl.atomic_max(reach + batch * groups + group, largest, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=[*ANY, "candidates", "low_bits"])
+@triton.jit(do_not_specialize=[*ANY, "n_rows", "cells", "low_bits"])
 @no_type_check
 def _sweep_kernel(
     q, k, lengths, mask, peak, keys, scale, first, heads, groups, n_queries, n_keys,
-    n_blocks, candidates, low_bits, q_batch, q_head, q_row, k_batch, k_head, k_row,
+    n_rows, n_blocks, cells, low_bits, q_batch, q_head, q_row, k_batch, k_head, k_row,
     mask_batch, mask_head, mask_row, mask_key,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, LEVELS: tl.constexpr, CELL: tl.constexpr,
-    CANDIDATES: tl.constexpr,
+    CELLS: tl.constexpr,
 ):  # fmt: skip
     """Keys of the best cells, -1 where there are fewer; in `peak` what no other may exceed."""
     block, batch, head, group = place(n_blocks, heads, groups)
@@ -171,27 +170,27 @@ def _sweep_kernel(
         WIDTH, PADDED, CAUSAL, MASKED, ROWS, KEYS, LEVELS, CELL,
     )  # fmt: skip
 
-    bound = tl.max(levels[LEVELS - 1], axis=1)  # no forgotten cell is larger
+    bound = tl.max(levels[LEVELS - 1], axis=1)  # no forgotten cell is larger, nor one unnamed
     named = ()  # by their last bits, no two alike
-    for level in tl.static_range(LEVELS):
+    for level in tl.static_range(LEVELS - 1):
         bits_QK = levels[level].to(tl.int32, bitcast=True) | tl.arange(0, KEYS)[None, :]
         name_QK = bits_QK.to(tl.float32, bitcast=True)
         named = named + (tl.where(levels[level] > -9e37, name_QK, float("-inf")),)
     inside = rows < n_queries
     at = (batch * heads + head) * n_queries + rows
-    place_1C = tl.arange(0, CANDIDATES)[None, :]
-    name_QC = tl.full((ROWS, CANDIDATES), -1, tl.int32)
-    for candidate in range(candidates):
+    place_1C = tl.arange(0, CELLS)[None, :]
+    name_QC = tl.full((ROWS, CELLS), -1, tl.int32)
+    for cell in range(cells):
         top = tl.max(named[0], axis=1)
-        named = pull(named, named[0] == top[:, None], LEVELS)
+        named = pull(named, named[0] == top[:, None], LEVELS - 1)
         name = tl.where(top > -9e37, top.to(tl.int32, bitcast=True) & low_bits, -1)
-        name_QC = tl.where(place_1C == candidate, name[:, None], name_QC)
+        name_QC = tl.where(place_1C == cell, name[:, None], name_QC)
     bound = tl.maximum(bound, tl.max(named[0], axis=1))
 
-    stored_QC = inside[:, None] & (place_1C < candidates)
+    stored_QC = inside[:, None] & (place_1C < cells)
     for member in tl.static_range(CELL):
         key_QC = (name_QC // KEYS * CELL + member) * KEYS + name_QC % KEYS
-        to_QC = keys + (at[:, None] * candidates + place_1C) * CELL + member
+        to_QC = keys + (place_1C * CELL + member) * n_rows.to(tl.int64) + at[:, None]
         tl.store(to_QC, tl.where(name_QC >= 0, key_QC, -1), mask=stored_QC)
     tl.store(peak + at, bound, mask=inside)
 
@@ -205,14 +204,14 @@ def gather_rows(start, keys, stride, real, WIDTH: tl.constexpr, PADDED: tl.const
     return tl.load(at, mask=real[:, None] & (column[None, :] < WIDTH), other=0.0).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=[*ANY, "slots"])
+@triton.jit(do_not_specialize=[*ANY, "n_rows", "slots"])
 @no_type_check
 def _score_kernel(
     q, k, lengths, mask, keys, scores, reach, doubts, scale, first, heads, groups, n_queries,
-    n_keys, n_blocks, slots, q_batch, q_head, q_row, k_batch, k_head, k_row,
+    n_keys, n_rows, n_blocks, slots, q_batch, q_head, q_row, k_batch, k_head, k_row,
     mask_batch, mask_head, mask_row, mask_key,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
-    ROWS: tl.constexpr, CELL: tl.constexpr,
+    ROWS: tl.constexpr,
 ):  # fmt: skip
     """Scores of candidates, -inf where they may not be attended; whether a row's are in doubt."""
     block, batch, head, group = place(n_blocks, heads, groups)
@@ -224,10 +223,10 @@ def _score_kernel(
     q_QD = q_QD.to(tl.float32)
     k += batch * k_batch + group * k_head
     mask += batch * mask_batch + head * mask_head
-    for cell in range(slots // CELL):
-        for member in tl.static_range(CELL):  # their loads do not wait for each other
-            slot = cell * CELL + member
-            key = tl.load(keys + at * slots + slot, mask=inside, other=-1)
+    for pair in range(slots // 2):
+        for member in tl.static_range(2):  # their loads do not wait for each other
+            from_slot = (pair * 2 + member) * n_rows.to(tl.int64) + at
+            key = tl.load(keys + from_slot, mask=inside, other=-1)
             seen = (key >= 0) & (key < length)
             if CAUSAL:
                 seen = seen & (key <= rows + first)
@@ -236,77 +235,23 @@ def _score_kernel(
                 seen = seen & (tl.load(spot, mask=seen, other=0) != 0)
             score = tl.sum(q_QD * gather_rows(k, key, k_row, seen, WIDTH, PADDED), axis=1) * scale
             real = seen & (score == score)  # what is not a number has no rank; its row is in doubt
-            tl.store(scores + at * slots + slot, tl.where(real, score, float("-inf")), mask=inside)
+            tl.store(scores + from_slot, tl.where(real, score, float("-inf")), mask=inside)
     reach_q = tl.max(_size(q_QD), axis=1).to(tl.float32, bitcast=True)
     reach_k = tl.load(reach + batch * groups + group).to(tl.float32, bitcast=True)
     known = reach_q * reach_k * WIDTH < 1e37
     tl.store(doubts + at, tl.where(known, 0.0, 1.0), mask=inside)
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_queries", "n_keys", "keep", "slots", "low_bits"])
-@no_type_check
-def _rank_kernel(
-    keys, scores, low, high, last, peak, flags, lse, picked, weights, scale, n_rows, n_queries,
-    n_keys, keep, slots, low_bits,
-    FIRST: tl.constexpr, ROWS: tl.constexpr, SLOTS: tl.constexpr,
-):  # fmt: skip
-    """Choose the best candidates and weigh them; a flag where they may not be the best of all."""
-    at = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    inside = at < n_rows
-    slot = tl.arange(0, SLOTS)
-    there_QS = inside[:, None] & (slot < slots)[None, :]
-    from_QS = at[:, None] * slots + slot[None, :]
-    score_QS = tl.load(scores + from_QS, mask=there_QS, other=float("-inf"))
-    key_QS = tl.load(keys + from_QS, mask=there_QS, other=-1)
-    largest = tl.max(score_QS, axis=1)
-    empty = largest == float("-inf")
-    rank_QS = tl.full((ROWS, SLOTS), 0, tl.int32)
-    for other in range(slots):
-        from_Q1 = at[:, None] * slots + other
-        score_Q1 = tl.load(scores + from_Q1, mask=inside[:, None], other=float("-inf"))
-        before_QS = (score_Q1 > score_QS) | ((score_Q1 == score_QS) & (slot[None, :] > other))
-        rank_QS += before_QS.to(tl.int32)
-    kept_QS = there_QS & (rank_QS < keep)
-    tau = tl.min(tl.where(kept_QS, score_QS, float("inf")), axis=1)
-
-    # Is the keep-th score above all others, wherever they are?
-    bound = tl.load(peak + at, mask=inside, other=0.0)
-    some = bound > -9e37
-    highest = tl.where(some, bound * scale, 0.0)
-    highest += tl.abs(highest) * (low_bits + 1).to(tl.float32) * 1.2e-7
-    highest += 4e-6 * tl.where(empty, 0.0, tl.abs(largest))
-    highest = tl.where(some, highest, float("-inf"))
-    below = tl.max(tl.where(kept_QS, float("-inf"), score_QS), axis=1)
-    below = tl.maximum(below, highest)
-    doubt = tl.load(lse + at, mask=inside, other=0.0)
-    doubtful = inside & ((doubt != 0.0) | ((below > float("-inf")) & (below >= tau)))
-    set_flags(flags, at // n_queries, at % n_queries, n_queries, doubtful)
-    tl.store(peak + at, largest, mask=inside)
-    above = tl.full((ROWS,), float("inf"), tl.float32)
-    # Where there is a flag `low` must not be above the keep-th score: there the rescue starts.
-    below = tl.where(doubtful, tau, below)
-    store_bounds(low, high, last, tau, below, above, n_keys, at, inside, FIRST)
-
-    norm = tl.where(empty, 0.0, largest)
-    weight_QS = tl.where(kept_QS, tl.exp(score_QS - norm[:, None]), 0.0)
-    total = tl.where(empty, 1.0, tl.sum(weight_QS, axis=1))
-    tl.store(lse + at, tl.where(empty, float("-inf"), norm + tl.log(total)), mask=inside)
-    to_QS = at[:, None] * keep + rank_QS
-    real_QS = score_QS > float("-inf")
-    tl.store(picked + to_QS, tl.where(real_QS, key_QS, -1), mask=kept_QS)
-    tl.store(weights + to_QS, weight_QS / total[:, None], mask=kept_QS)
-
-
-@triton.jit(do_not_specialize=[*ANY, "keep"])
+@triton.jit(do_not_specialize=[*ANY, "n_rows", "keep"])
 @no_type_check
 def _list_kernel(
     q, k, lengths, mask, low, high, last, flags, lse, picked, weights, scale, first, heads,
-    groups, n_queries, n_keys, n_blocks, keep, q_batch, q_head, q_row, k_batch, k_head, k_row,
-    mask_batch, mask_head, mask_row, mask_key,
+    groups, n_queries, n_keys, n_rows, n_blocks, keep, q_batch, q_head, q_row,
+    k_batch, k_head, k_row, mask_batch, mask_head, mask_row, mask_key,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
     FIRST: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    if tl.load(flags + tl.program_id(0)) == 0:
+    if tl.load(flags + tl.program_id(0)) != IN_DOUBT:
         return
     block, batch, head, group = place(n_blocks, heads, groups)
     rows = block * ROWS + tl.arange(0, ROWS)
@@ -336,10 +281,11 @@ def _list_kernel(
         place_QK = listed[:, None] + tl.cumsum(kept_QK.to(tl.int32), axis=1) - 1
         listed += tl.sum(kept_QK.to(tl.int32), axis=1)
         fits_QK = kept_QK & (place_QK < keep) & inside[:, None]
-        to_QK = at[:, None] * keep + place_QK
+        to_QK = place_QK.to(tl.int64) * n_rows + at[:, None]
         tl.store(picked + to_QK, keys[None, :] + rows[:, None] * 0, mask=fits_QK)
         tl.store(weights + to_QK, tl.exp(score_QK - norm[:, None]), mask=fits_QK)
     for slot in range(keep):
         vacant = inside & (slot >= listed)
-        tl.store(picked + at * keep + slot, -1, mask=vacant)
-        tl.store(weights + at * keep + slot, 0.0, mask=vacant)
+        to_slot = slot * n_rows.to(tl.int64) + at
+        tl.store(picked + to_slot, -1, mask=vacant)
+        tl.store(weights + to_slot, 0.0, mask=vacant)

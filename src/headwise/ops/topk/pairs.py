@@ -15,8 +15,9 @@ from torch import Tensor
 
 from headwise.ops.launching import SIZES, padded
 from headwise.ops.tiles import Call, load_rows, place, with_rows
-from headwise.ops.topk.gathering import Listed, gather_rows
-from headwise.ops.topk.selection import FLAG_ROWS
+from headwise.ops.topk.gathering import gather_rows
+from headwise.ops.topk.ranking import Listed
+from headwise.ops.topk.selection import FLAG_ROWS, IN_DOUBT
 from headwise.ops.topk.weighing import drop_pairs, strides
 
 __all__ = ["pair_gradients", "pair_values"]
@@ -26,14 +27,14 @@ VALUE_ROWS = 16  # queries, of a program of the kernel that sums values
 
 def pair_values(listed: Listed, v: Tensor, dropout: float, seed: Tensor | None) -> Tensor:
     """The sum of the values of listed keys by their weights, (B, H, Q, E)."""
-    batch, heads, n_queries, keep = listed.keys.shape
+    keep, batch, heads, n_queries = listed.keys.shape
     v = with_rows(v)
     out = v.new_empty(batch, heads, n_queries, v.shape[3])
     n_blocks = -(-n_queries // VALUE_ROWS)
     if programs := batch * heads * n_blocks:
         _values_kernel[(programs,)](
             v, listed.keys, listed.weights, out, seed, dropout, heads, v.shape[1], n_queries,
-            n_blocks, keep, *v.stride()[:3],
+            listed.lse.numel(), n_blocks, keep, *v.stride()[:3],
             VALUES=v.shape[3], PADDED_VALUES=padded(v.shape[3]), ROWS=VALUE_ROWS,
         )  # fmt: skip
     return out
@@ -55,17 +56,18 @@ def pair_gradients(
         _pairs_kernel[(programs,)](
             **used, **strides("v", v), **strides("dout", dout), v=v, dout=dout, out=out,
             picked=listed.keys, weights=listed.weights, flags=listed.flags, dq=dq, dk=dk, dv=dv,
-            seed=seed, dropout=dropout, keep=listed.keys.shape[3], n_blocks=n_blocks,
-            PADDED=padded(width), VALUES=v.shape[3], PADDED_VALUES=padded(v.shape[3]),
+            seed=seed, dropout=dropout, keep=len(listed.keys), n_blocks=n_blocks,
+            n_rows=listed.lse.numel(), PADDED=padded(width), VALUES=v.shape[3],
+            PADDED_VALUES=padded(v.shape[3]),
             num_warps=2,  # pyright: ignore[reportCallIssue]
         )  # fmt: skip
     return dq, dk, dv
 
 
-@triton.jit(do_not_specialize=["heads", "groups", "n_queries", "n_blocks", "keep"])
+@triton.jit(do_not_specialize=["heads", "groups", "n_queries", "n_rows", "n_blocks", "keep"])
 @no_type_check
 def _values_kernel(
-    v, picked, weights, out, seed, dropout, heads, groups, n_queries, n_blocks, keep,
+    v, picked, weights, out, seed, dropout, heads, groups, n_queries, n_rows, n_blocks, keep,
     v_batch, v_head, v_row,
     VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -76,8 +78,9 @@ def _values_kernel(
     v += batch * v_batch + group * v_head
     out_QE = tl.full((ROWS, PADDED_VALUES), 0.0, tl.float32)
     for slot in range(keep):
-        key = tl.load(picked + at * keep + slot, mask=inside, other=-1)
-        weight = tl.load(weights + at * keep + slot, mask=inside, other=0.0)
+        from_slot = slot * n_rows.to(tl.int64) + at
+        key = tl.load(picked + from_slot, mask=inside, other=-1)
+        weight = tl.load(weights + from_slot, mask=inside, other=0.0)
         if seed is not None:
             weight = drop_pairs(weight, batch * heads + head, rows, key, dropout, seed)
         v_QE = gather_rows(v, key, v_row, key >= 0, VALUES, PADDED_VALUES)
@@ -87,15 +90,15 @@ def _values_kernel(
     tl.store(to_QE, out_QE, mask=inside[:, None] & (column < VALUES)[None, :])
 
 
-@triton.jit(do_not_specialize=[*SIZES, "keep"])
+@triton.jit(do_not_specialize=[*SIZES, "n_rows", "keep"])
 @no_type_check
 def _pairs_kernel(
     q, k, v, out, dout, picked, weights, flags, dq, dk, dv, seed, scale, dropout,
-    heads, groups, n_queries, n_keys, n_blocks, keep, q_batch, q_head, q_row,
+    heads, groups, n_queries, n_keys, n_rows, n_blocks, keep, q_batch, q_head, q_row,
     k_batch, k_head, k_row, v_batch, v_head, v_row, dout_batch, dout_head, dout_row,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
 ):  # fmt: skip
-    if tl.load(flags + tl.program_id(0)) != 0:
+    if tl.load(flags + tl.program_id(0)) == IN_DOUBT:
         return
     block, batch, head, group = place(n_blocks, heads, groups)
     rows = block * FLAG_ROWS + tl.arange(0, FLAG_ROWS)
@@ -116,8 +119,9 @@ def _pairs_kernel(
     column_1D = tl.arange(0, PADDED)[None, :]
     column_1E = tl.arange(0, PADDED_VALUES)[None, :]
     for slot in range(keep):
-        key = tl.load(picked + at * keep + slot, mask=inside, other=-1)
-        weight = tl.load(weights + at * keep + slot, mask=inside, other=0.0)
+        from_slot = slot * n_rows.to(tl.int64) + at
+        key = tl.load(picked + from_slot, mask=inside, other=-1)
+        weight = tl.load(weights + from_slot, mask=inside, other=0.0)
         real = weight != 0.0
         dropped = weight
         if seed is not None:

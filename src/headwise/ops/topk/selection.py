@@ -30,6 +30,8 @@ __all__ = [
     "ANY",
     "FLAGGED",
     "FLAG_ROWS",
+    "IN_DOUBT",
+    "SEEN_TWICE",
     "Selection",
     "above_of",
     "between",
@@ -56,6 +58,8 @@ ANY = [*SIZES, *MASK_STRIDES, "mask_key"]  # kernels are not compiled for these
 FLAGGED = Tile(rows=16, keys=128, warps=4, stages=2)
 FLAGGED_WIDE_SINGLE = FLAGGED._replace(keys=32, warps=8)  # else it fills a thread's registers
 FLAG_ROWS = tl.constexpr(FLAGGED.rows)
+IN_DOUBT = tl.constexpr(1)  # a flag: these queries are swept again
+SEEN_TWICE = tl.constexpr(2)  # they had no certificate, but a second look made them sure
 
 # keep -> levels. With tiles of 64 keys a row of random scores lacks a certificate with probability
 # C(keep, levels) / 64^(levels - 1): 3e-4, 3e-4, 8e-4, 1e-3; a block of 64 rows has 64 chances.
@@ -287,7 +291,7 @@ def fill_levels(
 def set_flags(flags, line, rows, n_queries, doubtful):
     """Of a head of which `line` is the number, mark rows for a second look."""
     at = flags + line * tl.cdiv(n_queries, FLAG_ROWS) + rows // FLAG_ROWS
-    tl.atomic_max(at, 1, mask=doubtful, sem="relaxed")
+    tl.atomic_max(at, IN_DOUBT, mask=doubtful, sem="relaxed")
 
 
 @triton.jit
@@ -321,25 +325,28 @@ def _select_kernel(
 
     largest = tl.max(levels[0], axis=1)
     hidden = tl.max(levels[LEVELS - 1], axis=1)  # no forgotten score is larger
+    shown = ()  # the last level only bounds what was forgotten
+    for level in tl.static_range(LEVELS - 1):
+        shown = shown + (levels[level],)
     tau = tl.full((ROWS,), float("inf"), tl.float32)
     above = tau
     counted = tl.full((ROWS,), 0, tl.int32)
     for _ in range(keep):  # a value a turn, from all buckets that have it on top
         search = counted < keep
-        value = tl.where(search, tl.max(levels[0], axis=1), float("inf"))
-        taken_QK = levels[0] == value[:, None]
+        value = tl.where(search, tl.max(shown[0], axis=1), float("inf"))
+        taken_QK = shown[0] == value[:, None]
         counted += tl.sum(taken_QK.to(tl.int32), axis=1)
         above = tl.where(value < tau, tau, above)
         tau = tl.minimum(tau, value)
-        levels = pull(levels, taken_QK, LEVELS)
-    below = tl.full((ROWS,), float("-inf"), tl.float32)
-    for level in tl.static_range(LEVELS):
-        smaller_QK = tl.where(levels[level] < tau[:, None], levels[level], float("-inf"))
+        shown = pull(shown, taken_QK, LEVELS - 1)
+    below = hidden
+    for level in tl.static_range(LEVELS - 1):
+        smaller_QK = tl.where(shown[level] < tau[:, None], shown[level], float("-inf"))
         below = tl.maximum(below, tl.max(smaller_QK, axis=1))
 
     doubtful = (hidden >= tau) & (hidden > float("-inf"))
     if FIRST:
-        more = (counted > keep) | (tl.max(levels[0], axis=1) >= tau)
+        more = (counted > keep) | (tl.max(shown[0], axis=1) >= tau)
         doubtful = doubtful | (more & (tau > float("-inf")))
     inside = rows < n_queries
     line = batch * heads + head
@@ -371,7 +378,7 @@ def _rescue_kernel(
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
     FIRST: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    if tl.load(flags + tl.program_id(0)) == 0:
+    if tl.load(flags + tl.program_id(0)) != IN_DOUBT:
         return
     block, batch, head, group = place(n_blocks, heads, groups)
     rows = block * ROWS + tl.arange(0, ROWS)

@@ -1,10 +1,10 @@
 """Top-k attention by Triton kernels, as operations that torch.compile can see.
 
-Rows that fit a tile: one kernel (`resident`, switched off as yet). Short rows: scores are swept
-twice, to select (`selection`) and to weigh (`weighing`). Both are swept twice backward. Long rows:
-they are swept once, kept keys listed (`gathering`), and only kept pairs visited from then on
-(`pairs`), unless torch.use_deterministic_algorithms asks for sweeps in the backward pass. Memory is
-O(B H Q keep). The choice of keys is a constant in the backward pass.
+Rows that fit a tile: one kernel (`resident`). Short rows: scores are swept twice, to select
+(`selection`) and to weigh (`weighing`). Both are swept twice backward. Long rows: they are swept
+once for candidates (`gathering`), of which the best are listed (`ranking`), and only kept pairs are
+visited from then on (`pairs`), unless torch.use_deterministic_algorithms asks for sweeps in the
+backward pass. Memory is O(B H Q keep). The choice of keys is a constant in the backward pass.
 """
 
 from typing import Any, NamedTuple
@@ -16,8 +16,9 @@ from headwise.ops._impl import Number
 from headwise.ops.launching import Tile
 from headwise.ops.scores import Scores
 from headwise.ops.tiles import Call
-from headwise.ops.topk.gathering import Listed, list_flagged, list_keys
+from headwise.ops.topk.gathering import list_flagged, list_keys
 from headwise.ops.topk.pairs import pair_gradients, pair_values
+from headwise.ops.topk.ranking import Listed
 from headwise.ops.topk.resident import MOST_KEYS, attend_resident
 from headwise.ops.topk.selection import FLAGGED, Selection, flagged_tile, room, select
 from headwise.ops.topk.weighing import Kept, flagged_gradients, gradients, weigh
@@ -111,11 +112,11 @@ def _selected(
     with torch.cuda.device_of(q):
         _, listed = _gather(call, k, keep, True, 0.0, None, _sweeps(q, k).gather)
         list_flagged(call, listed)
-    weights = listed.weights.masked_fill(listed.lse.isnan()[..., None], torch.nan)
+    keys, weights = (x.permute(1, 2, 3, 0) for x in (listed.keys, listed.weights))
+    weights = weights.masked_fill(listed.lse.isnan()[..., None], torch.nan)
     # By weight, of equal ones the first key; vacant places last.
-    vacant = listed.keys < 0
-    order = listed.keys.masked_fill(vacant, 2**31 - 1).argsort(dim=-1)
-    keys, weights = (x.gather(-1, order) for x in (listed.keys, weights))
+    order = keys.masked_fill(keys < 0, 2**31 - 1).argsort(dim=-1)
+    keys, weights = (x.gather(-1, order) for x in (keys, weights))
     order = weights.masked_fill(keys < 0, -1).sort(dim=-1, descending=True, stable=True).indices
     return keys.gather(-1, order), weights.gather(-1, order)
 
@@ -243,7 +244,7 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     shape = q.shape[:3]
     ties = shape if first_ties else (0,)
-    listed = (*shape, keep) if _gathers(k, keep, scale) else (0,)
+    listed = (keep, *shape) if _gathers(k, keep, scale) else (0,)
     n_flags = shape[0] * shape[1] * -(-shape[2] // FLAGGED.rows)
     return (
         v.new_empty(*shape, v.shape[3]),

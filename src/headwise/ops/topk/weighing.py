@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headwise.ops.launching import Tile, padded
 from headwise.ops.tiles import Call, load_rows, place, score_tile, with_rows
-from headwise.ops.topk.selection import ANY, keys_seen, whole_tiles
+from headwise.ops.topk.selection import ANY, IN_DOUBT, keys_seen, whole_tiles
 
 __all__ = [
     "Kept",
@@ -202,7 +202,7 @@ def _weigh_kernel(
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     if flags is not None:  # noqa: SIM102  Triton would look at both sides of an `and`
-        if tl.load(flags + tl.program_id(0)) == 0:
+        if tl.load(flags + tl.program_id(0)) != IN_DOUBT:
             return
     block, batch, head, group = place(n_blocks, heads, groups)
     group = group.to(tl.int64)
@@ -264,7 +264,7 @@ def _queries_kernel(
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     if flags is not None:  # noqa: SIM102  Triton would look at both sides of an `and`
-        if tl.load(flags + tl.program_id(0)) == 0:
+        if tl.load(flags + tl.program_id(0)) != IN_DOUBT:
             return
     block, batch, head, group = place(n_blocks, heads, groups)
     group = group.to(tl.int64)

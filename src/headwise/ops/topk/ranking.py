@@ -1,0 +1,275 @@
+# Arguments of kernels have no types that a type checker would know.
+# pyright: basic
+# ruff: noqa: RUF005  Triton cannot unpack a tuple into another
+"""The best of a few candidates a query, and a second look where they may not be the best of all.
+
+Each thread ranks the candidates of one query: they sink into sorted places, element by element.
+Sixteen queries of which one is in doubt are noted, and their scores computed once more, by many
+programs that each take some of the keys. What is at least as large as the least kept so far is a
+hit, and if a query's hits fit the room of its candidates, they are ranked instead: then nothing is
+in doubt but ties. The host never looks; queries still in doubt keep a flag.
+"""
+
+from typing import Any, NamedTuple, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from headwise.ops.tiles import Call, load_rows, score_tile
+from headwise.ops.topk.selection import (
+    ANY,
+    FLAG_ROWS,
+    IN_DOUBT,
+    SEEN_TWICE,
+    Selection,
+    flagged_tile,
+    keys_seen,
+    launch_arguments,
+    store_bounds,
+)
+
+__all__ = ["Candidates", "Listed", "choose"]
+
+RANK_ROWS = 128  # queries of a program, one a thread
+PART = 512  # keys of a program that takes a second look
+MOST_PROGRAMS = 512  # that do so; each goes on to the next queries
+UNKNOWN = tl.constexpr(1 << 29)  # hits of a query whose candidates cannot be trusted
+
+
+class Listed(NamedTuple):
+    """The kept keys of every query. Of queries in doubt only bounds are right."""
+
+    chosen: Selection
+    lse: Tensor  # (B, H, Q)
+    keys: Tensor  # (keep, B, H, Q) int32, -1 where a query sees fewer keys
+    weights: Tensor  # (keep, B, H, Q), before dropout
+    flags: Tensor  # one for every sixteen queries
+
+
+class Candidates(NamedTuple):
+    """Some keys of every query, (slots, B, H, Q), -1 for none, and their scores, else -inf."""
+
+    keys: Tensor
+    scores: Tensor
+    low_bits: int  # that are missing of what no other key exceeds
+
+
+def choose(call: Call, listed: Listed, candidates: Candidates, keep: int, first_ties: bool) -> None:
+    """Write the best candidates and set flags where they may not be the best of all.
+
+    On entry `peak` holds what no other key exceeds, `lse` whether a query's numbers are in doubt.
+    """
+    n_flags, slots = len(listed.flags), len(candidates.keys)
+    n_queries, n_keys = call.q.shape[2], call.k.shape[2]
+    pending = torch.zeros(1 + n_flags, dtype=torch.int32, device=listed.flags.device)
+    hits = torch.empty_like(listed.lse, dtype=torch.int32)
+    rows = {"n_rows": listed.lse.numel(), "slots": slots, "pending": pending, "hits": hits}
+    given: dict[str, Any] = listed.chosen._asdict() | rows
+    given |= {"keys": candidates.keys, "scores": candidates.scores, "flags": listed.flags}
+    given |= {"lse": listed.lse, "picked": listed.keys, "weights": listed.weights}
+    given |= {"n_queries": n_queries, "n_keys": n_keys, "keep": keep}
+    given |= {"FIRST": first_ties, "KEPT": 1 << (keep - 1).bit_length()}
+    _rank_kernel[(-(-listed.lse.numel() // RANK_ROWS),)](
+        **given, scale=call.scale, low_bits=candidates.low_bits, ROWS=RANK_ROWS
+    )
+    parts = -(-n_keys // PART)
+    seeing = launch_arguments(call, listed.chosen, listed.flags, keep, True, flagged_tile(call))
+    unused = ("flags", "high", "last", "keep", "FIRST")
+    _hits_kernel[(min(n_flags * parts, MOST_PROGRAMS),)](
+        **{x: argument for x, argument in seeing.items() if x not in unused}, **rows,
+        peak=listed.chosen.peak, hit_keys=candidates.keys, hit_scores=candidates.scores,
+        parts=parts, PART=PART,
+    )  # fmt: skip
+    given["num_warps"] = 1
+    _rerank_kernel[(min(n_flags, MOST_PROGRAMS),)](**given)
+
+
+@triton.jit
+@no_type_check
+def _best(scores, keys, at, there, slots, n_rows, KEPT: tl.constexpr):
+    """Of each query the KEPT largest scores, sorted, of equal ones the first key before; their
+    keys; and the largest score that is left."""
+    nothing = tl.full(at.shape, float("-inf"), tl.float32)
+    best, best_keys = (), ()
+    for _ in tl.static_range(KEPT):
+        best = best + (nothing,)
+        best_keys = best_keys + (tl.full(at.shape, -1, tl.int32),)
+    left = nothing
+    for slot in range(slots):
+        from_slot = slot * n_rows + at
+        score = tl.load(scores + from_slot, mask=slot < there, other=float("-inf"))
+        key = tl.load(keys + from_slot, mask=slot < there, other=-1)
+        sunk, sunk_keys = (), ()
+        for rank in tl.static_range(KEPT):
+            other, other_key = best[rank], best_keys[rank]
+            before = (score > other) | ((score == other) & (key < other_key))
+            sunk = sunk + (tl.where(before, score, other),)
+            sunk_keys = sunk_keys + (tl.where(before, key, other_key),)
+            score, key = tl.where(before, other, score), tl.where(before, other_key, key)
+        best, best_keys = sunk, sunk_keys
+        left = tl.maximum(left, score)
+    return best, best_keys, left
+
+
+@triton.jit
+@no_type_check
+def _edge(best, left, keep, KEPT: tl.constexpr):
+    """The keep-th score and the next one."""
+    tau = best[0]
+    next_one = left
+    for rank in tl.static_range(KEPT):
+        tau = tl.where(rank == keep - 1, best[rank], tau)
+        next_one = tl.where(rank == keep, best[rank], next_one)
+    return tau, next_one
+
+
+@triton.jit
+@no_type_check
+def _write(
+    best, best_keys, tau, below, low, high, last, peak, lse, picked, weights, at, inside,
+    n_rows, n_keys, keep, FIRST: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
+    """Write bounds, the log of the sum of exp(score), and the list with its weights."""
+    above = tl.full(at.shape, float("inf"), tl.float32)
+    store_bounds(low, high, last, tau, below, above, n_keys, at, inside, FIRST)
+    tl.store(peak + at, best[0], mask=inside)
+    empty = best[0] == float("-inf")
+    norm = tl.where(empty, 0.0, best[0])
+    total = tl.full(at.shape, 0.0, tl.float32)
+    for rank in tl.static_range(KEPT):
+        total += tl.where(rank < keep, tl.exp(best[rank] - norm), 0.0)
+    total = tl.where(empty, 1.0, total)
+    tl.store(lse + at, tl.where(empty, float("-inf"), norm + tl.log(total)), mask=inside)
+    for rank in tl.static_range(KEPT):
+        to = n_rows * rank + at
+        tl.store(picked + to, best_keys[rank], mask=inside & (rank < keep))
+        weight = tl.exp(best[rank] - norm) / total
+        tl.store(weights + to, weight, mask=inside & (rank < keep))
+
+
+@triton.jit(do_not_specialize=["low_bits", "n_rows", "n_queries", "n_keys", "keep", "slots"])
+@no_type_check
+def _rank_kernel(
+    keys, scores, low, high, last, peak, flags, lse, picked, weights, pending, hits, scale,
+    low_bits, n_rows, n_queries, n_keys, keep, slots,
+    FIRST: tl.constexpr, ROWS: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
+    n_rows = n_rows.to(tl.int64)
+    at = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    inside = at < n_rows
+    there = tl.where(inside, slots, 0)
+    best, best_keys, left = _best(scores, keys, at, there, slots, n_rows, KEPT)
+    tau, below = _edge(best, left, keep, KEPT)
+
+    # Is the keep-th score above all others, wherever they are?
+    bound = tl.load(peak + at, mask=inside, other=0.0)
+    some = bound > -9e37
+    highest = tl.where(some, bound * scale, 0.0)
+    highest += tl.abs(highest) * (low_bits + 1).to(tl.float32) * 1.2e-7
+    highest += 4e-6 * tl.where(best[0] == float("-inf"), 0.0, tl.abs(best[0]))
+    below = tl.maximum(below, tl.where(some, highest, float("-inf")))
+    unknown = tl.load(lse + at, mask=inside, other=0.0) != 0.0
+    doubtful = inside & (unknown | ((below > float("-inf")) & (below >= tau)))
+    # Where there is doubt `low` must not be above the keep-th score: the second look starts there.
+    below = tl.where(doubtful, tau, below)
+    _write(
+        best, best_keys, tau, below, low, high, last, peak, lse, picked, weights, at, inside,
+        n_rows, n_keys, keep, FIRST, KEPT,
+    )  # fmt: skip
+    tl.store(hits + at, tl.where(unknown, UNKNOWN, 0), mask=inside)
+
+    n_blocks = tl.cdiv(n_queries, FLAG_ROWS)
+    block = at // n_queries * n_blocks + at % n_queries // FLAG_ROWS
+    flag = tl.atomic_max(flags + block, IN_DOUBT, mask=doubtful, sem="relaxed")
+    newly = doubtful & (flag == 0)
+    place = tl.atomic_add(pending + block * 0, 1, mask=newly, sem="relaxed")
+    tl.store(pending + 1 + place, block.to(tl.int32), mask=newly)
+
+
+@triton.jit
+@no_type_check
+def _least_hit(low, peak, at, inside):
+    """What every hit reaches: the least score kept so far, and below it by more than rounding."""
+    least = tl.load(low + at, mask=inside, other=0.0)
+    largest = tl.load(peak + at, mask=inside, other=0.0)
+    size = tl.where(largest == float("-inf"), 0.0, tl.abs(largest))
+    return least - 1e-4 * tl.abs(least) - 1e-5 * size
+
+
+@triton.jit(do_not_specialize=[*ANY, "n_rows", "slots", "parts"])
+@no_type_check
+def _hits_kernel(
+    q, k, lengths, mask, low, peak, pending, hits, hit_keys, hit_scores, scale, first, heads,
+    groups, n_queries, n_keys, n_blocks, n_rows, slots, parts, q_batch, q_head, q_row,
+    k_batch, k_head, k_row, mask_batch, mask_head, mask_row, mask_key,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    """Note the hits of pending queries in the room of their candidates, and count them."""
+    for item in range(tl.program_id(0), tl.load(pending) * parts, tl.num_programs(0)):
+        number = tl.load(pending + 1 + item // parts)
+        line = (number // n_blocks).to(tl.int64)
+        block, batch, head = number % n_blocks, line // heads, line % heads
+        group = head // (heads // groups)
+        rows = block * ROWS + tl.arange(0, ROWS)
+        inside = rows < n_queries
+        at = line * n_queries + rows
+        length = tl.load(lengths + batch)
+        q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
+        least = _least_hit(low, peak, at, inside)
+        last_row = tl.minimum(block * ROWS + ROWS, n_queries) - 1
+        begin = item % parts * PART
+        seen = tl.minimum(keys_seen(length, n_keys, last_row, first, CAUSAL), begin + PART)
+        for start in range(begin, seen, KEYS):
+            keys = start + tl.arange(0, KEYS)
+            k_KD = load_rows(
+                k + batch * k_batch + group * k_head, keys, k_row, n_keys, WIDTH, PADDED
+            )
+            score_QK = score_tile(
+                q_QD, k_KD, rows, keys, length, n_queries, scale, first,
+                mask + batch * mask_batch + head * mask_head, mask_row, mask_key, CAUSAL, MASKED,
+            )  # fmt: skip
+            hit_QK = (score_QK >= least[:, None]).to(tl.int32)
+            count = tl.sum(hit_QK, axis=1)
+            if tl.max(count, axis=0) > 0:
+                before = tl.atomic_add(hits + at, count, mask=count > 0, sem="relaxed")
+                slot_QK = before[:, None] + tl.cumsum(hit_QK, axis=1) - 1
+                fits_QK = (hit_QK > 0) & (slot_QK < slots)
+                to_QK = slot_QK.to(tl.int64) * n_rows + at[:, None]
+                tl.store(hit_keys + to_QK, keys[None, :] + rows[:, None] * 0, mask=fits_QK)
+                tl.store(hit_scores + to_QK, score_QK, mask=fits_QK)
+                full = (count > 0) & (before + count > slots)  # more need not be found
+                least = tl.where(full, float("inf"), least)
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_queries", "n_keys", "keep", "slots"])
+@no_type_check
+def _rerank_kernel(
+    keys, scores, low, high, last, peak, flags, lse, picked, weights, pending, hits,
+    n_rows, n_queries, n_keys, keep, slots, FIRST: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
+    """Rank the hits of pending queries. The flag stays where they did not fit, or tie."""
+    n_rows = n_rows.to(tl.int64)
+    n_blocks = tl.cdiv(n_queries, FLAG_ROWS)
+    for item in range(tl.program_id(0), tl.load(pending), tl.num_programs(0)):
+        number = tl.load(pending + 1 + item)
+        rows = number % n_blocks * FLAG_ROWS + tl.arange(0, FLAG_ROWS)
+        inside = rows < n_queries
+        at = (number // n_blocks).to(tl.int64) * n_queries + rows
+        least = _least_hit(low, peak, at, inside)
+        count = tl.load(hits + at, mask=inside, other=0)
+        there = tl.where(count > slots, 0, count)
+        best, best_keys, left = _best(scores, keys, at, there, slots, n_rows, KEPT)
+        tau, below = _edge(best, left, keep, KEPT)
+        # No other key reaches `least`; where it is below all numbers, there is no other key.
+        below = tl.maximum(below, tl.where(least > -2.9e38, least, float("-inf")))
+        doubtful = (count > slots) | ((below > float("-inf")) & (below >= tau))
+        doubtful = doubtful & inside
+        if tl.max(doubtful.to(tl.int32), axis=0) == 0:
+            _write(
+                best, best_keys, tau, below, low, high, last, peak, lse, picked, weights, at,
+                inside, n_rows, n_keys, keep, FIRST, KEPT,
+            )  # fmt: skip
+            tl.store(flags + number, SEEN_TWICE)
