@@ -59,7 +59,7 @@ def small_tiles(variant: Variant) -> Iterator[None]:
     changes += [
         (topk, "GATHER_KEYS", 1 if variant.long else 10**9),
         (topk, "MOST_KEYS", {2: 20, 4: 20}),
-        (selection, "LEVELS", {4: 2, 64: 1}),
+        (selection, "LEVELS", {4: 3, 64: 2}),
     ]
     tiles = entmax.Tiles(resident, tile, tile, tile)
     changes += [(entmax, name, tiles) for name in ("NARROW", "WIDE", "FULL")]
