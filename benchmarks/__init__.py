@@ -7,6 +7,7 @@
     headwise bench ops --device cuda                    # the same, and results/bench/ops-….json
     headwise bench ops --only topk,guidance             # some of its ops
     headwise bench guided-step                          # a training step with guidance; needs a GPU
+    headwise bench guided-step --only usual             # and nothing compiled: half a minute
     headwise bench translation                          # a Transformer against Marian
     headwise bench fit                                  # a whole training, against the Trainer
     headwise bench mlm                                  # an encoder's training, against RoBERTa's

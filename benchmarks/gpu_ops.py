@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo.exc import BackendCompilerFailed
 
 from benchmarks import SEED, Measured
 from benchmarks.certificate import failures
@@ -31,6 +32,7 @@ NORMAL, TRAINED = "N(0, 1)", "trained encoder"
 
 OUT = {"wrong", "reason"}
 SPENT = "left out: the time for compiling peers is spent; --only gives it more"
+UNCOMPILED = "left out: it could not be compiled for another length"
 
 Row = dict[str, Any]
 Keep = Callable[[list[Row]], None]
@@ -75,23 +77,26 @@ def measure(
 
 @dataclass
 class Course:
-    """One run: its settings, and how long peers have compiled so far."""
+    """One run: its settings, how long peers have compiled so far, and who could not be."""
 
     repeat: int
     device: torch.device
     settings: Settings
     only: tuple[str, ...] = ()
     compiling: float = 0.0
+    uncompiled: set[tuple[str, str]] = field(default_factory=set)  # op and peer
 
     @property
     def tuned(self) -> bool:
         """Whether peers may tune themselves."""
         return ADASPLASH in self.only
 
-    @property
-    def spent(self) -> bool:
-        """Whether no more peers are to be compiled."""
-        return not self.tuned and self.compiling >= self.settings.peer_seconds
+    def obstacle(self, case: Case, who: Contestant) -> str | None:
+        """Why somebody is not to be compiled."""
+        if (case.name, who.name) in self.uncompiled:
+            return UNCOMPILED
+        spent = not self.tuned and self.compiling >= self.settings.peer_seconds
+        return SPENT if spent and who.compiles else None
 
 
 @dataclass(frozen=True)
@@ -153,14 +158,15 @@ def _block_rows(block: Block, course: Course, *, compiled: bool) -> Iterator[lis
         if compiled and not peers:
             continue
         about = block.facts() | {"op": case.name, "width": case.width or shape.width}
-        if compiled and course.spent:
-            yield [about | {"who": peer.name, "reason": SPENT} for peer in peers]
+        why = {peer.name: course.obstacle(case, peer) for peer in peers}
+        if compiled and all(why.values()):
+            yield [about | {"who": name, "reason": reason} for name, reason in why.items()]
             continue
         inputs = block.draw(width=case.width) if case.width else block.draw()
-        ours = [case.contestant] if case.contestant else []
+        ours = [case.contestant] if case.contestant and not compiled else []
         rows = _measure(case, inputs, [*ours, *peers], course)
-        if compiled:  # we and SDPA were reported before; here we only took our turns
-            rows = [row for row in rows if row["who"] not in ("headwise", "SDPA")]
+        if compiled:  # SDPA was reported before; here it only took turns, for the ratios
+            rows = [row for row in rows if row["who"] != "SDPA"]
             torch._dynamo.reset()  # every shape is compiled for itself, and few are remembered
         yield [about | row for row in rows]
         _tidy(course.device)
@@ -185,17 +191,12 @@ def _measure(
     verdicts = _judge(case, inputs, judged, course)
     fit = [yardstick, *(who for who in contestants if not verdicts[who.name].keys() & OUT)]
     try:
-        forward, both = (
-            _times(case, inputs, fit, course, backward=backward) for backward in (False, True)
-        )
+        forward, both = _times(case, inputs, fit, course)
     except FAILURES as problem:  # such as too little memory for what its own check had room for
         for who in fit[1:]:
             verdicts[who.name] = {"reason": f"while timing everybody: {one_line(problem)}"}
         _tidy(course.device)
-        forward, both = (
-            _times(case, inputs, [yardstick], course, backward=backward)
-            for backward in (False, True)
-        )
+        forward, both = _times(case, inputs, [yardstick], course)
     rows: list[Row] = []
     for who in (yardstick, *contestants):
         row: Row = {"who": who.name} | verdicts.get(who.name, {})
@@ -234,17 +235,21 @@ def _judge(
         if who.attend is None:
             verdicts[who.name] = {"reason": who.reason}
             continue
-        if who.compiles and course.spent:
-            verdicts[who.name] = {"reason": SPENT}
+        if reason := course.obstacle(case, who):
+            verdicts[who.name] = {"reason": reason}
             continue
         start = time.perf_counter()
         try:
             verdicts[who.name] = _verdict(case, inputs, who, answers)
         except FAILURES as problem:
             verdicts[who.name] = {"reason": one_line(problem)}
+            if isinstance(problem, BackendCompilerFailed):
+                course.uncompiled.add((case.name, who.name))
         _tidy(course.device)
-        if who.compiles:
-            course.compiling += time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        if seconds >= 1:  # compiling, most often
+            verdicts[who.name]["check_s"] = round(seconds, 1)
+        course.compiling += seconds if who.compiles else 0.0
     return verdicts
 
 
@@ -273,23 +278,17 @@ def _heads(case: Case, q: Tensor) -> list[int]:
 
 
 def _times(
-    case: Case,
-    inputs: Sequence[Tensor],
-    contestants: list[Contestant],
-    course: Course,
-    *,
-    backward: bool,
-) -> dict[str, Time]:
-    plays: dict[str, Callable[[], object]] = {}
+    case: Case, inputs: Sequence[Tensor], contestants: list[Contestant], course: Course
+) -> list[dict[str, Time]]:
+    """Of the forward pass, then of both."""
+    forward: dict[str, Callable[[], object]] = {}
+    both: dict[str, Callable[[], object]] = {}
     for who in contestants:
         assert who.attend is not None
         asked = (3, 1) if who.name == "SDPA" else (case.question.leaves, case.question.through)
-        plays[who.name] = (
-            backward_play(who.attend, inputs, *asked)
-            if backward
-            else forward_play(who.attend, inputs)
-        )
-    return take_turns(plays, course.device, repeat=course.repeat)
+        forward[who.name] = forward_play(who.attend, inputs)
+        both[who.name] = backward_play(who.attend, inputs, *asked)
+    return [take_turns(plays, course.device, repeat=course.repeat) for plays in (forward, both)]
 
 
 def _tidy(device: torch.device) -> None:

@@ -196,6 +196,12 @@ def _flex_lse(q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> tuple[Tensor,
     return out, aux.lse
 
 
+def _flex_lse_alone(q: Tensor, k: Tensor, *, scale: float) -> Tensor:
+    out, lse = _flex_lse(q, k, k, scale=scale)
+    # a backward pass to which nothing comes from the output cannot be compiled
+    return lse + 0 * out[..., 0]
+
+
 def _flex_softmax(q: Tensor, k: Tensor, v: Tensor) -> Outputs:
     from torch.nn.attention.flex_attention import flex_attention
 
@@ -206,7 +212,8 @@ def _flex_statistics(q: Tensor, k: Tensor, v: Tensor) -> Outputs:
     """Entropy is lse minus the mean score, which is scale q.(weights k). No peak, no peak_key."""
     scale = q.shape[-1] ** -0.5
     mean_BHQD, lse_BHQ = _flex_lse(q, k, k, scale=scale)
-    _, twice_BHQ = _flex_lse(q, k, k, scale=2 * scale)
+    # only entropy gets a gradient
+    _, twice_BHQ = _flex_lse(q.detach(), k.detach(), k.detach(), scale=2 * scale)
     entropy_BHQ = lse_BHQ - scale * (q.float() * mean_BHQD.float()).sum(dim=-1)
     return entropy_BHQ, lse_BHQ, (twice_BHQ - 2 * lse_BHQ).exp()
 
@@ -223,8 +230,8 @@ def _flex_guidance(guided: GuidedHeads) -> Attend:
     def loss(q: Tensor, k: Tensor, key_NQ: Tensor, there_NQ: Tensor) -> Outputs:
         """sum_j (H - P)^2 = sum H^2 - 2 sum H P + sum P^2; sum H^2 = exp(lse(2s) - 2 lse(s))."""
         scale, even = q.shape[-1] ** -0.5, 1 / q.shape[2]
-        _, lse_BNQ = _flex_lse(q, k, k, scale=scale)
-        _, twice_BNQ = _flex_lse(q, k, k, scale=2 * scale)
+        lse_BNQ = _flex_lse_alone(q, k, scale=scale)
+        twice_BNQ = _flex_lse_alone(q, k, scale=2 * scale)
         at = key_NQ[None, :, :, None].expand(len(q), -1, -1, q.shape[-1])
         target_BNQ = scale * (q.float() * k.gather(2, at).float()).sum(dim=-1)
         # where there is no such key the target is 1/n everywhere: both sums are 1/n

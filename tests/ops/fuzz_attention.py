@@ -46,8 +46,9 @@ def check_topk(case: Case) -> Judged:
             flags.append(out.grad_fn.saved_tensors[-1])
         return out
 
+    weights = attend(q.double(), k.double(), v.double(), impl="reference").weights
     checks = _checks(
-        case, watched, attend, [q, k, v], clear, shown=clear[..., None],
+        case, watched, attend, [q, k, v], clear, weights, shown=clear[..., None],
         times=4,  # the backward pass recomputes weights from sums that were rounded
         slack=rounding_of_scores(scores, q.dtype), floors=_floors(case),
     )  # fmt: skip
@@ -93,9 +94,14 @@ def check_entmax(case: Case) -> Judged:
     slack = rounding_of_scores(scores, case.q.dtype)
     floors = _floors(case) | {"dalpha": _floor_of_alpha(case, alpha)}
     power = 2 / (alpha.min().double() - 1)  # a weight is a power of what was rounded
-    floors |= {"out": power, "dv": power * max(1, case.sizes.n_queries) ** 0.5}
+    floors |= {"out": power, "dv": power * _lookers(case) ** 0.5}
     given = {"slack": slack, "floors": floors, "times": 2, "shown": None}
-    return Judged(_checks(case, kernel, attend, tensors, clear, **given))
+    return Judged(_checks(case, kernel, attend, tensors, clear, weights, **given))
+
+
+def _lookers(case: Case) -> int:
+    """How many queries may look at a key, in all heads that share it."""
+    return max(1, case.sizes.n_queries * case.sizes.heads // case.sizes.groups)
 
 
 def _floors(case: Case) -> dict[str, Tensor]:
@@ -114,6 +120,26 @@ def _cancelling(case: Case, floors: dict[str, Tensor], upstream: Tensor) -> dict
     products = multiply_groups(upstream.double(), case.v.double().mT)
     exact = floors_of(case, products.abs().max().item())
     return floors | {name: torch.maximum(floors[name], exact[name]) for name in ("dq", "dk")}
+
+
+def _adding_up(
+    case: Case, floors: dict[str, Tensor], weights: Tensor, upstream: Tensor, slack: Tensor
+) -> dict[str, Tensor]:
+    """The floors, with that of dv where many queries look at a key: a sum in float32, in any order.
+
+    Each of its n additions rounds what there is so far, which is about as large as the root of the
+    sum of squares; and n roundings add up like the root of n. So a sum of w_ij dout_i may be off by
+    eps (n sum_i (w_ij dout_i)^2)^(1/2), however well scores are known: `slack` has no part in it.
+    """
+    if not weights.numel() or not upstream.numel():
+        return floors
+    squares_BHKE = weights.square().mT @ upstream.double().square()
+    number_BHK1 = (weights > 0).sum(dim=2)[..., None]
+    number, squares = (
+        x.unflatten(1, (case.sizes.groups, -1)).sum(dim=2) for x in (number_BHK1, squares_BHKE)
+    )
+    single = SINGLE_EPS / torch.finfo(case.v.dtype).eps / slack
+    return floors | {"dv": torch.maximum(floors["dv"], single * (number * squares).max().sqrt())}
 
 
 def _floor_of_alpha(case: Case, alpha: Tensor) -> Tensor:
@@ -140,15 +166,20 @@ def _checks(
     attend: Attend,
     tensors: list[Tensor],
     clear: Tensor,
+    weights: Tensor,
     *,
     shown: Tensor | None,
     times: float,
     slack: Tensor,
     floors: dict[str, Tensor],
 ) -> list[Check]:
-    """out and gradients; with dropout, of a definition that drops the same."""
+    """out and gradients; with dropout, of a definition that drops the same.
+
+    `weights` are those of the definition in float64, before dropout.
+    """
     upstream = upstream_of(case, clear)
     floors = _cancelling(case, floors, upstream)
+    floors = _adding_up(case, floors, weights, upstream, slack)
     judge = partial(
         compare, upstream=upstream, shown=shown, times=times, slack=slack, floors=floors
     )
@@ -159,8 +190,8 @@ def _checks(
         torch.manual_seed(case.seed)
         return kernel(*given, dropout=DROPOUT)
 
-    weights = attend(*tensors, impl="reference").weights
-    stays = _shown_weights(case, dropped) > weights / 2
+    single = attend(*tensors, impl="reference").weights
+    stays = _shown_weights(case, dropped) > single / 2
 
     def definition(*given: Tensor) -> Tensor:
         left = attend(*given, impl="reference").weights * stays / (1 - DROPOUT)
@@ -169,7 +200,7 @@ def _checks(
     once, again = dropped(*tensors), dropped(*tensors)
     return [
         *judge(dropped, definition, tensors),
-        _check_share(stays & clear[..., None], (weights > 1e-3) & clear[..., None]),
+        _check_share(stays & clear[..., None], (single > 1e-3) & clear[..., None]),
         same("out of one seed, twice", once.detach(), again.detach()),
     ]
 

@@ -2,14 +2,16 @@
 
 import re
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from headwise.ops import entmax_attention
 from headwise.ops.row_sweep import row_sweep
-from tests.ops import fuzz, fuzz_attention, fuzz_sweeps
+from tests.ops import fuzz, fuzz_attention, fuzz_drawing, fuzz_sweeps
 from tests.ops.fuzz import Outcome, Plan, main, run_case
-from tests.ops.fuzz_drawing import EXACT, draw_case
+from tests.ops.fuzz_drawing import EXACT, Sizes, draw_case
 from tests.ops.fuzz_variants import MOST_VARIANTS, VARIANTS, variant_of
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -41,6 +43,69 @@ def test_what_cancels_is_allowed_for_in_float32_alone():
         if higher["dq"] > floors["dq"]:
             raised.add(case.q.dtype)
     assert raised == {torch.float32}
+
+
+class OneKey(torch.autograd.Function):
+    """weights @ v of one key, with a way to add up dv."""
+
+    @staticmethod
+    def forward(ctx, weights_BHQK, v, add):
+        ctx.save_for_backward(weights_BHQK, v)
+        ctx.add = add
+        return weights_BHQK * v.repeat_interleave(weights_BHQK.shape[1] // v.shape[1], dim=1)
+
+    @staticmethod
+    def backward(ctx, dout_BHQE):
+        weights_BHQK, v = ctx.saved_tensors
+        addends = (weights_BHQK * dout_BHQE).unflatten(1, (v.shape[1], -1)).flatten(2, 3)
+        return torch.zeros_like(weights_BHQK), ctx.add(addends)[:, :, None], None
+
+
+def well(addends):
+    return addends.double().sum(dim=2).to(addends.dtype)
+
+
+def in_order(addends):
+    return sum(addends.unbind(dim=2), torch.zeros_like(addends[:, :, 0]))
+
+
+@pytest.fixture
+def problems_of_one_key(monkeypatch):
+    """From how a kernel adds up dv to what is said, in cases where 774 queries may see one key."""
+    sizes = Sizes(batch=1, heads=6, groups=2, n_queries=258, n_keys=1)
+    monkeypatch.setattr(fuzz_drawing, "_draw_sizes", lambda *_, **__: sizes)
+    single = range(6, 200, len(VARIANTS["entmax"]))  # seeds of a variant in float32
+    seen = {seed: draw_case("entmax", seed, "cpu").scores().rows() > -torch.inf for seed in single}
+
+    def problems(add):
+        def attend(*given, impl, **options):
+            weights = entmax_attention(*given, impl="reference", **options).weights
+            out = OneKey.apply(weights, given[2], add if impl == "triton" else well)
+            return SimpleNamespace(weights=weights, out=out)
+
+        monkeypatch.setattr(fuzz_attention, "entmax_attention", attend)
+        return [run_case("entmax", seed, "cpu").problem for seed in single if seen[seed].any()]
+
+    return problems
+
+
+def test_what_many_queries_send_to_a_key_may_be_added_up_in_any_order(problems_of_one_key):
+    assert set(problems_of_one_key(in_order)) == {None}
+    assert set(problems_of_one_key(lambda addends: in_order(addends.flip(2)))) == {None}
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda addends: addends + 2**12 * addends - 2**12 * addends,  # about as TF32 rounds
+        lambda addends: addends * (1 + 1e-4),
+        lambda addends: addends[:, :, :-258],  # one head of three is forgotten
+        lambda addends: addends[:, :, addends[0, 0].any(dim=-1).nonzero()[1:, 0]],  # one query
+    ],
+)
+def test_what_is_not_the_sum_over_many_queries_is_found(problems_of_one_key, spoil):
+    problems = problems_of_one_key(lambda addends: in_order(spoil(addends)))
+    assert all(problem and problem.startswith("dv off by") for problem in problems)
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
     python -m tests.training.processes FOLDER
 
 FOLDER gets the runs `one` (one process, two batches a step), `two` (two processes, a batch each),
-and `again`, like `two` with dropout, killed and started again, beside `whole`, which was not.
+`mixed`, like `two` by `accelerate launch --mixed_precision bf16`, and `again`, like `two` with
+dropout, killed and started again, beside `whole`, which was not.
 """
 
 import os
@@ -67,6 +68,9 @@ def main(folder: Path) -> None:
     single = replace(STEPS, accumulate=1)
     assert in_processes(1, folder / "one", STEPS, dropout=0.0) == [0]
     assert in_processes(2, folder / "two", single, dropout=0.0) == [0, 0]
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16"  # as the launcher does
+    assert in_processes(2, folder / "mixed", single, dropout=0.0) == [0, 0]
+    del os.environ["ACCELERATE_MIXED_PRECISION"]
     assert in_processes(2, folder / "whole", STEPS, dropout=0.5) == [0, 0]
     # the first process ends by itself, the second when it misses the first
     assert in_processes(2, folder / "again", STEPS, dropout=0.5, stop=9)[0] == 9

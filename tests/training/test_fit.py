@@ -3,6 +3,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from rich.console import Console
 from torch import nn
 
@@ -278,6 +280,39 @@ def test_bfloat16_is_close_and_leaves_weights_and_forward_as_they_were(new_run):
     a, b = (run.metrics()[0]["loss"] for run in runs)
     assert a != b
     assert a == pytest.approx(b, abs=0.1)
+
+
+@pytest.fixture
+def fresh_accelerate():
+    """As in a new process: Accelerate keeps what it was first told."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("before", ["an Accelerator", "accelerate launch"])
+def test_mixed_precision_of_others_changes_nothing(
+    new_run, fresh_accelerate, monkeypatch, precision, before
+):
+    config = replace(CONFIG, steps=5, precision=precision)
+    runs, models = (new_run("a", config), new_run("b", config)), (make_model(), make_model())
+    fit(models[0], copy_loss, batch, run=runs[0], config=config)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    if before == "an Accelerator":
+        assert Accelerator(mixed_precision="bf16").native_amp
+    else:
+        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    fit(models[1], copy_loss, batch, run=runs[1], config=config)
+    assert "forward" not in vars(models[1])
+    assert measured(runs[1]) == measured(runs[0])
+
+
+def test_others_keep_their_mixed_precision(new_run, fresh_accelerate):
+    theirs = Accelerator(mixed_precision="bf16")
+    fit(make_model(), copy_loss, batch, run=new_run(), config=CONFIG)
+    assert theirs.mixed_precision == "bf16"
+    assert theirs.native_amp
 
 
 def test_the_progress_bar_shows_steps_and_loss(new_run, monkeypatch):

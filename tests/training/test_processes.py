@@ -26,7 +26,7 @@ def runs(tmp_path_factory):
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    return {name: Run.open(folder / name) for name in ("one", "two", "whole", "again")}
+    return {name: Run.open(folder / name) for name in ("one", "two", "mixed", "whole", "again")}
 
 
 def measured(run):
@@ -42,6 +42,11 @@ def test_two_processes_have_the_losses_of_one_with_twice_the_batches(runs):
         for key, tensor in one.items():
             if not key.startswith("random"):
                 torch.testing.assert_close(two[key], tensor, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_launchers_mixed_precision_changes_nothing(runs):
+    assert measured(runs["mixed"]) == measured(runs["two"])
 
 
 @pytest.mark.slow

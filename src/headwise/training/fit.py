@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from headwise.training.loss import Summed
 from headwise.training.progress import Report
 from headwise.training.scalars import tensorboard_scalars
 from headwise.training.settings import FitConfig
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 Batch = TypeVar("Batch")
 
@@ -76,14 +79,12 @@ def fit(
         beside: gives tensors by name that the caller changes in training, e.g. means of its own;
             they stand in checkpoints, not among weights, and are filled in place on going on.
     """
-    from accelerate import Accelerator  # lazy: takes seconds, and only training needs it
-
     if config.patience and evaluate is None:
         raise ValueError(
             f"patience={config.patience} needs something to wait for; give fit an `evaluate`."
         )
     _check_weights(model)
-    accelerator = Accelerator(mixed_precision="no")  # our own autocast leaves model.forward alone
+    accelerator = _accelerator()
     _check_together(accelerator.num_processes)
     cuda = [accelerator.device] if accelerator.device.type == "cuda" else []
     if config.graphs and (not cuda or accelerator.num_processes > 1):
@@ -95,6 +96,20 @@ def fit(
         with tensorboard_scalars(run, after=loop.step) if board else nullcontext() as scalars:
             loop.reports = [report for report in (scalars, progress) if report is not None]
             loop.train(loss, batches, tokens, evaluate, on_step)
+
+
+def _accelerator() -> "Accelerator":
+    """One that leaves model.forward alone: `precision` alone decides, by an autocast of ours.
+
+    Accelerate keeps one mixed precision a process. Somebody may have set it before us, such as a
+    Trainer or, by `accelerate launch --mixed_precision`, whoever made the first Accelerator.
+    """
+    from accelerate import Accelerator  # lazy: takes seconds, and only training needs it
+    from accelerate.state import is_initialized
+
+    accelerator = Accelerator(mixed_precision=None if is_initialized() else "no")
+    accelerator.native_amp = False  # of this one only: it would wrap model.forward in its autocast
+    return accelerator
 
 
 def _check_weights(model: nn.Module) -> None:
