@@ -162,6 +162,20 @@ def test_scores_of_any_size_give_finite_results():
 
 @interpreted
 @pytest.mark.usefixtures("small_tiles")
+def test_padded_keys_change_nothing_and_get_no_gradient():
+    q, k = draw(20, 24)
+    with torch.no_grad():
+        k[:, :, 18:] *= 1e3  # scores far above all that are seen
+    short = k[:, :, :18].detach().requires_grad_()
+    found = swept(q, k, "triton", lengths=torch.tensor([18, 18]), offset=-1)
+    wanted = swept(q, short, "triton", offset=-1)
+    assert (found["dk"][:, :, 18:] == 0).all()
+    found["dk"] = found["dk"][:, :, :18]
+    torch.testing.assert_close(found, wanted, atol=0, rtol=0)
+
+
+@interpreted
+@pytest.mark.usefixtures("small_tiles")
 def test_of_equal_scores_the_first_is_the_peak():
     q, k = draw(5, 40)
     rows = row_sweep(Scores(q, k[:, :, :1].expand(-1, -1, 40, -1)), impl="triton")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from headwise.ops.scores import Scores
 
-__all__ = ["Call", "load_rows", "place", "score_tile"]
+__all__ = ["Call", "load_rows", "place", "score_tile", "score_tile_KQ"]
 
 
 class Call(NamedTuple):
@@ -145,3 +145,35 @@ def score_tile(
         at = mask + rows[:, None].to(tl.int64) * mask_row + keys[None, :].to(tl.int64) * mask_key
         seen_QK = seen_QK & (tl.load(at, mask=seen_QK, other=0) != 0)
     return tl.where(seen_QK, score_QK, float("-inf"))
+
+
+@triton.jit
+@no_type_check
+def score_tile_KQ(
+    k_KD,
+    q_QD,
+    rows,
+    keys,
+    length,
+    n_queries,
+    scale,
+    first,
+    mask,
+    mask_row,
+    mask_key,
+    CAUSAL: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """scale * k q^T, which is `score_tile` the other way round, of the same arguments.
+
+    What is computed from it enters a product with q_QD as it lies in registers; the transpose of a
+    tile would have to pass through shared memory.
+    """
+    score_KQ = tl.dot(k_KD, tl.trans(q_QD), input_precision="ieee") * scale
+    seen_KQ = (keys[:, None] < length) & (rows[None, :] < n_queries)
+    if CAUSAL:
+        seen_KQ = seen_KQ & (keys[:, None] <= rows[None, :] + first)
+    if MASKED:
+        at = mask + rows[None, :].to(tl.int64) * mask_row + keys[:, None].to(tl.int64) * mask_key
+        seen_KQ = seen_KQ & (tl.load(at, mask=seen_KQ, other=0) != 0)
+    return tl.where(seen_KQ, score_KQ, float("-inf"))

@@ -6,8 +6,9 @@
                                 + at_i [j = target_i] + on_i [j in the set])
 
 All statistics of softmax rows and the guidance loss are of this form. One sweep over the keys for
-dq, one over the queries for dk; each program writes its own rows, so the result never varies. Heads
-that share keys are summed inside the program.
+dq, one over the queries for dk, for which the first leaves the terms `joined` with the gain. Each
+program writes its own rows, so the result never varies. Heads that share keys are summed inside the
+program.
 
 Gradients lie in memory as q and k do, and are written whole, zeros for heads that nobody asked: a
 host that adds its own gradients and undoes its transposition then moves nothing else.
@@ -27,7 +28,7 @@ from headwise.ops.row_sweep.aiming import (
     calls_of,
     settings,
 )
-from headwise.ops.row_sweep.gradient_kernels import to_keys, to_queries
+from headwise.ops.row_sweep.gradient_kernels import TERMS, to_keys, to_queries
 
 
 class Terms(NamedTuple):
@@ -113,17 +114,19 @@ def _launch(
     batch, heads, n_queries, _ = dq[0].shape
     groups, n_keys = dk[0].shape[1:3]
     given = calls.arguments() | aims.arguments(heads) | {"numbers": aims.numbers}
-    given |= _contiguous(terms) | _strides("gain", terms.gain)
     given["factor"] = terms.factor * calls.first.scale
+    given["joined"] = terms.plain.new_empty(*terms.plain.shape[:2], TERMS.value, n_queries)
+    by_rows = _contiguous(terms) | _strides("gain", terms.gain)
     by_queries, by_keys = settings(calls, "queries"), settings(calls, "keys")
     with torch.cuda.device_of(dq[0]):
         n_blocks = triton.cdiv(n_queries, by_queries["ROWS"])
         if n_blocks * batch:
-            asked = {"dq": dq, "n_blocks": n_blocks} | _strides("dq", dq[0])
+            asked = by_rows | {"dq": dq, "n_blocks": n_blocks} | _strides("dq", dq[0])
             to_queries[(batch * len(dq) * heads * n_blocks,)](**given, **by_queries, **asked)
         n_blocks = triton.cdiv(n_keys, by_keys["KEYS"])
         if n_blocks * batch:
-            asked = {"dk": dk, "n_blocks": n_blocks} | _strides("dk", dk[0])
+            asked = {"dk": dk, "n_blocks": n_blocks, "SHAPED": terms.log is not None}
+            asked |= _strides("dk", dk[0])
             to_keys[(batch * len(dk) * groups * n_blocks,)](**given, **by_keys, **asked)
 
 

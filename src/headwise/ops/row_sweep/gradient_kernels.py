@@ -2,8 +2,10 @@
 # pyright: basic
 """The kernels of `headwise.ops.row_sweep.gradient`, where their formula is.
 
-Each is given q and k of all calls, and rows of the form's terms. Scores less their row's lse come
-from one fused product and sum; what belongs to rows is joined before it meets a weight.
+Each is given q and k of all calls. Scores less their row's lse come from one fused product and sum;
+what belongs to rows is joined before it meets a weight. `to_queries` holds the terms of its rows
+while it runs. `to_keys` reads them again for every tile, where a number serves but two scores of a
+thread: `to_queries`, which has to run first, leaves it their products with the gain.
 """
 
 from typing import no_type_check
@@ -13,7 +15,6 @@ import triton.language as tl
 
 from headwise.ops.row_sweep.aiming import (
     ANY,
-    HIDDEN,
     aim,
     end_of_keys,
     hidden,
@@ -24,6 +25,13 @@ from headwise.ops.row_sweep.aiming import (
 from headwise.ops.tiles import load_rows
 
 LN_2 = tl.constexpr(0.6931471805599453)
+FAR_BELOW = tl.constexpr(-1000.0)  # the logarithm of a weight of 0, finite when multiplied
+FAR_ABOVE = tl.constexpr(1e30)  # the lse of rows that see nothing, likewise
+# The terms of a row as `to_queries` leaves them, the gain in all but the first and the last.
+TERMS = tl.constexpr(8)
+LSE, PLAIN, SQUARE, AT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+ON, LOG = tl.constexpr(4), tl.constexpr(5)
+PEAK, PEAK_KEY = tl.constexpr(6), tl.constexpr(7)  # the peak's with PLAIN in it; the key's bits
 ANY_GAIN = [*ANY, "gain_batch", "gain_head", "gain_row"]
 
 
@@ -63,6 +71,19 @@ def _square_of(square, at, inside):
 
 @triton.jit
 @no_type_check
+def _store_term(terms, NUMBER: tl.constexpr, x_Q, rows, inside, n_queries):
+    tl.store(terms + NUMBER * n_queries + rows, x_Q, mask=inside)
+
+
+@triton.jit
+@no_type_check
+def _load_term(terms, NUMBER: tl.constexpr, rows, n_queries):
+    """A term of rows; 0 of those beyond the last, whose queries are 0: any finite number does."""
+    return tl.load(terms + NUMBER * n_queries + rows, mask=rows < n_queries, other=0.0)
+
+
+@triton.jit
+@no_type_check
 def _number_of(numbers, head):
     """The row of a head in the plan, or -1; heads have their own numbers where there is no plan."""
     number = head
@@ -78,7 +99,7 @@ def to_queries(
     q_batch, q_head, q_row, k_batch, k_head, k_row, mask_batch, mask_head, mask_row, mask_key,
     plan, numbers, offset, n_heads, key_sets, set_number, set_batch, set_key,
     lse, plain, square, at, on, log, peak, peak_key, gain, gain_batch, gain_head, gain_row,
-    factor, dq, dq_batch, dq_head, dq_row,
+    joined, factor, dq, dq_batch, dq_head, dq_row,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -102,15 +123,28 @@ def to_queries(
 
     inside = (rows < n_queries) & wanted
     here = (batch * n_heads + number) * n_queries
-    lse_Q = tl.load(lse + here + rows, mask=inside, other=float("inf"))
+    lse_Q = tl.load(lse + here + rows, mask=inside, other=FAR_ABOVE)
+    lse_Q = tl.minimum(lse_Q, FAR_ABOVE, propagate_nan=tl.PropagateNan.ALL)
     plain_Q = tl.load(plain + here + rows, mask=inside, other=0.0)
     square_Q = _square_of(square, here + rows, inside)
     at_Q = tl.load(at + here + rows, mask=inside, other=0.0)
     on_Q = tl.load(on + here + rows, mask=inside, other=0.0)
     if log is not None:
         log_Q = tl.load(log + here + rows, mask=inside, other=0.0) * LN_2
-        peak_Q = tl.load(peak + here + rows, mask=inside, other=0.0)
+        peak_Q = tl.load(peak + here + rows, mask=inside, other=0.0) + plain_Q
         peak_key_Q = tl.load(peak_key + here + rows, mask=inside, other=-1).to(tl.int32)
+    gain_Q = _gain_of(gain, batch, number, rows, n_queries, gain_batch, gain_head, gain_row)
+    terms = joined + here * TERMS
+    _store_term(terms, LSE, lse_Q, rows, inside, n_queries)
+    _store_term(terms, PLAIN, plain_Q * gain_Q, rows, inside, n_queries)
+    _store_term(terms, SQUARE, square_Q * gain_Q, rows, inside, n_queries)
+    _store_term(terms, AT, at_Q * gain_Q, rows, inside, n_queries)
+    _store_term(terms, ON, on_Q * gain_Q, rows, inside, n_queries)
+    if log is not None:
+        _store_term(terms, LOG, log_Q * gain_Q, rows, inside, n_queries)
+        _store_term(terms, PEAK, peak_Q * gain_Q, rows, inside, n_queries)
+        peak_bits_Q = peak_key_Q.to(tl.float32, bitcast=True)
+        _store_term(terms, PEAK_KEY, peak_bits_Q, rows, inside, n_queries)
     dq_QD = tl.full([ROWS, PADDED], 0.0, tl.float32)
     clear = end_of_keys(length, block * ROWS, first, CAUSAL)  # all rows see the keys before it
     for start in range(0, end_of_keys(length, block * ROWS + ROWS - 1, first, CAUSAL), KEYS):
@@ -118,14 +152,15 @@ def to_queries(
         k_KD = load_rows(k_start, keys, k_row, n_keys, WIDTH, PADDED)
         s_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee")
         below_QK = hidden(
-            s_QK * scale - lse_Q[:, None], HIDDEN, rows[:, None], keys[None, :], length, n_queries,
-            first, mask_start, mask_row, mask_key, start + KEYS > clear, CAUSAL, MASKED,
+            s_QK * scale - lse_Q[:, None], FAR_BELOW, rows[:, None], keys[None, :], length,
+            n_queries, first, mask_start, mask_row, mask_key, start + KEYS > clear, CAUSAL, MASKED,
         )  # fmt: skip
         h_QK = tl.exp2(below_QK)
-        form_QK = plain_Q[:, None] + square_Q[:, None] * h_QK
+        form_QK = plain_Q[:, None]
         if log is not None:
-            form_QK += log_Q[:, None] * tl.maximum(below_QK, -1000.0)
-            form_QK += tl.where(keys[None, :] == peak_key_Q[:, None], peak_Q[:, None], 0.0)
+            form_QK = tl.where(keys[None, :] == peak_key_Q[:, None], peak_Q[:, None], form_QK)
+            form_QK += log_Q[:, None] * below_QK
+        form_QK += square_Q[:, None] * h_QK
         if (farthest >= start) & (nearest < start + KEYS):
             form_QK += tl.where(keys[None, :] == target[:, None], at_Q[:, None], 0.0)
         if key_sets is not None:
@@ -134,6 +169,7 @@ def to_queries(
             form_QK += on_Q[:, None] * member_K[None, :]
         dq_QD += _into_product(h_QK * form_QK, k_KD)
 
+    # Read again, since there is no register to hold it meanwhile.
     gain_Q = _gain_of(gain, batch, number, rows, n_queries, gain_batch, gain_head, gain_row)
     dq_QD = dq_QD * (gain_Q * factor)[:, None]
     column = tl.arange(0, PADDED)
@@ -142,16 +178,15 @@ def to_queries(
     tl.store(out, dq_QD, mask=(rows < n_queries)[:, None] & (column[None, :] < WIDTH))
 
 
-@triton.jit(do_not_specialize=ANY_GAIN)
+@triton.jit(do_not_specialize=ANY)
 @no_type_check
 def to_keys(
     q, k, lengths, mask, scale, first, heads, groups, n_queries, n_keys, n_blocks,
     q_batch, q_head, q_row, k_batch, k_head, k_row, mask_batch, mask_head, mask_row, mask_key,
     plan, numbers, offset, n_heads, key_sets, set_number, set_batch, set_key,
-    lse, plain, square, at, on, log, peak, peak_key, gain, gain_batch, gain_head, gain_row,
-    factor, dk, dk_batch, dk_head, dk_row,
+    joined, factor, dk, dk_batch, dk_head, dk_row,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr,
+    SHAPED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     block, batch, above = placed(n_blocks, groups * len(k))
     call = above // groups
@@ -169,62 +204,54 @@ def to_keys(
         wanted = (number >= 0) & (block * KEYS < length)
         number = tl.maximum(number, 0)
         _, slope, spot, key_set = aim(plan, number, offset)
-        k_KD = load_rows(k_start, keys, k_row, tl.where(wanted, n_keys, 0), WIDTH, PADDED)
+        k_KD = load_rows(k_start, keys, k_row, tl.where(wanted, length, 0), WIDTH, PADDED)
         if key_sets is not None:
             set_start = key_sets + key_set * set_number + batch * set_batch
             member_K = in_set(set_start, keys, key_set, length, set_key)
         head = group * shared_by + member
         q_start = one_of(q, call) + batch * q_batch + head * q_head
         mask_start = mask + batch * mask_batch + head * mask_head
-        here = (batch * n_heads + number) * n_queries
+        terms = joined + (batch * n_heads + number) * TERMS * n_queries
         for start in range(begin, tl.where(wanted, n_queries, 0), ROWS):
             rows = start + tl.arange(0, ROWS)
-            inside = rows < n_queries
-            q_QD = load_rows(q_start, rows, q_row, n_queries, WIDTH, PADDED)
+            # What differs between tiles is one address, not one a row.
+            q_here = q_start + tl.cast(start, tl.int64) * q_row
+            q_QD = load_rows(q_here, tl.arange(0, ROWS), q_row, n_queries - start, WIDTH, PADDED)
             s_KQ = tl.dot(k_KD, tl.trans(q_QD), input_precision="ieee")
-            lse_Q = tl.load(lse + here + rows, mask=inside, other=float("inf"))
-            clear = end_of_keys(length, start, first, CAUSAL)
-            below_KQ = hidden(
-                s_KQ * scale - lse_Q[None, :], HIDDEN, rows[None, :], keys[:, None], length,
-                n_queries, first, mask_start, mask_row, mask_key,
-                block * KEYS + KEYS > clear, CAUSAL, MASKED,
-            )  # fmt: skip
+            lse_Q = _load_term(terms, LSE, rows, n_queries)
+            plain_Q = _load_term(terms, PLAIN, rows, n_queries)
+            square_Q = _load_term(terms, SQUARE, rows, n_queries)
+            below_KQ = s_KQ * scale - lse_Q[None, :]
+            if CAUSAL or MASKED:
+                below_KQ = hidden(
+                    below_KQ, FAR_BELOW, rows[None, :], keys[:, None], length,
+                    n_queries, first, mask_start, mask_row, mask_key,
+                    block * KEYS + KEYS > start + first + 1, CAUSAL, MASKED,
+                )  # fmt: skip
             h_KQ = tl.exp2(below_KQ)
-            # The gain on what belongs to rows takes fewer products than on every weight; with sets
-            # of keys it does not, and threads would run out of registers.
-            early_Q = tl.full([ROWS], 1.0, tl.float32)
-            if key_sets is None:
-                early_Q = _gain_of(
-                    gain, batch, number, rows, n_queries, gain_batch, gain_head, gain_row
-                )
-            plain_Q = tl.load(plain + here + rows, mask=inside, other=0.0) * early_Q
-            square_Q = _square_of(square, here + rows, inside) * early_Q
-            form_KQ = plain_Q[None, :] + square_Q[None, :] * h_KQ
-            if log is not None:
-                log_Q = tl.load(log + here + rows, mask=inside, other=0.0) * (LN_2 * early_Q)
-                peak_Q = tl.load(peak + here + rows, mask=inside, other=0.0) * early_Q
-                peak_key_Q = tl.load(peak_key + here + rows, mask=inside, other=-1).to(tl.int32)
-                form_KQ += log_Q[None, :] * tl.maximum(below_KQ, -1000.0)
-                form_KQ += tl.where(keys[:, None] == peak_key_Q[None, :], peak_Q[None, :], 0.0)
+            form_KQ = plain_Q[None, :]
+            if SHAPED:
+                log_Q = _load_term(terms, LOG, rows, n_queries)
+                peak_Q = _load_term(terms, PEAK, rows, n_queries)
+                peak_key_Q = _load_term(terms, PEAK_KEY, rows, n_queries).to(tl.int32, bitcast=True)
+                form_KQ = tl.where(keys[:, None] == peak_key_Q[None, :], peak_Q[None, :], form_KQ)
+                form_KQ += log_Q[None, :] * below_KQ
+            form_KQ += square_Q[None, :] * h_KQ
             nearest = slope * (start + first) + spot
             farthest = nearest + slope * (ROWS - 1)
             if (farthest >= block * KEYS) & (nearest < block * KEYS + KEYS):
                 target = slope * (rows + first) + spot
-                at_Q = tl.load(at + here + rows, mask=inside, other=0.0) * early_Q
+                at_Q = _load_term(terms, AT, rows, n_queries)
                 form_KQ += tl.where(keys[:, None] == target[None, :], at_Q[None, :], 0.0)
             if key_sets is not None:
-                on_Q = tl.load(on + here + rows, mask=inside, other=0.0)
+                on_Q = _load_term(terms, ON, rows, n_queries)
                 form_KQ += member_K[:, None] * on_Q[None, :]
-            ds_KQ = h_KQ * form_KQ
-            if key_sets is not None:
-                late_Q = _gain_of(
-                    gain, batch, number, rows, n_queries, gain_batch, gain_head, gain_row
-                )
-                ds_KQ = ds_KQ * late_Q[None, :]
-            dk_KD += _into_product(ds_KQ, q_QD)
+            dk_KD += _into_product(h_KQ * form_KQ, q_QD)
 
+    # Keys that are not real are weighed like others, in rows of their own, which are dropped here.
+    dk_KD = tl.where(keys[:, None] < length, dk_KD * factor, 0.0)
     column = tl.arange(0, PADDED)
     out = one_of(dk, call) + batch * dk_batch + group * dk_head
     out = out + keys[:, None].to(tl.int64) * dk_row + column[None, :]
     inside = (keys[:, None] < n_keys) & (column[None, :] < WIDTH)
-    tl.store(out, dk_KD * factor, mask=inside)
+    tl.store(out, dk_KD, mask=inside)
