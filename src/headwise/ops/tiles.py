@@ -175,5 +175,5 @@ def score_tile_KQ(
         seen_KQ = seen_KQ & (keys[:, None] <= rows[None, :] + first)
     if MASKED:
         at = mask + rows[None, :].to(tl.int64) * mask_row + keys[:, None].to(tl.int64) * mask_key
-        seen_KQ = seen_KQ & (tl.load(at, mask=seen_KQ, other=0) != 0)
+        seen_KQ = tl.load(at, mask=seen_KQ, other=0) != 0
     return tl.where(seen_KQ, score_KQ, float("-inf"))

@@ -8,7 +8,8 @@ With u, w and mean as in the forward pass, and g the gradient of out:
     dq_i = scale sum_j ds_ij k_j         dk_j = scale sum_i ds_ij q_i       dv_j = sum_i w_ij g_i
     dalpha = sum_ij p^2 w_ij (1 - log x_ij) (dw_ij - delta_i)
 
-`for_queries` writes delta for `for_keys`, which sums over the heads that share its keys.
+`for_queries` writes top, tau and delta of each row side by side for `for_keys`, which sums over the
+heads that share its keys.
 """
 
 from typing import no_type_check
@@ -36,7 +37,7 @@ LN_2 = tl.constexpr(0.6931471805599453)
 @triton.jit(do_not_specialize=ANY)
 @no_type_check
 def for_queries(
-    q, k, v, alpha, lengths, mask, seed, grad, mean, top, tau, delta, dq, dalpha,
+    q, k, v, alpha, lengths, mask, seed, grad, mean, top, tau, of_rows, dq, dalpha,
     scale, first, dropout, heads, groups, n_queries, n_keys, n_blocks,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     grad_batch, grad_head, grad_row, mask_batch, mask_head, mask_row, mask_key,
@@ -44,7 +45,7 @@ def for_queries(
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, POWER: tl.constexpr, DROPOUT: tl.constexpr,
     LEARNED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """dq, delta and, where alpha is LEARNED, each row's part of its gradient."""
+    """dq, what `for_keys` takes of rows and, where alpha is LEARNED, each row's part of dalpha."""
     block, batch, head, group = place(n_blocks, heads, groups)
     rows = block * ROWS + tl.arange(0, ROWS)
     line = batch * heads + head
@@ -59,9 +60,12 @@ def for_queries(
     )
     delta_Q = tl.sum(g_QE.to(tl.float32) * mean_QE.to(tl.float32), axis=1)
     at = line * n_queries + rows
-    tl.store(delta + at, delta_Q, mask=rows < n_queries)
-    top_Q = tl.load(top + at, mask=rows < n_queries, other=0.0)
-    tau_Q = tl.load(tau + at, mask=rows < n_queries, other=0.0)
+    inside = rows < n_queries
+    top_Q = tl.load(top + at, mask=inside, other=0.0)
+    tau_Q = tl.load(tau + at, mask=inside, other=0.0)
+    tl.store(of_rows + at * 4, top_Q, mask=inside)
+    tl.store(of_rows + at * 4 + 1, tau_Q, mask=inside)
+    tl.store(of_rows + at * 4 + 2, delta_Q, mask=inside)
     k += batch * k_batch + group.to(tl.int64) * k_head
     v += batch * v_batch + group.to(tl.int64) * v_head
     mask += batch * mask_batch + head * mask_head
@@ -92,13 +96,29 @@ def for_queries(
     store_rows(dq + line * n_queries * WIDTH, rows, n_queries, dq_QD * scale, WIDTH, PADDED)
     if LEARNED:
         dalpha_Q *= power * power
-        tl.store(dalpha + at, dalpha_Q, mask=rows < n_queries)
+        tl.store(dalpha + at, dalpha_Q, mask=inside)
+
+
+@triton.jit
+@no_type_check
+def top_tau_delta(of_rows, n_rows, ROWS: tl.constexpr):
+    """What `for_queries` wrote of some rows, zeros where there are none.
+
+    One load of at least as many numbers as there are threads: fewer, or three loads, each thread
+    would copy for itself, a number at a time.
+    """
+    row = tl.arange(0, ROWS)[:, None]
+    of_Q4 = tl.load(of_rows + row * 4 + tl.arange(0, 4)[None, :], mask=row < n_rows, other=0.0)
+    top_delta_Q2, tau_Q2 = tl.split(tl.reshape(of_Q4, (ROWS, 2, 2)))
+    top_Q, delta_Q = tl.split(top_delta_Q2)
+    tau_Q, _ = tl.split(tau_Q2)
+    return top_Q, tau_Q, delta_Q
 
 
 @triton.jit(do_not_specialize=ANY)
 @no_type_check
 def for_keys(
-    q, k, v, alpha, lengths, mask, seed, grad, top, tau, delta, dk, dv,
+    q, k, v, alpha, lengths, mask, seed, grad, of_rows, dk, dv,
     scale, first, dropout, heads, groups, n_queries, n_keys, n_blocks,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     grad_batch, grad_head, grad_row, mask_batch, mask_head, mask_row, mask_key,
@@ -130,19 +150,17 @@ def for_keys(
         mask_at = mask + batch * mask_batch + head * mask_head
         for EDGE in tl.static_range(2):
             for start in range(begin if EDGE else whole, whole if EDGE else stop, ROWS):
-                rows = start + tl.arange(0, ROWS)
-                at = line * n_queries + rows
-                inside = rows < n_queries
-                q_QD = load_rows(
-                    q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED
-                )
-                g_QE = load_rows(
-                    grad + batch * grad_batch + head * grad_head, rows, grad_row, n_queries,
-                    VALUE, VALUE_PADDED,
-                )  # fmt: skip
-                top_Q = tl.load(top + at, mask=inside, other=0.0)
-                tau_Q = tl.load(tau + at, mask=inside, other=0.0)
-                delta_Q = tl.load(delta + at, mask=inside, other=0.0)
+                row = tl.arange(0, ROWS)
+                rows = start + row
+                # Rows counted from the first of the tile: only where it lies changes in the loop.
+                begun = tl.cast(start, tl.int64)
+                left = n_queries - start
+                q_at = q + (batch * q_batch + head * q_head + begun * q_row)
+                q_QD = load_rows(q_at, row, q_row, left, WIDTH, PADDED)
+                g_at = grad + (batch * grad_batch + head * grad_head + begun * grad_row)
+                g_QE = load_rows(g_at, row, grad_row, left, VALUE, VALUE_PADDED)
+                rows_at = of_rows + (line * n_queries + begun) * 4
+                top_Q, tau_Q, delta_Q = top_tau_delta(rows_at, left, ROWS)
                 # The other way round, so that products take what was computed as it lies.
                 z_KQ = tl.dot(k_KD, tl.trans(q_QD), input_precision="ieee") * (scale * rise)
                 x_KQ = above(z_KQ - top_Q[None, :], tau_Q[None, :])

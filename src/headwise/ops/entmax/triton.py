@@ -53,7 +53,7 @@ WIDE = Tiles(  # 16 bits a number, widths up to 128
     ),
     streaming=Tile(rows=128, keys=64, warps=8, stages=2),
     for_queries=Tile(rows=64, keys=64, warps=4, stages=2),
-    for_keys=Tile(rows=64, keys=64, warps=4, stages=2),
+    for_keys=Tile(rows=32, keys=64, warps=4, stages=2),
 )
 FULL = Tiles(  # float32, whose exact products take no tensor cores but many registers
     resident=(),
@@ -163,10 +163,9 @@ def _entmax_backward(
             gradient.zero_()
         return gradients
     call = _call(q, k, mask, lengths, scale, first, causal)
-    saved = mean, top, tau, torch.empty_like(tau)
     options = _options(call, with_rows(v), alpha, seed, power, dropout)
     with torch.cuda.device_of(q):
-        _launch_backward(options, with_rows(grad), saved, gradients, learned)
+        _launch_backward(options, with_rows(grad), (mean, top, tau), gradients, learned)
     return gradients
 
 
@@ -296,25 +295,28 @@ def _launch_forward(
 def _launch_backward(
     options: dict[str, Any],
     grad: Tensor,
-    saved: tuple[Tensor, Tensor, Tensor, Tensor],
+    saved: tuple[Tensor, Tensor, Tensor],
     gradients: tuple[Tensor, Tensor, Tensor, Tensor],
     learned: bool,
 ) -> None:
     batch, heads, n_queries, _ = options["q"].shape
     groups, n_keys = options["k"].shape[1:3]
-    mean, top, tau, delta = saved
+    mean, top, tau = saved
     dq, dk, dv, dalpha = gradients
     strides = {
         "grad_batch": grad.stride(0),
         "grad_head": grad.stride(1),
         "grad_row": grad.stride(2),
     }
-    options = {**options, **strides, "grad": grad, "top": top, "tau": tau, "delta": delta}
+    of_rows = tau.new_empty(*tau.shape, 4)  # by the first kernel, for the second
+    options = {**options, **strides, "grad": grad, "of_rows": of_rows}
     tiles = _tiles(options)
     n_blocks = triton.cdiv(n_queries, tiles.for_queries.rows)
     backward.for_queries[(n_blocks * batch * heads,)](
         **options,
         mean=mean,
+        top=top,
+        tau=tau,
         dq=dq,
         dalpha=dalpha,
         n_blocks=n_blocks,

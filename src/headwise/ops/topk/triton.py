@@ -50,7 +50,7 @@ WIDE = Sweeps(  # the same, heads wider than 64
     select=Tile(64, 64, warps=4, stages=3),
     weigh=Tile(64, 64, warps=4, stages=3),
     queries=Tile(64, 64, warps=4, stages=2),
-    keys=Tile(64, 64, warps=8, stages=2),
+    keys=Tile(32, 64, warps=4, stages=2),
     gather=Tile(64, 64, warps=8, stages=3),
 )
 SINGLE = Sweeps(  # float32

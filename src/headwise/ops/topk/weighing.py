@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from headwise.ops.launching import Tile, padded
-from headwise.ops.tiles import Call, load_rows, place, score_tile, with_rows
+from headwise.ops.tiles import Call, load_rows, place, score_tile, score_tile_KQ, with_rows
 from headwise.ops.topk.selection import ANY, IN_DOUBT, keys_seen, whole_tiles
 
 __all__ = [
@@ -335,6 +335,24 @@ def _queries_kernel(
     tl.store(to, dq_QD * scale, mask=inside[:, None] & (column[None, :] < WIDTH))
 
 
+@triton.jit
+@no_type_check
+def _four_of_rows(a, b, c, d, at, n_rows, ROWS: tl.constexpr):
+    """Numbers from `at` on of four tensors, each (ROWS,), 0 beyond n_rows, by one load.
+
+    A load of fewer numbers than there are threads would be left to each of them: in tiles whose
+    queries lie along the second axis that is a number at a time, for a quarter of the queries.
+    """
+    row = tl.arange(0, ROWS)[:, None]
+    which = tl.arange(0, 4)[None, :]
+    start = tl.where(which < 2, tl.where(which == 0, a, b), tl.where(which == 2, c, d))
+    of_Q4 = tl.load(start + at + row, mask=row < n_rows, other=0.0)
+    even_Q2, odd_Q2 = tl.split(tl.reshape(of_Q4, (ROWS, 2, 2)))
+    a_Q, c_Q = tl.split(even_Q2)
+    b_Q, d_Q = tl.split(odd_Q2)
+    return a_Q, b_Q, c_Q, d_Q
+
+
 @triton.jit(do_not_specialize=ANY)
 @no_type_check
 def _keys_kernel(
@@ -369,44 +387,52 @@ def _keys_kernel(
     for masking in tl.static_range(2):
         start = begin if masking else clear
         n_steps = (clear if masking else end) - start
-        for step in range(members * n_steps):  # one loop, so that it is pipelined as a whole
-            head = group * members + step // n_steps
-            rows = (start + step % n_steps) * ROWS + tl.arange(0, ROWS)
-            inside = rows < n_queries
-            at = (batch * heads + head) * n_queries + rows
-            q_QD = load_rows(
-                q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED
-            )
+        head, begun = group * members, start * ROWS
+        for _ in range(members * n_steps):  # one loop, so that it is pipelined as a whole
+            # Rows counted from the first of the tile: only where it lies changes in the loop.
+            row = tl.arange(0, ROWS)
+            rows = begun + row
+            skipped = begun.to(tl.int64)
+            left = n_queries - begun
+            q_at = q + (batch * q_batch + head * q_head + skipped * q_row)
+            q_QD = load_rows(q_at, row, q_row, left, WIDTH, PADDED)
+            # Keys by queries, so that products take what is computed as it lies in registers.
             if masking:
-                score_QK = score_tile(
-                    q_QD, k_KD, rows, keys, length, n_queries, scale, first,
+                score_KQ = score_tile_KQ(
+                    k_KD, q_QD, rows, keys, length, n_queries, scale, first,
                     mask + batch * mask_batch + head * mask_head, mask_row, mask_key,
                     CAUSAL, MASKED,
                 )  # fmt: skip
             else:
-                score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
-            norm = tl.load(lse + at, mask=inside, other=0.0)
-            bounds = _bounds(low, high, last, at, inside, FIRST)
-            weight_QK = weights_of(
-                score_QK, keys[None, :], norm[:, None],
-                bounds[0][:, None], bounds[1][:, None], bounds[2][:, None], FIRST,
-            )  # fmt: skip
-            dropped_QK = weight_QK
+                score_KQ = tl.dot(k_KD, tl.trans(q_QD), input_precision="ieee") * scale
+            at = (batch * heads + head) * n_queries + skipped
+            least_Q, norm_Q, mean_Q, _ = _four_of_rows(low, lse, delta, delta, at, left, ROWS)
+            least_KQ = least_Q[None, :]
+            if FIRST:
+                bits = last.to(tl.pointer_type(tl.float32), bitcast=True)
+                sure_Q, end_Q, _, _ = _four_of_rows(high, bits, high, bits, at, left, ROWS)
+                late_KQ = keys[:, None] > end_Q.to(tl.int32, bitcast=True)[None, :]
+                least_KQ = tl.where(late_KQ, sure_Q[None, :], least_KQ)
+            # As `weights_of`, whose norm is -inf in rows that see no key.
+            if masking:
+                norm_Q = tl.where(norm_Q == float("-inf"), 0.0, norm_Q)
+            log_KQ = (score_KQ - norm_Q[None, :]) * 1.4426950408889634
+            weight_KQ = tl.exp2(tl.where(score_KQ < least_KQ, float("-inf"), log_KQ))
+            dropped_KQ = weight_KQ
             if seed is not None:
-                dropped_QK = drop_tile(
-                    weight_QK, batch * heads + head, rows, block * KEYS, dropout, seed
-                )
-            dout_QE = load_rows(
-                dout + batch * dout_batch + head * dout_head, rows, dout_row, n_queries,
-                VALUES, PADDED_VALUES,
-            )  # fmt: skip
-            dropped_KQ = tl.trans(dropped_QK.to(dout_QE.dtype))
-            dv_KE = tl.dot(dropped_KQ, dout_QE, dv_KE, input_precision="ieee")
-            dweight_QK = tl.dot(dout_QE, tl.trans(v_KE), input_precision="ieee")
-            mean = tl.load(delta + at, mask=inside, other=0.0)[:, None]
-            dscore_QK = dropped_QK * dweight_QK - weight_QK * mean
-            dscore_KQ = tl.trans(dscore_QK.to(q_QD.dtype))
-            dk_KD = tl.dot(dscore_KQ, q_QD, dk_KD, input_precision="ieee")
+                weight_QK = tl.trans(weight_KQ)
+                line = batch * heads + head
+                dropped_KQ = tl.trans(drop_tile(weight_QK, line, rows, block * KEYS, dropout, seed))
+            dout_at = dout + (batch * dout_batch + head * dout_head + skipped * dout_row)
+            dout_QE = load_rows(dout_at, row, dout_row, left, VALUES, PADDED_VALUES)
+            dv_KE = tl.dot(dropped_KQ.to(dout_QE.dtype), dout_QE, dv_KE, input_precision="ieee")
+            dweight_KQ = tl.dot(v_KE, tl.trans(dout_QE), input_precision="ieee")
+            dscore_KQ = dropped_KQ * dweight_KQ - weight_KQ * mean_Q[None, :]
+            dk_KD = tl.dot(dscore_KQ.to(q_QD.dtype), q_QD, dk_KD, input_precision="ieee")
+            begun += ROWS
+            through = begun >= (start + n_steps) * ROWS  # then the next head from the start
+            head += through.to(tl.int64)
+            begun = tl.where(through, start * ROWS, begun)
 
     key_at = ((batch * groups + group) * n_keys + keys)[:, None]
     real = (keys < n_keys)[:, None]
