@@ -100,12 +100,15 @@ def guidance(q: Tensor, k: Tensor, **options: Any) -> None:
 
 
 def top_k(q: Tensor, k: Tensor, **options: Any) -> None:
-    """Short rows and long ones."""
+    """Short rows, long ones, and those as if they were very long."""
     kernels = import_module("headwise.ops.topk.triton")
-    usual = kernels.GATHER_KEYS
+    gathering = import_module("headwise.ops.topk.gathering")
+    usual, cells = kernels.GATHER_KEYS, gathering.CELL
     for kernels.GATHER_KEYS in (1, 10**9):
         backward(topk_attention(q, k, k, impl="triton", **options).out)
-    kernels.GATHER_KEYS = usual
+    kernels.GATHER_KEYS, gathering.CELL = 1, {1: 2, 1 << 62: max(cells.values())}
+    topk_attention(q, k, k, impl="triton", **options)
+    kernels.GATHER_KEYS, gathering.CELL = usual, cells
 
 
 def entmax(q: Tensor, k: Tensor, **options: Any) -> None:
@@ -120,7 +123,8 @@ USES: list[Callable[..., None]] = [statistics, guidance, top_k, entmax]
 def main() -> None:
     compile_instead_of_launching()
     mask = torch.ones(65, 70, dtype=torch.bool)
-    for dtype, width in ((torch.bfloat16, 64), (torch.float16, 48), (torch.float32, 128)):
+    kinds = ((torch.bfloat16, 64), (torch.float16, 48), (torch.float32, 64), (torch.float32, 128))
+    for dtype, width in kinds:
         q = torch.randn(2, 4, 65, width, dtype=dtype, requires_grad=True)
         k = torch.randn(2, 2, 70, width, dtype=dtype, requires_grad=True)
         for options in ({}, {"causal": True}, {"mask": mask}):

@@ -422,6 +422,17 @@ def test_the_second_look_leaves_ties_to_the_sweeps(small_tiles, follow):
 
 
 @interpreted
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's numbers overflow aloud
+def test_scores_beyond_all_numbers_are_never_sure(small_tiles, follow):
+    follow("gather")
+    q, k, v = inputs(20, 70, batch=1, heads=1)
+    q, k = torch.full_like(q, 1e17), k.abs() * 1e17
+    for keep in (1, 3):
+        out = by_kernel(q, k, v, keep=keep, scale=1e6).out
+        assert out.isnan().equal(by_definition(q, k, v, keep=keep, scale=1e6).out.isnan())
+
+
+@interpreted
 def test_parts_of_a_row_are_looked_at_by_other_programs(small_tiles, follow, monkeypatch):
     follow("gather")
     ranking = import_module("headwise.ops.topk.ranking")

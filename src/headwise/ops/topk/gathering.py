@@ -40,7 +40,7 @@ from headwise.ops.topk.selection import (
 __all__ = ["gather_rows", "list_flagged", "list_keys"]
 
 # Keys of a row -> keys of a cell: the more, the less to remember while sweeping, but the more to
-# score afterwards.
+# score afterwards. In float32 two, or the registers would not do.
 CELL = {8191: 2, 1 << 62: 4}
 # Bits a name takes -> cells more than wanted: so many may differ by less than the missing bits.
 EXTRA = {12: 2, 31: 4}
@@ -69,7 +69,7 @@ def _candidates(call: Call, listed: Listed, keep: int, sweep: Tile) -> Candidate
     """The keys of the best cells; `peak` and `lse` are written as `choose` wants them."""
     batch, heads, n_queries = listed.lse.shape
     n_keys = call.k.shape[2]
-    cell = _up_to(CELL, n_keys)
+    cell = _up_to(CELL, n_keys if call.q.element_size() == 2 else 1)
     sweep = _fitting(sweep, call, keep, cell)
     n_turns = -(-n_keys // (sweep.keys * cell))
     low_bits = (1 << (n_turns - 1).bit_length()) * sweep.keys - 1
@@ -96,7 +96,7 @@ def _candidates(call: Call, listed: Listed, keep: int, sweep: Tile) -> Candidate
 
 def _fitting(sweep: Tile, call: Call, keep: int, cell: int) -> Tile:
     """A tile of which all that is remembered fits the registers."""
-    if call.masked and call.q.dtype == torch.float32 and call.q.shape[3] > 64:
+    if call.masked and call.q.dtype == torch.float32:
         return sweep._replace(rows=16, keys=16, warps=8)
     crowded = levels_for(keep) > 4 or call.masked or cell > 2
     return sweep._replace(warps=8) if crowded else sweep
@@ -238,7 +238,7 @@ def _score_kernel(
             tl.store(scores + from_slot, tl.where(real, score, float("-inf")), mask=inside)
     reach_q = tl.max(_size(q_QD), axis=1).to(tl.float32, bitcast=True)
     reach_k = tl.load(reach + batch * groups + group).to(tl.float32, bitcast=True)
-    known = reach_q * reach_k * WIDTH < 1e37
+    known = reach_q * reach_k * WIDTH * tl.maximum(scale, 1.0) < 1e37
     tl.store(doubts + at, tl.where(known, 0.0, 1.0), mask=inside)
 
 

@@ -88,6 +88,20 @@ def choose(call: Call, listed: Listed, candidates: Candidates, keep: int, first_
 
 @triton.jit
 @no_type_check
+def _sink(best, best_keys, left, score, key, KEPT: tl.constexpr):
+    """Let a score and its key sink to their place; the least falls out, into `left`."""
+    sunk, sunk_keys = (), ()
+    for rank in tl.static_range(KEPT):
+        other, other_key = best[rank], best_keys[rank]
+        before = (score > other) | ((score == other) & (key < other_key))
+        sunk = sunk + (tl.where(before, score, other),)
+        sunk_keys = sunk_keys + (tl.where(before, key, other_key),)
+        score, key = tl.where(before, other, score), tl.where(before, other_key, key)
+    return sunk, sunk_keys, tl.maximum(left, score)
+
+
+@triton.jit
+@no_type_check
 def _best(scores, keys, at, there, slots, n_rows, KEPT: tl.constexpr):
     """Of each query the KEPT largest scores, sorted, of equal ones the first key before; their
     keys; and the largest score that is left."""
@@ -97,19 +111,15 @@ def _best(scores, keys, at, there, slots, n_rows, KEPT: tl.constexpr):
         best = best + (nothing,)
         best_keys = best_keys + (tl.full(at.shape, -1, tl.int32),)
     left = nothing
-    for slot in range(slots):
-        from_slot = slot * n_rows + at
-        score = tl.load(scores + from_slot, mask=slot < there, other=float("-inf"))
-        key = tl.load(keys + from_slot, mask=slot < there, other=-1)
-        sunk, sunk_keys = (), ()
-        for rank in tl.static_range(KEPT):
-            other, other_key = best[rank], best_keys[rank]
-            before = (score > other) | ((score == other) & (key < other_key))
-            sunk = sunk + (tl.where(before, score, other),)
-            sunk_keys = sunk_keys + (tl.where(before, key, other_key),)
-            score, key = tl.where(before, other, score), tl.where(before, other_key, key)
-        best, best_keys = sunk, sunk_keys
-        left = tl.maximum(left, score)
+    for pair in range(slots // 2):  # the loads of two do not wait for each other
+        from_slot = pair * 2 * n_rows + at
+        here, next_here = pair * 2 < there, pair * 2 + 1 < there
+        score = tl.load(scores + from_slot, mask=here, other=float("-inf"))
+        key = tl.load(keys + from_slot, mask=here, other=-1)
+        next_score = tl.load(scores + from_slot + n_rows, mask=next_here, other=float("-inf"))
+        next_key = tl.load(keys + from_slot + n_rows, mask=next_here, other=-1)
+        best, best_keys, left = _sink(best, best_keys, left, score, key, KEPT)
+        best, best_keys, left = _sink(best, best_keys, left, next_score, next_key, KEPT)
     return best, best_keys, left
 
 
@@ -222,6 +232,9 @@ def _hits_kernel(
         last_row = tl.minimum(block * ROWS + ROWS, n_queries) - 1
         begin = item % parts * PART
         seen = tl.minimum(keys_seen(length, n_keys, last_row, first, CAUSAL), begin + PART)
+        # One query without room is enough to leave all of them to the rescue.
+        most = tl.max(tl.load(hits + at, mask=inside, other=0), axis=0)
+        seen = tl.where(most > slots, begin, seen)
         for start in range(begin, seen, KEYS):
             keys = start + tl.arange(0, KEYS)
             k_KD = load_rows(
@@ -264,8 +277,9 @@ def _rerank_kernel(
         best, best_keys, left = _best(scores, keys, at, there, slots, n_rows, KEPT)
         tau, below = _edge(best, left, keep, KEPT)
         # No other key reaches `least`; where it is below all numbers, there is no other key.
-        below = tl.maximum(below, tl.where(least > -2.9e38, least, float("-inf")))
+        below = tl.maximum(below, tl.where(least < -2.9e38, float("-inf"), least))
         doubtful = (count > slots) | ((below > float("-inf")) & (below >= tau))
+        doubtful = doubtful | (least != least)
         doubtful = doubtful & inside
         if tl.max(doubtful.to(tl.int32), axis=0) == 0:
             _write(
