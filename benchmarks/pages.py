@@ -67,7 +67,6 @@ def _constants() -> dict[str, str]:
     )
     levels = [f"{levels} for keep up to {keep}" for keep, levels in selection.LEVELS.items()]
     few, many = gathering.EXTRA.values()
-    (most_narrow, cell), (_, wide_cell) = gathering.CELL.items()
     tile, deep = topk.HALF.select.keys, selection.LEVELS[8]
     numbers: dict[str, float] = {
         "example_keep": 8,
@@ -79,10 +78,9 @@ def _constants() -> dict[str, str]:
         "tile": tile,
         "chance": round(tile ** (deep - 1) / comb(8, deep), -2),
         "flag_rows": selection.FLAGGED.rows,
-        "cell": cell,
-        "wide_cell": wide_cell,
-        "wide_cell_keys": most_narrow + 1,
+        "cell": gathering.CELL,
         "part": ranking.PART,
+        "long_flag_rows": ranking.DOUBTFUL.rows,
         "entmax_resident": entmax.NARROW.resident[-1].keys,
         "entmax_resident_wide": entmax.WIDE.resident[-1].keys,
         "least_width": entmax.LEAST_RESIDENT_WIDTH,

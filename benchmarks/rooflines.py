@@ -104,12 +104,12 @@ GUIDANCE = [
 
 
 def long_rows(length: int) -> list[Kernel]:
-    """Cells of 2 or 4 keys: maxima, a name, and 7 maxima and minima; then 10 cells are named."""
-    cell, cells = 2 if length < 8192 else 4, 10
+    """Cells of two keys: a maximum, a name, and 7 maxima and minima; then 10 or 12 are named."""
+    cells = 10 if length < 8192 else 12
     naming = cells * 64 * 5 + 3 * 64 * 3  # of three levels: the last only bounds
-    keys = cells * cell
+    keys = 2 * cells
     return [
-        Kernel("sweep", Work(products=1, logic=(cell - 1 + 1 + 7) / cell), Work(logic=naming)),
+        Kernel("sweep", Work(products=1, logic=4.5), Work(logic=naming)),
         # the keys of all cells, converted, multiplied and added
         Kernel("score", query=Work(logic=keys * 64, arithmetic=keys * 64), cache=keys * 128),
         Kernel("rank", query=Work(logic=keys * 8 * 8), memory=keys * 16),

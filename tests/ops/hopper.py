@@ -100,15 +100,12 @@ def guidance(q: Tensor, k: Tensor, **options: Any) -> None:
 
 
 def top_k(q: Tensor, k: Tensor, **options: Any) -> None:
-    """Short rows, long ones, and those as if they were very long."""
+    """Short rows and long ones."""
     kernels = import_module("headwise.ops.topk.triton")
-    gathering = import_module("headwise.ops.topk.gathering")
-    usual, cells = kernels.GATHER_KEYS, gathering.CELL
+    usual = kernels.GATHER_KEYS
     for kernels.GATHER_KEYS in (1, 10**9):
         backward(topk_attention(q, k, k, impl="triton", **options).out)
-    kernels.GATHER_KEYS, gathering.CELL = 1, {1: 2, 1 << 62: max(cells.values())}
-    topk_attention(q, k, k, impl="triton", **options)
-    kernels.GATHER_KEYS, gathering.CELL = usual, cells
+    kernels.GATHER_KEYS = usual
 
 
 def entmax(q: Tensor, k: Tensor, **options: Any) -> None:

@@ -22,13 +22,12 @@ from torch import Tensor
 
 from headwise.ops.launching import Tile, padded
 from headwise.ops.tiles import Call, load_rows, place, score_tile
-from headwise.ops.topk.ranking import Candidates, Listed, choose
+from headwise.ops.topk.ranking import Candidates, Listed, choose, doubtful_tile
 from headwise.ops.topk.selection import (
     ANY,
     IN_DOUBT,
     blocks,
     fill_levels,
-    flagged_tile,
     keys_seen,
     launch_arguments,
     levels_for,
@@ -39,11 +38,9 @@ from headwise.ops.topk.selection import (
 
 __all__ = ["gather_rows", "list_flagged", "list_keys"]
 
-# Keys of a row -> keys of a cell: the more, the less to remember while sweeping, but the more to
-# score afterwards. In float32 two, or the registers would not do.
-CELL = {8191: 2, 1 << 62: 4}
-# Bits a name takes -> cells more than wanted: so many may differ by less than the missing bits.
-EXTRA = {12: 2, 31: 4}
+CELL = 2  # keys of a cell: the more, the less to remember while sweeping, but the more to score
+# Keys of a row -> cells more than wanted: so many may differ by less than the missing bits.
+EXTRA = {8191: 2, 1 << 62: 4}
 REACH_KEYS = 128  # a program of the kernel that looks how large keys are
 SCORE_ROWS = 32  # queries, of a program of the kernel that scores candidates
 
@@ -54,14 +51,14 @@ CHOOSING = ("flags", "low", "high", "last", "keep", "FIRST")
 
 def list_keys(call: Call, keep: int, first_ties: bool, sweep: Tile) -> Listed:
     """Find the kept keys of every query and their weights."""
-    chosen, flags = room(call, first_ties)
+    chosen, flags = room(call, first_ties, doubtful_tile(call.q).rows)
     new = chosen.low.new_empty
     shape = chosen.low.shape
     keys, weights = new((keep, *shape), dtype=torch.int32), new((keep, *shape))
     listed = Listed(chosen, new(shape), keys, weights, flags)
     if len(flags):
         choose(call, listed, _candidates(call, listed, keep, sweep), keep, first_ties)
-        rescue(call, chosen, flags, keep, first_ties)
+        rescue(call, chosen, flags, keep, first_ties, doubtful_tile(call.q))
     return listed
 
 
@@ -69,19 +66,18 @@ def _candidates(call: Call, listed: Listed, keep: int, sweep: Tile) -> Candidate
     """The keys of the best cells; `peak` and `lse` are written as `choose` wants them."""
     batch, heads, n_queries = listed.lse.shape
     n_keys = call.k.shape[2]
-    cell = _up_to(CELL, n_keys if call.q.element_size() == 2 else 1)
-    sweep = _fitting(sweep, call, keep, cell)
-    n_turns = -(-n_keys // (sweep.keys * cell))
+    sweep = _fitting(sweep, call, keep)
+    n_turns = -(-n_keys // (sweep.keys * CELL))
     low_bits = (1 << (n_turns - 1).bit_length()) * sweep.keys - 1
-    cells = keep + _up_to(EXTRA, low_bits.bit_length())
-    slots = cells * cell
+    cells = keep + next(extra for most, extra in EXTRA.items() if n_keys <= most)
+    slots = cells * CELL
     keys = listed.keys.new_empty(slots, batch, heads, n_queries)
     scores = listed.lse.new_empty(keys.shape)
     given = launch_arguments(call, listed.chosen, listed.flags, keep, True, sweep)
     given = {x: argument for x, argument in given.items() if x not in CHOOSING}
     given |= {"keys": keys, "low_bits": low_bits, "n_rows": listed.lse.numel()}
     _sweep_kernel[(blocks(call, sweep),)](
-        **given, peak=listed.chosen.peak, cells=cells, CELL=cell, LEVELS=levels_for(keep),
+        **given, peak=listed.chosen.peak, cells=cells, CELL=CELL, LEVELS=levels_for(keep),
         CELLS=1 << (cells - 1).bit_length(),
     )  # fmt: skip
     n_blocks = -(-n_queries // SCORE_ROWS)
@@ -94,16 +90,14 @@ def _candidates(call: Call, listed: Listed, keep: int, sweep: Tile) -> Candidate
     return Candidates(keys, scores, low_bits)
 
 
-def _fitting(sweep: Tile, call: Call, keep: int, cell: int) -> Tile:
+def _fitting(sweep: Tile, call: Call, keep: int) -> Tile:
     """A tile of which all that is remembered fits the registers."""
-    if call.masked and call.q.dtype == torch.float32:
+    if call.q.dtype == torch.float32 and call.masked:
         return sweep._replace(rows=16, keys=16, warps=8)
-    crowded = levels_for(keep) > 4 or call.masked or cell > 2
+    if call.q.dtype == torch.float32 and call.causal and call.q.shape[3] <= 64:
+        return sweep._replace(rows=16, keys=32, warps=8)
+    crowded = levels_for(keep) > 4 or call.masked
     return sweep._replace(warps=8) if crowded else sweep
-
-
-def _up_to(table: dict[int, int], number: int) -> int:
-    return next(found for most, found in table.items() if number <= most)
 
 
 def _reach(call: Call) -> Tensor:
@@ -121,7 +115,7 @@ def _reach(call: Call) -> Tensor:
 def list_flagged(call: Call, listed: Listed) -> None:
     """Write keys and weights of flagged queries, whose lse is right by now; of ties the first."""
     keep = len(listed.keys)
-    common = launch_arguments(call, listed.chosen, listed.flags, keep, True, flagged_tile(call))
+    common = launch_arguments(call, listed.chosen, listed.flags, keep, True, doubtful_tile(call.q))
     if len(listed.flags):
         _list_kernel[(len(listed.flags),)](
             **common, lse=listed.lse, picked=listed.keys, weights=listed.weights,
@@ -223,10 +217,15 @@ def _score_kernel(
     q_QD = q_QD.to(tl.float32)
     k += batch * k_batch + group * k_head
     mask += batch * mask_batch + head * mask_head
-    for pair in range(slots // 2):
-        for member in tl.static_range(2):  # their loads do not wait for each other
-            from_slot = (pair * 2 + member) * n_rows.to(tl.int64) + at
-            key = tl.load(keys + from_slot, mask=inside, other=-1)
+    n_rows = n_rows.to(tl.int64)
+    pair = (tl.load(keys + at, inside, other=-1), tl.load(keys + n_rows + at, inside, other=-1))
+    for slot in range(0, slots, 2):  # two whose loads do not wait for each other
+        later = inside & (slot + 2 < slots)  # whose keys are asked for now
+        next_keys = keys + (slot + 2) * n_rows + at
+        next_key = tl.load(next_keys, later, other=-1)
+        next_pair = (next_key, tl.load(next_keys + n_rows, later, other=-1))
+        for member in tl.static_range(2):
+            key = pair[member]
             seen = (key >= 0) & (key < length)
             if CAUSAL:
                 seen = seen & (key <= rows + first)
@@ -235,7 +234,9 @@ def _score_kernel(
                 seen = seen & (tl.load(spot, mask=seen, other=0) != 0)
             score = tl.sum(q_QD * gather_rows(k, key, k_row, seen, WIDTH, PADDED), axis=1) * scale
             real = seen & (score == score)  # what is not a number has no rank; its row is in doubt
-            tl.store(scores + from_slot, tl.where(real, score, float("-inf")), mask=inside)
+            to_slot = (slot + member) * n_rows + at
+            tl.store(scores + to_slot, tl.where(real, score, float("-inf")), mask=inside)
+        pair = next_pair
     reach_q = tl.max(_size(q_QD), axis=1).to(tl.float32, bitcast=True)
     reach_k = tl.load(reach + batch * groups + group).to(tl.float32, bitcast=True)
     known = reach_q * reach_k * WIDTH * tl.maximum(scale, 1.0) < 1e37

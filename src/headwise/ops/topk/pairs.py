@@ -16,13 +16,14 @@ from torch import Tensor
 from headwise.ops.launching import SIZES, padded
 from headwise.ops.tiles import Call, load_rows, place, with_rows
 from headwise.ops.topk.gathering import gather_rows
-from headwise.ops.topk.ranking import Listed
-from headwise.ops.topk.selection import FLAG_ROWS, IN_DOUBT
+from headwise.ops.topk.ranking import Listed, doubtful_tile
+from headwise.ops.topk.selection import IN_DOUBT
 from headwise.ops.topk.weighing import drop_pairs, strides
 
 __all__ = ["pair_gradients", "pair_values"]
 
 VALUE_ROWS = 16  # queries, of a program of the kernel that sums values
+PAIR_ROWS = 16  # of the kernel that computes gradients
 
 
 def pair_values(listed: Listed, v: Tensor, dropout: float, seed: Tensor | None) -> Tensor:
@@ -45,12 +46,12 @@ def pair_gradients(
     dout: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, and in float32 of k and v, from the pairs of queries without a flag."""
-    batch, heads, _, width = call.q.shape
+    batch, heads, n_queries, width = call.q.shape
     v, dout = with_rows(v), with_rows(dout)
     dq = call.q.new_empty(call.q.shape)
     dk, dv = (torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (call.k, v))
-    if programs := len(listed.flags):
-        n_blocks = programs // (batch * heads)
+    n_blocks = -(-n_queries // PAIR_ROWS)
+    if programs := batch * heads * n_blocks:
         unused = ("mask", "MASKED", "lengths", "first", "CAUSAL")  # the pairs are known
         used = {x: given for x, given in call.arguments().items() if not x.startswith(unused)}
         _pairs_kernel[(programs,)](
@@ -58,7 +59,8 @@ def pair_gradients(
             picked=listed.keys, weights=listed.weights, flags=listed.flags, dq=dq, dk=dk, dv=dv,
             seed=seed, dropout=dropout, keep=len(listed.keys), n_blocks=n_blocks,
             n_rows=listed.lse.numel(), PADDED=padded(width), VALUES=v.shape[3],
-            PADDED_VALUES=padded(v.shape[3]),
+            PADDED_VALUES=padded(v.shape[3]), ROWS=PAIR_ROWS,
+            FLAG_ROWS=doubtful_tile(call.q).rows,
             num_warps=2,  # pyright: ignore[reportCallIssue]
         )  # fmt: skip
     return dq, dk, dv
@@ -77,14 +79,19 @@ def _values_kernel(
     inside = rows < n_queries
     v += batch * v_batch + group * v_head
     out_QE = tl.full((ROWS, PADDED_VALUES), 0.0, tl.float32)
+    n_rows = n_rows.to(tl.int64)
+    key = tl.load(picked + at, mask=inside, other=-1)
+    weight = tl.load(weights + at, mask=inside, other=0.0)
     for slot in range(keep):
-        from_slot = slot * n_rows.to(tl.int64) + at
-        key = tl.load(picked + from_slot, mask=inside, other=-1)
-        weight = tl.load(weights + from_slot, mask=inside, other=0.0)
+        later = inside & (slot + 1 < keep)  # asked for now, since much waits for it
+        next_key = tl.load(picked + (slot + 1) * n_rows + at, mask=later, other=-1)
+        next_weight = tl.load(weights + (slot + 1) * n_rows + at, mask=later, other=0.0)
+        dropped = weight
         if seed is not None:
-            weight = drop_pairs(weight, batch * heads + head, rows, key, dropout, seed)
+            dropped = drop_pairs(weight, batch * heads + head, rows, key, dropout, seed)
         v_QE = gather_rows(v, key, v_row, key >= 0, VALUES, PADDED_VALUES)
-        out_QE += weight[:, None] * v_QE
+        out_QE += dropped[:, None] * v_QE
+        key, weight = next_key, next_weight
     column = tl.arange(0, PADDED_VALUES)
     to_QE = out + at[:, None] * VALUES + column[None, :]
     tl.store(to_QE, out_QE, mask=inside[:, None] & (column < VALUES)[None, :])
@@ -97,11 +104,13 @@ def _pairs_kernel(
     heads, groups, n_queries, n_keys, n_rows, n_blocks, keep, q_batch, q_head, q_row,
     k_batch, k_head, k_row, v_batch, v_head, v_row, dout_batch, dout_head, dout_row,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
+    ROWS: tl.constexpr, FLAG_ROWS: tl.constexpr,
 ):  # fmt: skip
-    if tl.load(flags + tl.program_id(0)) == IN_DOUBT:
-        return
     block, batch, head, group = place(n_blocks, heads, groups)
-    rows = block * FLAG_ROWS + tl.arange(0, FLAG_ROWS)
+    flag = (batch * heads + head) * tl.cdiv(n_queries, FLAG_ROWS) + block * ROWS // FLAG_ROWS
+    if tl.load(flags + flag) == IN_DOUBT:
+        return
+    rows = block * ROWS + tl.arange(0, ROWS)
     inside = rows < n_queries
     at = (batch * heads + head) * n_queries + rows
     q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
@@ -115,13 +124,16 @@ def _pairs_kernel(
     )  # fmt: skip
     q_QD, dout_QE = q_QD.to(tl.float32), dout_QE.to(tl.float32)
     mean = tl.sum(dout_QE * out_QE.to(tl.float32), axis=1)
-    dq_QD = tl.full((FLAG_ROWS, PADDED), 0.0, tl.float32)
+    dq_QD = tl.full((ROWS, PADDED), 0.0, tl.float32)
     column_1D = tl.arange(0, PADDED)[None, :]
     column_1E = tl.arange(0, PADDED_VALUES)[None, :]
+    n_rows = n_rows.to(tl.int64)
+    key = tl.load(picked + at, mask=inside, other=-1)
+    weight = tl.load(weights + at, mask=inside, other=0.0)
     for slot in range(keep):
-        from_slot = slot * n_rows.to(tl.int64) + at
-        key = tl.load(picked + from_slot, mask=inside, other=-1)
-        weight = tl.load(weights + from_slot, mask=inside, other=0.0)
+        later = inside & (slot + 1 < keep)  # asked for now, since much waits for it
+        next_key = tl.load(picked + (slot + 1) * n_rows + at, mask=later, other=-1)
+        next_weight = tl.load(weights + (slot + 1) * n_rows + at, mask=later, other=0.0)
         real = weight != 0.0
         dropped = weight
         if seed is not None:
@@ -141,5 +153,6 @@ def _pairs_kernel(
             dv + key_at * VALUES + column_1E, dropped[:, None] * dout_QE,
             mask=real[:, None] & (column_1E < VALUES), sem="relaxed",
         )  # fmt: skip
+        key, weight = next_key, next_weight
     to = dq + at[:, None] * WIDTH + column_1D
     tl.store(to, dq_QD * scale, mask=inside[:, None] & (column_1D < WIDTH))

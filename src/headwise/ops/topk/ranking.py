@@ -4,7 +4,7 @@
 """The best of a few candidates a query, and a second look where they may not be the best of all.
 
 Each thread ranks the candidates of one query: they sink into sorted places, element by element.
-Sixteen queries of which one is in doubt are noted, and their scores computed once more, by many
+A block of queries of which one is in doubt is noted, and its scores computed once more, by many
 programs that each take some of the keys. What is at least as large as the least kept so far is a
 hit, and if a query's hits fit the room of its candidates, they are ranked instead: then nothing is
 in doubt but ties. The host never looks; queries still in doubt keep a flag.
@@ -17,10 +17,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headwise.ops.launching import Tile
 from headwise.ops.tiles import Call, load_rows, score_tile
 from headwise.ops.topk.selection import (
     ANY,
-    FLAG_ROWS,
     IN_DOUBT,
     SEEN_TWICE,
     Selection,
@@ -30,8 +30,11 @@ from headwise.ops.topk.selection import (
     store_bounds,
 )
 
-__all__ = ["Candidates", "Listed", "choose"]
+__all__ = ["Candidates", "Listed", "choose", "doubtful_tile"]
 
+# How queries in doubt are swept, in 16 bits; as many share a flag as a block has. Kernels for them
+# are launched every time, and the fewer blocks, the sooner it is found that none has a flag.
+DOUBTFUL = Tile(rows=64, keys=64, warps=4, stages=2)
 RANK_ROWS = 128  # queries of a program, one a thread
 PART = 512  # keys of a program that takes a second look
 MOST_PROGRAMS = 512  # that do so; each goes on to the next queries
@@ -45,7 +48,7 @@ class Listed(NamedTuple):
     lse: Tensor  # (B, H, Q)
     keys: Tensor  # (keep, B, H, Q) int32, -1 where a query sees fewer keys
     weights: Tensor  # (keep, B, H, Q), before dropout
-    flags: Tensor  # one for every sixteen queries
+    flags: Tensor  # one a block of queries, as many as `doubtful_tile` has
 
 
 class Candidates(NamedTuple):
@@ -54,6 +57,11 @@ class Candidates(NamedTuple):
     keys: Tensor
     scores: Tensor
     low_bits: int  # that are missing of what no other key exceeds
+
+
+def doubtful_tile(q: Tensor) -> Tile:
+    """How queries in doubt are swept."""
+    return flagged_tile(q) if q.dtype == torch.float32 else DOUBTFUL
 
 
 def choose(call: Call, listed: Listed, candidates: Candidates, keep: int, first_ties: bool) -> None:
@@ -71,11 +79,12 @@ def choose(call: Call, listed: Listed, candidates: Candidates, keep: int, first_
     given |= {"lse": listed.lse, "picked": listed.keys, "weights": listed.weights}
     given |= {"n_queries": n_queries, "n_keys": n_keys, "keep": keep}
     given |= {"FIRST": first_ties, "KEPT": 1 << (keep - 1).bit_length()}
+    given["FLAG_ROWS"] = doubtful_tile(call.q).rows
     _rank_kernel[(-(-listed.lse.numel() // RANK_ROWS),)](
         **given, scale=call.scale, low_bits=candidates.low_bits, ROWS=RANK_ROWS
     )
     parts = -(-n_keys // PART)
-    seeing = launch_arguments(call, listed.chosen, listed.flags, keep, True, flagged_tile(call))
+    seeing = launch_arguments(call, listed.chosen, listed.flags, keep, True, doubtful_tile(call.q))
     unused = ("flags", "high", "last", "keep", "FIRST")
     _hits_kernel[(min(n_flags * parts, MOST_PROGRAMS),)](
         **{x: argument for x, argument in seeing.items() if x not in unused}, **rows,
@@ -164,7 +173,7 @@ def _write(
 def _rank_kernel(
     keys, scores, low, high, last, peak, flags, lse, picked, weights, pending, hits, scale,
     low_bits, n_rows, n_queries, n_keys, keep, slots,
-    FIRST: tl.constexpr, ROWS: tl.constexpr, KEPT: tl.constexpr,
+    FIRST: tl.constexpr, ROWS: tl.constexpr, KEPT: tl.constexpr, FLAG_ROWS: tl.constexpr,
 ):  # fmt: skip
     n_rows = n_rows.to(tl.int64)
     at = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -261,7 +270,8 @@ def _hits_kernel(
 @no_type_check
 def _rerank_kernel(
     keys, scores, low, high, last, peak, flags, lse, picked, weights, pending, hits,
-    n_rows, n_queries, n_keys, keep, slots, FIRST: tl.constexpr, KEPT: tl.constexpr,
+    n_rows, n_queries, n_keys, keep, slots,
+    FIRST: tl.constexpr, KEPT: tl.constexpr, FLAG_ROWS: tl.constexpr,
 ):  # fmt: skip
     """Rank the hits of pending queries. The flag stays where they did not fit, or tie."""
     n_rows = n_rows.to(tl.int64)

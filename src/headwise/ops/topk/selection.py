@@ -29,7 +29,6 @@ from headwise.ops.tiles import Call, load_rows, place, score_tile
 __all__ = [
     "ANY",
     "FLAGGED",
-    "FLAG_ROWS",
     "IN_DOUBT",
     "SEEN_TWICE",
     "Selection",
@@ -56,7 +55,8 @@ ANY = [*SIZES, *MASK_STRIDES, "mask_key"]  # kernels are not compiled for these
 # How flagged queries are swept; as many share a flag as a block has. They are few, so what counts
 # is how long one block takes.
 FLAGGED = Tile(rows=16, keys=128, warps=4, stages=2)
-FLAGGED_WIDE_SINGLE = FLAGGED._replace(keys=32, warps=8)  # else it fills a thread's registers
+FLAGGED_SINGLE = FLAGGED._replace(keys=64)  # float32, or it would not fit the registers
+FLAGGED_WIDE_SINGLE = FLAGGED._replace(keys=32, warps=8)
 FLAG_ROWS = tl.constexpr(FLAGGED.rows)
 IN_DOUBT = tl.constexpr(1)  # a flag: these queries are swept again
 SEEN_TWICE = tl.constexpr(2)  # they had no certificate, but a second look made them sure
@@ -90,25 +90,28 @@ def select(
     levels = levels or levels_for(keep)
     if levels > 4:  # or they would not fit the registers
         sweep = sweep._replace(warps=8)
-    chosen, flags = room(call, first_ties)
+    chosen, flags = room(call, first_ties, FLAGGED.rows)
     common = launch_arguments(call, chosen, flags, keep, first_ties, sweep)
     if len(flags):
         _select_kernel[(blocks(call, sweep),)](**common, peak=chosen.peak, LEVELS=levels)
-        rescue(call, chosen, flags, keep, first_ties)
+        rescue(call, chosen, flags, keep, first_ties, flagged_tile(call.q))
     return chosen, flags
 
 
-def rescue(call: Call, chosen: Selection, flags: Tensor, keep: int, first_ties: bool) -> None:
+def rescue(
+    call: Call, chosen: Selection, flags: Tensor, keep: int, first_ties: bool, sweep: Tile
+) -> None:
     """Find the bounds of flagged queries exactly. Their `low` is known not to be too large."""
     slots = max(8, 1 << (keep - 1).bit_length())
-    common = launch_arguments(call, chosen, flags, keep, first_ties, flagged_tile(call))
+    common = launch_arguments(call, chosen, flags, keep, first_ties, sweep)
     _rescue_kernel[(len(flags),)](**common, SLOTS=slots)
 
 
-def flagged_tile(call: Call) -> Tile:
-    """How the flagged queries of a call are swept."""
-    wide_single = call.q.dtype == torch.float32 and call.q.shape[3] > 64
-    return FLAGGED_WIDE_SINGLE if wide_single else FLAGGED
+def flagged_tile(q: Tensor) -> Tile:
+    """How flagged queries are swept."""
+    if q.dtype != torch.float32:
+        return FLAGGED
+    return FLAGGED_WIDE_SINGLE if q.shape[3] > 64 else FLAGGED_SINGLE
 
 
 def levels_for(keep: int) -> int:
@@ -122,8 +125,8 @@ def blocks(call: Call, sweep: Tile) -> int:
     return batch * heads * -(-n_queries // sweep.rows)
 
 
-def room(call: Call, first_ties: bool) -> tuple[Selection, Tensor]:
-    """Memory for the bounds, and a flag for every sixteen queries, not set."""
+def room(call: Call, first_ties: bool, flag_rows: int) -> tuple[Selection, Tensor]:
+    """Memory for the bounds, and a flag for every flag_rows queries, not set."""
     batch, heads, n_queries, _ = call.q.shape
     shape = batch, heads, n_queries
     ties = shape if first_ties else (0,)
@@ -134,7 +137,7 @@ def room(call: Call, first_ties: bool) -> tuple[Selection, Tensor]:
         new(ties, dtype=torch.int32),
         new(shape, dtype=torch.float32),
     )
-    n_flags = blocks(call, FLAGGED)
+    n_flags = batch * heads * -(-n_queries // flag_rows)
     return chosen, torch.zeros(n_flags, dtype=torch.int32, device=call.q.device)
 
 
@@ -289,7 +292,7 @@ def fill_levels(
 @triton.jit
 @no_type_check
 def set_flags(flags, line, rows, n_queries, doubtful):
-    """Of a head of which `line` is the number, mark rows for a second look."""
+    """Of a head of which `line` is the number, mark rows for the rescue."""
     at = flags + line * tl.cdiv(n_queries, FLAG_ROWS) + rows // FLAG_ROWS
     tl.atomic_max(at, IN_DOUBT, mask=doubtful, sem="relaxed")
 

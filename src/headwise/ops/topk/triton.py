@@ -18,9 +18,9 @@ from headwise.ops.scores import Scores
 from headwise.ops.tiles import Call
 from headwise.ops.topk.gathering import list_flagged, list_keys
 from headwise.ops.topk.pairs import pair_gradients, pair_values
-from headwise.ops.topk.ranking import Listed
+from headwise.ops.topk.ranking import Listed, doubtful_tile
 from headwise.ops.topk.resident import MOST_KEYS, attend_resident
-from headwise.ops.topk.selection import FLAGGED, Selection, flagged_tile, room, select
+from headwise.ops.topk.selection import Selection, flagged_tile, room, select
 from headwise.ops.topk.weighing import Kept, flagged_gradients, gradients, weigh
 
 __all__ = ["topk_selected", "topk_values"]
@@ -200,7 +200,7 @@ def _sweep(
     out = v.new_empty(*call.q.shape[:3], v.shape[3])
     lse = v.new_empty(call.q.shape[:3], dtype=torch.float32)
     if call.k.shape[2] <= MOST_KEYS[v.element_size()]:
-        chosen, flags = room(call, first_ties)
+        chosen, flags = room(call, first_ties, flagged_tile(call.q).rows)
         attend_resident(call, v, keep, first_ties, dropout, seed, chosen, out=out, lse=lse)
     else:
         chosen, flags = select(call, keep, first_ties, sweeps.select)
@@ -223,7 +223,7 @@ def _gather(
     out = pair_values(listed, v, dropout, seed)
     kept = Kept(*listed.chosen[:3], first_ties, dropout, seed)
     results = {"out": out, "lse": listed.lse, "flags": listed.flags}
-    weigh(call, v, kept, listed.chosen.peak, flagged_tile(call), **results)
+    weigh(call, v, kept, listed.chosen.peak, doubtful_tile(call.q), **results)
     return out, listed
 
 
@@ -244,8 +244,10 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     shape = q.shape[:3]
     ties = shape if first_ties else (0,)
-    listed = (keep, *shape) if _gathers(k, keep, scale) else (0,)
-    n_flags = shape[0] * shape[1] * -(-shape[2] // FLAGGED.rows)
+    gathers = _gathers(k, keep, scale)
+    listed = (keep, *shape) if gathers else (0,)
+    flag_rows = (doubtful_tile(q) if gathers else flagged_tile(q)).rows
+    n_flags = shape[0] * shape[1] * -(-shape[2] // flag_rows)
     return (
         v.new_empty(*shape, v.shape[3]),
         q.new_empty(shape, dtype=torch.float32),
@@ -289,7 +291,7 @@ def _backward(
             return gradients(call, v, kept, lse, out, dout, (sweeps.queries, sweeps.keys))
         listed = Listed(Selection(low, high, last, lse), lse, keys, weights, flags)
         dq, dk, dv = pair_gradients(call, v, listed, out, dropout, seed, dout)
-        flagged_gradients(call, v, kept, lse, out, dout, flags, dq, dk, dv, flagged_tile(call))
+        flagged_gradients(call, v, kept, lse, out, dout, flags, dq, dk, dv, doubtful_tile(call.q))
     return dq, dk.to(k.dtype), dv.to(v.dtype)
 
 
