@@ -1,0 +1,87 @@
+"""Which kernels a call of each op spends its time in, forward and backward, by torch's profiler.
+
+    python -m benchmarks.kernel_times                  # half a minute on a GPU
+    python -m benchmarks.kernel_times topk 2048 4096   # one op, some lengths
+
+16,384 tokens, 16 heads of width 64, bfloat16, q, k and v from N(0, 1), keep 8. A profiler slows the
+host, not the device: its kernels' times are right, and what lies between them is not shown.
+"""
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks import SEED
+from headwise.ops import entmax_attention, topk_attention
+from headwise.ops.guidance import FIRST, NEXT, guidance_loss, guided_heads
+from headwise.ops.row_sweep import row_sweep
+from headwise.ops.scores import Scores
+
+TOKENS, HEADS, WIDTH = 16384, 16, 64
+CALLS = 10
+SHOWN = 10  # kernels of an op
+SHORTEST = 1.0  # microseconds a call of what is shown
+
+
+def ops(leaves: list[Tensor], dout: Tensor) -> dict[str, Callable[[], object]]:
+    """A forward and a backward pass of each op."""
+    q, k, v = leaves
+    heads = {head: NEXT if head % 2 else FIRST for head in range(HEADS // 2)}
+    guided = guided_heads(heads, num_heads=HEADS).to(q.device)
+
+    def attend(out: Callable[[], Tensor]) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(out(), leaves, dout)
+
+    def of_scores(loss: Callable[[], Tensor]) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(loss().sum(), leaves[:2])
+
+    return {
+        "sdpa": attend(lambda: scaled_dot_product_attention(q, k, v)),
+        "topk": attend(lambda: topk_attention(q, k, v, impl="triton").out),
+        "entmax": attend(lambda: entmax_attention(q, k, v, impl="triton").out),
+        "guidance": of_scores(lambda: guidance_loss(q, k, guided, impl="triton")),
+        "statistics": of_scores(lambda: row_sweep(Scores(q, k), impl="triton").entropy),
+    }
+
+
+def kernels(call: Callable[[], object]) -> dict[str, float]:
+    """Microseconds of a call by kernel, the longest first."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(CALLS):
+            call()
+        torch.cuda.synchronize()
+    times = {row.key: row.self_device_time_total / CALLS for row in seen.key_averages()}
+    return dict(sorted(times.items(), key=lambda item: -item[1]))
+
+
+def main() -> None:
+    """Print a line an op and length, and one a kernel."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernel_times")
+    parser.add_argument("op", nargs="?", help="sdpa, topk, entmax, guidance or statistics (all)")
+    parser.add_argument("lengths", nargs="*", type=int, default=[512, 2048, 4096, 16384])
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("there is no GPU; kernels are timed on one.")
+    for length in given.lengths:
+        torch.manual_seed(SEED)
+        shape = TOKENS // length, HEADS, length, WIDTH
+        q, k, v, dout = torch.randn(4, *shape, device="cuda", dtype=torch.bfloat16)
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        for name, call in ops(leaves, dout).items():
+            if given.op in (None, name):
+                times = kernels(call)
+                print(f"{name} {length:,} keys: {sum(times.values()) / 1000:.3f} ms")
+                for kernel, microseconds in list(times.items())[:SHOWN]:
+                    if microseconds >= SHORTEST:
+                        print(f"  {microseconds:7.0f} us  {kernel[:60]}")
+
+
+if __name__ == "__main__":
+    main()
