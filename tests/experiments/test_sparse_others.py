@@ -10,7 +10,7 @@ from benchmarks import marian, translation
 from headwise.data.translation import Lines, ParallelTexts
 from headwise.data.vocabulary import EOS, PAD
 from headwise.experiments.running import reproduce
-from headwise.experiments.sparse import _speed, captions, enwik, maps, speed
+from headwise.experiments.sparse import _speed, captions, enwik, maps, speed, speed_cpu
 from headwise.experiments.sparse._maps import alignment_error, count_keys
 from headwise.experiments.sparse._maps_toy import ToyTraining, toy_batch, toy_pairs, toy_translator
 from headwise.experiments.sparse._method_pairs import less_than_base, values_by_attention
@@ -113,6 +113,15 @@ def test_speeds_are_measured_for_five_methods_in_two_kinds_of_code(tmp_path: Pat
             assert list(ratios) == pytest.approx([a / b for a, b in zip(own, base, strict=True)])
     assert not any("replayed" in name for name in figures)  # which takes a GPU
     assert (tmp_path / "run" / "pictures" / "speed.png").stat().st_size > 5000
+
+
+def test_speeds_without_a_gpu_have_the_rows_of_the_page(tmp_path: Path) -> None:
+    settings = replace(speed_cpu.experiment.smoke, attentions=("softmax", "topk:8"))
+    figures = reproduce("sparse/speed-cpu", settings, tmp_path / "run")
+    wanted = {expected.metric for expected in speed_cpu.experiment.expected}
+    found = {name for name in figures if " over softmax" in name}
+    assert found and found <= wanted
+    assert all(min(figures[name].values) > 0 for name in found)
 
 
 def test_every_expected_speed_can_be_measured() -> None:

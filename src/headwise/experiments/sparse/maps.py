@@ -7,7 +7,7 @@ figure. Here alignments are scored, and the keys that carry weight are counted b
 
 The commands:
 
-    headwise reproduce sparse/maps              # about 3 minutes on an H200, estimated
+    headwise reproduce sparse/maps              # 10 minutes on an H200 with `trained`
     headwise reproduce sparse/maps --smoke      # 5 seconds
     headwise reproduce sparse/maps --set trained=runs/sparse/translation   # with real translators
 

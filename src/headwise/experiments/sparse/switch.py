@@ -9,7 +9,7 @@ The commands; without `trained` the softmax translators are trained first, 4 min
 `--set at_once=4` trains and scores four at a time:
 
     headwise reproduce sparse/switch --set trained=runs/sparse/translation \\
-        --set model=my-models/minilm                         # 7 minutes on an H200, estimated
+        --set model=my-models/minilm                         # 2 minutes on an H200
     headwise reproduce sparse/switch --smoke                 # 8 seconds
 
 The data folder must hold the corpora asked for and, for a pretrained model, wikitext-2. How
