@@ -35,8 +35,8 @@ What was chosen:
 2. Inference: 128 sentences, as in the paper, beam 5, bf16 on a GPU. The weights are random, so
    sentences are made to end as long as their sources; the paper's end where the model ends them.
 3. Transformer-base, which the paper took for En-Vi; for De-En, whose speeds Table 4 has, it took a
-   smaller one, here `--set size=iwslt`. Sentence lengths are those of IWSLT'14 German-English, and, much
-   shorter, of Multi30k. The paper's figures are of an RTX 2080 Ti or a Titan RTX in fp16.
+   smaller one, here `--set size=iwslt`. Sentence lengths are those of IWSLT'14 German-English,
+   and, much shorter, of Multi30k. The paper's figures are of an RTX 2080 Ti or a Titan RTX in fp16.
 4. Nothing is compiled. `headwise bench translation` has compiled steps.
 5. Before anything is timed, both ways of each method must give the same loss, and every sentence
    must end as long as asked for.
