@@ -13,7 +13,7 @@ LIMIT = 128  # bytes a thread
 # These spill before and after their innermost loops, never inside, and smaller tiles would read
 # more from memory in every turn of those.
 LIMITS = {
-    "headwise.ops.entmax.backward for_keys": 896,  # between the heads that share keys
+    "headwise.ops.entmax.backward for_keys": 256,  # between the heads that share keys
     "headwise.ops.entmax.forward resident": 640,  # with a mask, outside of the steps to tau
 }
 

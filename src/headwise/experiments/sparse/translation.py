@@ -27,8 +27,8 @@ interrupted goes on.
 Two kinds of BLEU are given. "BLEU" is cased sacreBLEU with the signature
 `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0`; "tokenised BLEU" is lower-cased and
 not smoothed, `nrefs:1|case:lc|eff:no|tok:13a|smooth:none|version:2.6.0`, with `tok:none` on
-IWSLT'14, whose texts are tokens. The `figures.json` of each translator has its own. Differences are of BLEU
-on en-de and of tokenised BLEU on the others, as the paper has case-insensitive BLEU there.
+IWSLT'14, whose texts are tokens. The `figures.json` of each translator has its own. Differences are
+of BLEU on en-de and of tokenised BLEU on the others, as the paper has case-insensitive BLEU there.
 
 How it is judged, decided before any result was seen. The corpora are others, so that the paper's
 BLEU stands beside ours without a verdict; what can be tried is the order of methods and how far

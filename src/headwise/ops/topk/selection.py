@@ -88,8 +88,8 @@ def select(
         levels: scores remembered a bucket; chosen by `keep` unless given.
     """
     levels = levels or levels_for(keep)
-    if levels > 4:  # or they would not fit the registers
-        sweep = sweep._replace(warps=8)
+    if levels > 4 or (call.masked and call.q.dtype == torch.float32):
+        sweep = sweep._replace(warps=8)  # or they would not fit the registers
     chosen, flags = room(call, first_ties, FLAGGED.rows)
     common = launch_arguments(call, chosen, flags, keep, first_ties, sweep)
     if len(flags):
