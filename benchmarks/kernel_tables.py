@@ -127,7 +127,7 @@ def verdict(found: list[Document]) -> str:
         (met if row[f"{name}_ratio"] <= aim else missed).append(told)
     total = len(met) + len(missed) + waiting
     counts = f"{len(met)} are met, {len(missed)} are missed, {waiting} are {MISSING}"
-    lines = [f"Of {total} aims {counts}."]
+    lines = [f"Of {total} aims, judged on inputs from {NORMAL} only, {counts}."]
     lines += [f"- Met: {'; '.join(met)}."] if met else []
     lines += [f"- Missed: {'; '.join(missed)}."] if missed else []
     return "\n".join(lines)
@@ -173,7 +173,7 @@ def _op_tables(found: list[Document], case: Case) -> str:
             shown.sort(key=lambda row: (row["inputs"], row["n"]))
             cells = [_cells(row) for row in shown if "forward_ms" in row]
             table = markdown([HEADER, *cells, *missing], text_columns=3)
-            pieces += [table, *_left_out(shown), document.made()]
+            pieces += [table, *_left_out(shown + _failed_blocks(document, case)), document.made()]
             missing = []
     if missing:
         pieces.append(markdown([HEADER, *missing], text_columns=3))
@@ -219,9 +219,16 @@ def _left_out(rows: list[Row]) -> list[str]:
     for row in rows:
         reason = f"wrong: {row['wrong']}" if "wrong" in row else row.get("reason")
         if reason:
-            why.setdefault((row["who"], reason), []).append(f"{row['inputs']} {row['n']:,}")
+            at = f"{row['inputs']} {row['n']:,}" if "n" in row else row["inputs"]
+            why.setdefault((row["who"] or "everybody", reason.rstrip(".")), []).append(at)
     told = [f"{who} ({', '.join(at)}): {reason}" for (who, reason), at in why.items()]
     return [f"Not timed: {'; '.join(told)}."] if told else []
+
+
+def _failed_blocks(document: Document, case: Case) -> list[Row]:
+    """Rows of no op, which say why a kind of inputs was left out, if this op had been for it."""
+    kinds = {group.inputs for group in _wanted(case)}
+    return [row for row in document.rows if not row["op"] and row["inputs"] in kinds]
 
 
 STEP = ["who", "step ms", "tokens/s", "peak GiB", "ratio to plain", "aim"]

@@ -90,6 +90,21 @@ def test_a_contestant_that_was_wrong_has_no_time_and_is_named(tmp_path):
     assert "Not timed: peer (N(0, 1) 512): wrong: by 0.3." in pages.page(tmp_path)
 
 
+def test_inputs_that_could_not_be_made_are_named_below_the_tables_that_miss_them(tmp_path):
+    reason = "HEADWISE_DATA is not set; set it to a folder."
+    failed = {"inputs": "trained encoder", "op": "", "who": "", "reason": reason}
+    _write(tmp_path, [_row("SDPA", 1.0), _row("headwise", 3.0), failed])
+    told = "Not timed: everybody (trained encoder): HEADWISE_DATA is not set; set it to a folder."
+    assert pages.page(tmp_path).count(f"{told}\n") == 1  # below sparsemax, the only op with a table
+
+
+def test_an_op_that_is_never_given_some_inputs_does_not_miss_them(tmp_path):
+    failed = {"inputs": "trained encoder", "op": "", "who": "", "reason": "There is no text."}
+    plain = [_row(who, 1.0, op="top-k keep 8 d=128") for who in ("SDPA", "headwise")]
+    _write(tmp_path, [*plain, failed])
+    assert "There is no text" not in pages.page(tmp_path)
+
+
 def test_trainings_of_an_encoder_are_shown_with_who_was_wrong(tmp_path):
     assert f"| ours, compiled | {MISSING} |" in pages.page(tmp_path)
     rows = [

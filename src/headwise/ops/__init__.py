@@ -13,7 +13,8 @@ Every op is `(q, k, v, *, mask, bias, causal, lengths, scale, dropout, impl) -> 
     impl     "reference" the definition, "torch" fused or blocked PyTorch, "triton", or "auto"
 
 Scores, weights and sums are computed in float32 (float64 for float64 input); `out` has the input's
-dtype. A query that may attend to nothing gives zeros and zero gradient.
+dtype. A query that may attend to nothing gives zeros and zero gradient. `topk_selected` lists which
+keys top-k attention keeps, without values.
 
 Tensor names end in their axes. The legend:
 
@@ -27,10 +28,11 @@ from headwise.ops.entmax import entmax, entmax_attention
 from headwise.ops.fixed import gaussian_attention, uniform_attention
 from headwise.ops.softmax import softmax_attention
 from headwise.ops.sparsemax import sparsemax, sparsemax_attention
-from headwise.ops.topk import topk, topk_attention
+from headwise.ops.topk import Selected, topk, topk_attention, topk_selected
 
 __all__ = [
     "Attended",
+    "Selected",
     "entmax",
     "entmax_attention",
     "gaussian_attention",
@@ -39,5 +41,6 @@ __all__ = [
     "sparsemax_attention",
     "topk",
     "topk_attention",
+    "topk_selected",
     "uniform_attention",
 ]

@@ -114,6 +114,11 @@ def topk_selected(
     """What `topk_attention(..., ties="first")` attends to: the attention map in O(Q keep) memory.
 
     Arguments as there. Weights are those before dropout, and carry no gradient.
+
+    >>> k = torch.tensor([0.0, 3.0, 1.0]).view(1, 1, 3, 1)
+    >>> keys, weights = topk_selected(torch.ones(1, 1, 1, 1), k, keep=2)
+    >>> keys.tolist(), weights[0, 0, 0]
+    ([[[[1, 2]]]], tensor([0.8808, 0.1192]))
     """
     _check(keep, "first")
     scores = Scores(q, k, mask, bias, causal, lengths, scale)
