@@ -35,7 +35,7 @@ def attend(request, monkeypatch):
 
 
 @use_reentrant
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=slow), 0.3])
 def test_gradients_are_the_same_with_checkpointing(attend, dropout, use_reentrant):
     tensors = [torch.randn(1, 2, n, 16, device=DEVICE) for n in (17, 20, 20)]
     forward_passes = []
@@ -52,7 +52,9 @@ def test_gradients_are_the_same_with_checkpointing(attend, dropout, use_reentran
     torch.testing.assert_close(got, wanted)
 
 
-@pytest.mark.parametrize("name", ["BERT", "Llama", pytest.param("BART", marks=slow)])
+@pytest.mark.parametrize(
+    "name", ["BERT", *(pytest.param(name, marks=slow) for name in ("Llama", "BART"))]
+)
 def test_a_replaced_host_gives_what_the_definition_gives(name):
     model, batch = adopt(build(name)).to(DEVICE), on_device(batch_of(name, padding="right"))
     got, wanted = (

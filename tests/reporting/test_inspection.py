@@ -244,6 +244,7 @@ def browsed(run: Run, folder: Path, *, script: str = "", address: str = "") -> s
     return result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium to run the page's script")
 def test_the_view_of_a_head_shows_ranks_roles_and_examples(run, tmp_path):
     dom = browsed(run, tmp_path)
