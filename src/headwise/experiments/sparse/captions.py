@@ -7,7 +7,7 @@ top-k attention everywhere, and describe its 1,000 test images with beam search.
 
 The commands; `--set at_once=4` trains four models at a time:
 
-    headwise reproduce sparse/captions           # some 15 minutes on an H200
+    headwise reproduce sparse/captions           # about 15 minutes on an H200, estimated
     headwise reproduce sparse/captions --smoke   # 10 seconds
 
 The data folder must hold flickr8k. A training that is finished is not repeated, one that was

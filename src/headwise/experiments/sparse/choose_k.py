@@ -9,7 +9,7 @@ The commands; translators of sparse/translation need not be trained again (k = 8
 `--set at_once=4` trains four at a time:
 
     headwise reproduce sparse/choose-k --set trained=runs/sparse/translation  # 11 min on an H200
-    headwise reproduce sparse/choose-k                           # some 20 min, three at a time
+    headwise reproduce sparse/choose-k                           # 24 min, estimated
     headwise reproduce sparse/choose-k --smoke                   # 10 seconds
 
 The data folder must hold the corpora asked for. How translators are trained, and what the two kinds

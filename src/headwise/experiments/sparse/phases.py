@@ -8,7 +8,7 @@ The commands; translators of sparse/translation need not be trained again (all b
 `--set at_once=4` trains four at a time:
 
     headwise reproduce sparse/phases --set trained=runs/sparse/translation  # 3 min on an H200
-    headwise reproduce sparse/phases                            # some 10 min, three at a time
+    headwise reproduce sparse/phases                            # 13 min, estimated
     headwise reproduce sparse/phases --smoke                    # 10 seconds
 
 The data folder must hold the corpora asked for. How translators are trained, and what the two kinds

@@ -25,9 +25,9 @@ interrupted goes on.
 | help-en-vi | 15,356, help texts | softmax, top-k | IWSLT'15 En-Vi | 133,000 |
 
 Two kinds of BLEU are given. "BLEU" is cased sacreBLEU with the signature
-`nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0`; "tokenised BLEU" is lower-cased and
-not smoothed, `nrefs:1|case:lc|eff:no|tok:13a|smooth:none|version:2.6.0`, with `tok:none` on
-IWSLT'14, whose texts are tokens. The `figures.json` of each translator has its own. Differences are
+`nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp`; "tokenised BLEU" is lower-cased and
+not smoothed, `nrefs:1|case:lc|eff:no|tok:13a|smooth:none`, with `tok:none` on
+IWSLT'14, whose texts are tokens. The `figures.json` of a run has the version. Differences are
 of BLEU on en-de and of tokenised BLEU on the others, as the paper has case-insensitive BLEU there.
 
 How it is judged, decided before any result was seen. The corpora are others, so that the paper's
