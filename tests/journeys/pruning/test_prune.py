@@ -11,7 +11,6 @@ from headwise import pruning
 from headwise.journeys import InspectConfig, inspect_folder, prune_folder
 from headwise.journeys.opening import open_subject
 from headwise.journeys.prune import _in_float32, run_folder
-from headwise.journeys.pruning.task import Task
 from headwise.journeys.translator import Translator
 from headwise.pruning import record_of
 from headwise.recording import Run
@@ -78,21 +77,20 @@ def test_only_half_precision_becomes_float32_and_an_error_undoes_it():
     assert [x.dtype for x in model.parameters()] == kept_in
 
 
-@pytest.mark.parametrize(
-    ("kind", "figure", "best"),
-    [
-        ("classification", "accuracy", 30),
-        pytest.param("masked", "perplexity", 10, marks=pytest.mark.slow),
-    ],
-)
-def test_the_best_weights_are_those_with_the_better_figure(
-    kind, figure, best, tmp_path, monkeypatch
-):
-    rising = iter(range(1, 100))
-    monkeypatch.setattr(Task, "evaluate", lambda task, model, size: {figure: float(next(rising))})
-    config = config_for(kind, saved(kind, tmp_path / "host"))
-    run = prune_folder(config, tmp_path / "small")
-    assert int(run.note("best.safetensors")["step"]) == best
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("far", [{"keep": 3}, {"penalty": 0.2}, {"keep": 3, "choose": "random"}])
+def test_replayed_steps_prune_as_others_do(small_translation, far, tmp_path):
+    files = tuple(Run.open(small_translation).config()["valid"])
+    given = {"data": files, "dev": files, "steps": 60, "length": 64, **far}
+    found = {}
+    for graphs in (True, False):
+        config = config_for("translation", small_translation, graphs=graphs, **given)
+        run = prune_folder(config, tmp_path / f"small-{graphs}")
+        losses = [row["loss"] for row in run.metrics() if "loss" in row]
+        found[graphs] = losses, run.read_json("trace/pruning.json")["keep"]
+    assert found[True][0] == pytest.approx(found[False][0], rel=0.02)
+    assert found[True][1] == found[False][1]
 
 
 def test_a_dear_head_closes_all_and_a_cheap_one_none(tmp_path):

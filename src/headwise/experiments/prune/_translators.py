@@ -252,7 +252,7 @@ def pruned(
         batch_size=config.batch_size,
         beams=config.beams or 4,
         evaluate_every=max(1, config.prune_steps // 8),
-        checkpoint_every=max(1, config.prune_steps // 4),
+        checkpoint_every=max(1, config.prune_steps),  # it takes less than a minute
         speed_seconds=0.0,
         seed=job.seed,
     )
@@ -260,8 +260,7 @@ def pruned(
     if lent is not None and lent.parent != run_folder(out):
         return Pruned(amount, lent.parent.with_name(out.name), _checked(lent.parent, settings))
     done = prune_folder(settings, out)
-    for left in ("checkpoint.safetensors", "best.safetensors"):
-        (run_folder(out) / left).unlink(missing_ok=True)
+    (run_folder(out) / "checkpoint.safetensors").unlink(missing_ok=True)
     return Pruned(amount, out, done)
 
 

@@ -169,7 +169,7 @@ def _settings(config: Config, model: Path, files: Files, seed: int) -> dict[str,
         "batch_size": config.batch_size,
         "length": config.length,
         "evaluate_every": max(1, config.steps // 5),
-        "checkpoint_every": max(1, config.steps // 5),
+        "checkpoint_every": max(1, config.steps),
         "speed_seconds": 0.0,
         "seed": seed,
     }
@@ -253,8 +253,7 @@ def _pruned(config: Config, files: Files, run: Run, cut: Cut) -> dict[str, Any]:
         steps=config.steps,
     )
     done = prune_folder(settings, out)
-    for left in ("checkpoint.safetensors", "best.safetensors"):
-        (run_folder(out) / left).unlink(missing_ok=True)
+    (run_folder(out) / "checkpoint.safetensors").unlink(missing_ok=True)
     return done.figures()
 
 

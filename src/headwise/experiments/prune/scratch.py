@@ -47,6 +47,7 @@ from headwise.experiments.prune._translators import (
 from headwise.journeys import PruneConfig, TranslationConfig, Translator
 from headwise.journeys.pruning.translator_task import translator_task
 from headwise.journeys.training_run import training_bar
+from headwise.journeys.translation_batches import MULTIPLE
 from headwise.models import Transformer
 from headwise.pruning.cutting import rebuild
 from headwise.recording.run import Run
@@ -146,15 +147,20 @@ def _trained(
         beams=settings.beams,
     )
     task = translator_task(given, translator)
+    cuda = torch.cuda.is_available()
     with training_bar(settings) as show:
         fit(
             translator.model,
             task.loss,
             Epochs(
-                task.train.lengths, task.train.collate, tokens=settings.tokens, seed=settings.seed
+                task.train.lengths,
+                task.train.collate,
+                tokens=settings.tokens,
+                multiple=MULTIPLE if cuda else 1,
+                seed=settings.seed,
             ),
             run=run,
-            config=settings.fit_config(cuda=torch.cuda.is_available()),
+            config=settings.fit_config(cuda=cuda, replayable=True),
             progress=show,
         )
     translator.model.load_state_dict(average_checkpoints(run))

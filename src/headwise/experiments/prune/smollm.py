@@ -158,13 +158,12 @@ def _pruned(config: Config, model: Path, files: Files, run: Run, cut: Cut) -> tu
         batch_size=config.batch_size,
         length=config.length,
         evaluate_every=max(1, config.steps // 4),
-        checkpoint_every=max(1, config.steps // 2),
+        checkpoint_every=max(1, config.steps),
         speed_seconds=0.0,
         seed=config.seed,
     )
     done = prune_folder(settings, out)
-    for left in ("checkpoint.safetensors", "best.safetensors"):
-        (run_folder(out) / left).unlink(missing_ok=True)
+    (run_folder(out) / "checkpoint.safetensors").unlink(missing_ok=True)
     return done, out
 
 

@@ -201,7 +201,10 @@ def _fit(
             loss,
             task.train.epochs(size=config.batch_size, seed=config.seed),
             run=run,
-            config=replace(config.fit_config(cuda=torch.cuda.is_available()), better=task.better),
+            config=replace(
+                config.fit_config(cuda=torch.cuda.is_available(), replayable=task.replayable),
+                keep_best=False,  # the weights are those of the last update
+            ),
             tokens=lambda batch: int((batch["labels"] >= 0).sum()),
             progress=lambda step, metrics: show(
                 step, {name: metrics[name] for name in SHOWN if name in metrics}

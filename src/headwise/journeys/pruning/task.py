@@ -53,6 +53,7 @@ class Task:
         save: writes the pruned model into a folder, all or nothing.
         load: reads it again.
         smoothing: of the labels in training.
+        replayable: whether steps can be replayed as CUDA graphs; batches then have few shapes.
     """
 
     kind: str
@@ -65,6 +66,7 @@ class Task:
     save: Callable[[Path], None]
     load: Callable[[Path], nn.Module]
     smoothing: float = 0.0
+    replayable: bool = False
 
     @property
     def watched(self) -> str:

@@ -13,6 +13,7 @@ from headwise.data.vocabulary import PAD
 from headwise.journeys.pruning.config import PruneConfig
 from headwise.journeys.pruning.task import IGNORED, Batch, Data, Predicted, Task
 from headwise.journeys.pruning.texts import first, read_pairs
+from headwise.journeys.translation_batches import MULTIPLE
 from headwise.journeys.translator import Translator
 from headwise.models import Transformer
 from headwise.pruning.folders import recover, replacing_folder
@@ -52,6 +53,7 @@ def translator_task(config: PruneConfig, translator: Translator) -> Task:
         save=write,
         load=lambda folder: Translator.load(Run.open(folder)).model,
         smoothing=SMOOTHING,
+        replayable=True,
     )
 
 
@@ -68,12 +70,13 @@ def _data(translator: Translator, lines: Lines) -> Data:
         strict=True,
     )
     pairs = [pair for pair in both if max(map(len, pair)) <= translator.room]
+    multiple = MULTIPLE if torch.cuda.is_available() else 1
     if not pairs:
         raise ValueError(f"No sentence pair fits the {translator.room} pieces of the model.")
 
     def collate(chosen: Sequence[int]) -> Batch:
         sources, targets = zip(*(pairs[place] for place in chosen), strict=True)
-        batch = parallel_batch(sources, targets)
+        batch = parallel_batch(sources, targets, multiple=multiple)
         return {
             "source": batch.source,
             "source_lengths": batch.source_lengths,
