@@ -227,16 +227,20 @@ def test_a_query_that_is_not_a_number_shows_and_disturbs_no_other(
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
 )
-def test_a_keep_th_score_near_zero_is_found_however_it_was_rounded(small_tiles, follow, seed):
+@pytest.mark.parametrize("copies", [2, 6])  # more ties than a list has places for: a rescue
+def test_a_keep_th_score_near_zero_is_found_however_it_was_rounded(
+    small_tiles, follow, seed, copies
+):
     follow("gather")
     rng = torch.Generator().manual_seed(seed)
     q = torch.randn(1, 4, 1, 32, generator=rng)
-    half = torch.randn(1, 4, 12, 32, generator=rng)
-    k = torch.cat([half, half], dim=2)  # all scores tie, so that the rescue must find them
+    k = torch.randn(1, 4, 12, 32, generator=rng).repeat(1, 1, copies, 1)  # all scores tie
     order = (q @ k.mT).sort(dim=-1, descending=True).indices[..., 0, :]
     seventh = k.gather(2, order[..., 6:8, None].expand(-1, -1, -1, 32)).mean(2, keepdim=True)
     k = k - seventh + 1e-4 * q  # now the seventh is near zero
-    assert_same(q, k, torch.randn(1, 4, 24, 32, generator=rng), keep=7)
+    v = torch.randn(k.shape, generator=rng)
+    assert flags_of(q, k, v, 7) <= ({1} if copies == 6 else {1, 3})
+    assert_same(q, k, v, keep=7)
 
 
 @interpreted
@@ -395,7 +399,7 @@ def test_gathering_is_exact_where_buckets_are_not(small_tiles, follow, kind, tie
 
 
 def flags_of(q, k, v, keep) -> set[int]:
-    """Which flags a call leaves: 0 certain at once, 1 in doubt, 2 certain at second sight."""
+    """Which flags a call leaves: 0 certain at once, 1 in doubt, 2 and 3 certain at second sight."""
     given = (None, None, None, 1.0, 0, False, keep, False, 0.0)
     return set(kernels._forward(q, k, v, *given)[-1].tolist())
 
@@ -406,16 +410,6 @@ def test_a_second_look_makes_gathered_rows_sure(small_tiles, follow):
     q, k, v = inputs(20, 90, batch=1, heads=1)
     assert flags_of(q, k, v, 6) == {2}  # with two levels a bucket, some of the rows lack more
     assert_same(q, k, v, keep=6, scale=1.0)
-
-
-@interpreted
-def test_the_second_look_leaves_ties_to_the_sweeps(small_tiles, follow):
-    follow("gather")
-    q, k, v = inputs(20, 70, batch=1, heads=1)
-    assert flags_of(q, torch.ones_like(k), v, 6) == {1}
-    k[:, :, 40:] = k[:, :, 10:40]  # every key twice: pairs do not fit five places
-    assert flags_of(q, k, v, 5) == {1}
-    assert_same(q, k, v, keep=5, scale=1.0)
 
 
 @interpreted

@@ -9,6 +9,7 @@ from torch import Tensor
 from headwise.ops.scores import Scores
 
 pytest.importorskip("triton", reason="Triton is not installed")
+from tests.ops.test_topk_ties import IN_DOUBT, KEEP, chosen, tied
 from tests.ops.test_topk_triton import (
     PLANS,
     TIES,
@@ -125,6 +126,19 @@ def test_hard_scores_on_the_device_are_selected_exactly(follow, kind, ties, plan
             for attend in (by_kernel, by_definition)
         )
         torch.testing.assert_close(got, wanted, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float16, 2e-2), (torch.float32, 1e-4)])
+@pytest.mark.parametrize("ties", TIES)
+def test_ties_on_the_device_are_listed_where_they_have_places(dtype, atol, ties):
+    tensors = [x.to("cuda", dtype) for x in tied(torch.arange(64) % 5, 1500)]
+    assert IN_DOUBT not in chosen(*tensors, ties)[1]
+    results = []
+    for attend in (by_kernel, by_definition):
+        leaves = [x.clone().requires_grad_() for x in tensors]
+        out = attend(*leaves, keep=KEEP, ties=ties, scale=1.0).out
+        results.append([out, *torch.autograd.grad(out, leaves, torch.ones_like(out))])
+    torch.testing.assert_close(*results, atol=atol, rtol=1e-3)
 
 
 def test_gradients_on_the_device_are_the_same_at_every_run_if_asked_for():

@@ -9,8 +9,8 @@ more than these are named, the scores of all their keys computed anew from q and
 taken (`ranking`). A row is certain if its keep-th score is above all other candidates, and above
 anything a bucket may have forgotten or a missing bit may hide, by more than rounding; and if its
 numbers are finite and not so large that bits could be lost at the other end. Queries of which one
-is not certain are looked at again, and where that does not help, as with ties, go the way of short
-rows, forward and backward.
+is not certain are looked at again, and where that does not help, as with many ties, go the way of
+short rows, forward and backward.
 """
 
 from typing import no_type_check
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from headwise.ops.launching import Tile, padded
 from headwise.ops.tiles import Call, load_rows, place, score_tile
-from headwise.ops.topk.ranking import Candidates, Listed, choose, doubtful_tile
+from headwise.ops.topk.ranking import Candidates, Listed, choose, doubtful_tile, spare_places
 from headwise.ops.topk.selection import (
     ANY,
     IN_DOUBT,
@@ -54,8 +54,9 @@ def list_keys(call: Call, keep: int, first_ties: bool, sweep: Tile) -> Listed:
     chosen, flags = room(call, first_ties, doubtful_tile(call.q).rows)
     new = chosen.low.new_empty
     shape = chosen.low.shape
-    keys, weights = new((keep, *shape), dtype=torch.int32), new((keep, *shape))
-    listed = Listed(chosen, new(shape), keys, weights, flags)
+    spare = spare_places(first_ties)
+    keys, weights = (new((keep + spare, *shape), dtype=x) for x in (torch.int32, torch.float32))
+    listed = Listed(chosen, new(shape), keys, weights, flags, spare)
     if len(flags):
         choose(call, listed, _candidates(call, listed, keep, sweep), keep, first_ties)
         rescue(call, chosen, flags, keep, first_ties, doubtful_tile(call.q))
@@ -114,7 +115,7 @@ def _reach(call: Call) -> Tensor:
 
 def list_flagged(call: Call, listed: Listed) -> None:
     """Write keys and weights of flagged queries, whose lse is right by now; of ties the first."""
-    keep = len(listed.keys)
+    keep = len(listed.keys) - listed.spare
     common = launch_arguments(call, listed.chosen, listed.flags, keep, True, doubtful_tile(call.q))
     if len(listed.flags):
         _list_kernel[(len(listed.flags),)](

@@ -2,8 +2,9 @@
 # pyright: basic
 """Top-k attention given a list of the keys each query keeps: the output, and its gradients.
 
-Kept pairs are visited and nothing else. The backward pass adds to dk and dv by atomics, in no
-certain order, and leaves queries with a flag to others.
+Kept pairs are visited and nothing else; spare places of a list only in blocks of queries that have
+the flag TIED. The backward pass adds to dk and dv by atomics, in no certain order, and leaves
+queries in doubt to others.
 """
 
 from typing import no_type_check
@@ -17,7 +18,7 @@ from headwise.ops.launching import SIZES, padded
 from headwise.ops.tiles import Call, load_rows, place, with_rows
 from headwise.ops.topk.gathering import gather_rows
 from headwise.ops.topk.ranking import Listed, doubtful_tile
-from headwise.ops.topk.selection import IN_DOUBT
+from headwise.ops.topk.selection import IN_DOUBT, TIED
 from headwise.ops.topk.weighing import drop_pairs, strides
 
 __all__ = ["pair_gradients", "pair_values"]
@@ -26,17 +27,20 @@ VALUE_ROWS = 16  # queries, of a program of the kernel that sums values
 PAIR_ROWS = 16  # of the kernel that computes gradients
 
 
-def pair_values(listed: Listed, v: Tensor, dropout: float, seed: Tensor | None) -> Tensor:
+def pair_values(
+    listed: Listed, v: Tensor, dropout: float, seed: Tensor | None, flag_rows: int
+) -> Tensor:
     """The sum of the values of listed keys by their weights, (B, H, Q, E)."""
-    keep, batch, heads, n_queries = listed.keys.shape
+    batch, heads, n_queries = listed.lse.shape
     v = with_rows(v)
     out = v.new_empty(batch, heads, n_queries, v.shape[3])
     n_blocks = -(-n_queries // VALUE_ROWS)
     if programs := batch * heads * n_blocks:
         _values_kernel[(programs,)](
-            v, listed.keys, listed.weights, out, seed, dropout, heads, v.shape[1], n_queries,
-            listed.lse.numel(), n_blocks, keep, *v.stride()[:3],
-            VALUES=v.shape[3], PADDED_VALUES=padded(v.shape[3]), ROWS=VALUE_ROWS,
+            v, listed.keys, listed.weights, listed.flags, out, seed, dropout, heads, v.shape[1],
+            n_queries, listed.lse.numel(), n_blocks, len(listed.keys) - listed.spare,
+            *v.stride()[:3], VALUES=v.shape[3], PADDED_VALUES=padded(v.shape[3]), ROWS=VALUE_ROWS,
+            FLAG_ROWS=flag_rows, SPARE=listed.spare,
         )  # fmt: skip
     return out
 
@@ -45,7 +49,7 @@ def pair_gradients(
     call: Call, v: Tensor, listed: Listed, out: Tensor, dropout: float, seed: Tensor | None,
     dout: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of q, and in float32 of k and v, from the pairs of queries without a flag."""
+    """Gradients of q, and in float32 of k and v, from the pairs of queries not in doubt."""
     batch, heads, n_queries, width = call.q.shape
     v, dout = with_rows(v), with_rows(dout)
     dq = call.q.new_empty(call.q.shape)
@@ -57,10 +61,10 @@ def pair_gradients(
         _pairs_kernel[(programs,)](
             **used, **strides("v", v), **strides("dout", dout), v=v, dout=dout, out=out,
             picked=listed.keys, weights=listed.weights, flags=listed.flags, dq=dq, dk=dk, dv=dv,
-            seed=seed, dropout=dropout, keep=len(listed.keys), n_blocks=n_blocks,
+            seed=seed, dropout=dropout, keep=len(listed.keys) - listed.spare, n_blocks=n_blocks,
             n_rows=listed.lse.numel(), PADDED=padded(width), VALUES=v.shape[3],
             PADDED_VALUES=padded(v.shape[3]), ROWS=PAIR_ROWS,
-            FLAG_ROWS=doubtful_tile(call.q).rows,
+            FLAG_ROWS=doubtful_tile(call.q).rows, SPARE=listed.spare,
             num_warps=2,  # pyright: ignore[reportCallIssue]
         )  # fmt: skip
     return dq, dk, dv
@@ -69,21 +73,26 @@ def pair_gradients(
 @triton.jit(do_not_specialize=["heads", "groups", "n_queries", "n_rows", "n_blocks", "keep"])
 @no_type_check
 def _values_kernel(
-    v, picked, weights, out, seed, dropout, heads, groups, n_queries, n_rows, n_blocks, keep,
+    v, picked, weights, flags, out, seed, dropout, heads, groups, n_queries, n_rows, n_blocks, keep,
     v_batch, v_head, v_row,
-    VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr, ROWS: tl.constexpr,
+    VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr, ROWS: tl.constexpr, FLAG_ROWS: tl.constexpr,
+    SPARE: tl.constexpr,
 ):  # fmt: skip
     block, batch, head, group = place(n_blocks, heads, groups)
     rows = block * ROWS + tl.arange(0, ROWS)
     at = (batch * heads + head) * n_queries + rows
     inside = rows < n_queries
+    places = keep
+    if SPARE:
+        flag = (batch * heads + head) * tl.cdiv(n_queries, FLAG_ROWS) + block * ROWS // FLAG_ROWS
+        places += tl.where(tl.load(flags + flag) == TIED, SPARE, 0)
     v += batch * v_batch + group * v_head
     out_QE = tl.full((ROWS, PADDED_VALUES), 0.0, tl.float32)
     n_rows = n_rows.to(tl.int64)
     key = tl.load(picked + at, mask=inside, other=-1)
     weight = tl.load(weights + at, mask=inside, other=0.0)
-    for slot in range(keep):
-        later = inside & (slot + 1 < keep)  # asked for now, since much waits for it
+    for slot in range(places):
+        later = inside & (slot + 1 < places)  # asked for now, since much waits for it
         next_key = tl.load(picked + (slot + 1) * n_rows + at, mask=later, other=-1)
         next_weight = tl.load(weights + (slot + 1) * n_rows + at, mask=later, other=0.0)
         dropped = weight
@@ -104,12 +113,14 @@ def _pairs_kernel(
     heads, groups, n_queries, n_keys, n_rows, n_blocks, keep, q_batch, q_head, q_row,
     k_batch, k_head, k_row, v_batch, v_head, v_row, dout_batch, dout_head, dout_row,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
-    ROWS: tl.constexpr, FLAG_ROWS: tl.constexpr,
+    ROWS: tl.constexpr, FLAG_ROWS: tl.constexpr, SPARE: tl.constexpr,
 ):  # fmt: skip
     block, batch, head, group = place(n_blocks, heads, groups)
     flag = (batch * heads + head) * tl.cdiv(n_queries, FLAG_ROWS) + block * ROWS // FLAG_ROWS
-    if tl.load(flags + flag) == IN_DOUBT:
+    flag = tl.load(flags + flag)
+    if flag == IN_DOUBT:
         return
+    places = keep + tl.where(flag == TIED, SPARE, 0)
     rows = block * ROWS + tl.arange(0, ROWS)
     inside = rows < n_queries
     at = (batch * heads + head) * n_queries + rows
@@ -130,8 +141,8 @@ def _pairs_kernel(
     n_rows = n_rows.to(tl.int64)
     key = tl.load(picked + at, mask=inside, other=-1)
     weight = tl.load(weights + at, mask=inside, other=0.0)
-    for slot in range(keep):
-        later = inside & (slot + 1 < keep)  # asked for now, since much waits for it
+    for slot in range(places):
+        later = inside & (slot + 1 < places)  # asked for now, since much waits for it
         next_key = tl.load(picked + (slot + 1) * n_rows + at, mask=later, other=-1)
         next_weight = tl.load(weights + (slot + 1) * n_rows + at, mask=later, other=0.0)
         real = weight != 0.0

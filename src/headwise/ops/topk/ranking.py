@@ -7,7 +7,8 @@ Each thread ranks the candidates of one query: they sink into sorted places, ele
 A block of queries of which one is in doubt is noted, and its scores computed once more, by many
 programs that each take some of the keys. What is at least as large as the least kept so far is a
 hit, and if a query's hits fit the room of its candidates, they are ranked instead: then nothing is
-in doubt but ties. The host never looks; queries still in doubt keep a flag.
+in doubt. Where all keys that tie for the last place are kept, a few more have places in the list,
+which only blocks with the flag TIED use. The host never looks; queries still in doubt keep a flag.
 """
 
 from typing import Any, NamedTuple, no_type_check
@@ -23,6 +24,7 @@ from headwise.ops.topk.selection import (
     ANY,
     IN_DOUBT,
     SEEN_TWICE,
+    TIED,
     Selection,
     flagged_tile,
     keys_seen,
@@ -30,7 +32,7 @@ from headwise.ops.topk.selection import (
     store_bounds,
 )
 
-__all__ = ["Candidates", "Listed", "choose", "doubtful_tile"]
+__all__ = ["Candidates", "Listed", "choose", "doubtful_tile", "spare_places"]
 
 # How queries in doubt are swept, in 16 bits; as many share a flag as a block has. Kernels for them
 # are launched every time, and the fewer blocks, the sooner it is found that none has a flag.
@@ -38,6 +40,7 @@ DOUBTFUL = Tile(rows=64, keys=64, warps=4, stages=2)
 RANK_ROWS = 128  # queries of a program, one a thread
 PART = 512  # keys of a program that takes a second look
 MOST_PROGRAMS = 512  # that do so; each goes on to the next queries
+SPARE = 4  # places of a list for keys that tie with the keep-th
 UNKNOWN = tl.constexpr(1 << 29)  # hits of a query whose candidates cannot be trusted
 
 
@@ -46,9 +49,10 @@ class Listed(NamedTuple):
 
     chosen: Selection
     lse: Tensor  # (B, H, Q)
-    keys: Tensor  # (keep, B, H, Q) int32, -1 where a query sees fewer keys
-    weights: Tensor  # (keep, B, H, Q), before dropout
+    keys: Tensor  # (keep + spare, B, H, Q) int32, -1 where a query keeps fewer keys
+    weights: Tensor  # (keep + spare, B, H, Q), before dropout
     flags: Tensor  # one a block of queries, as many as `doubtful_tile` has
+    spare: int = 0  # places at the end, for ties; vacant unless the flag is TIED
 
 
 class Candidates(NamedTuple):
@@ -57,6 +61,11 @@ class Candidates(NamedTuple):
     keys: Tensor
     scores: Tensor
     low_bits: int  # that are missing of what no other key exceeds
+
+
+def spare_places(first_ties: bool) -> int:
+    """How many places a list has for ties, beside `keep`."""
+    return 0 if first_ties else SPARE
 
 
 def doubtful_tile(q: Tensor) -> Tile:
@@ -78,10 +87,10 @@ def choose(call: Call, listed: Listed, candidates: Candidates, keep: int, first_
     given |= {"keys": candidates.keys, "scores": candidates.scores, "flags": listed.flags}
     given |= {"lse": listed.lse, "picked": listed.keys, "weights": listed.weights}
     given |= {"n_queries": n_queries, "n_keys": n_keys, "keep": keep}
-    given |= {"FIRST": first_ties, "KEPT": 1 << (keep - 1).bit_length()}
-    given["FLAG_ROWS"] = doubtful_tile(call.q).rows
+    given |= {"FIRST": first_ties, "SPARE": listed.spare, "FLAG_ROWS": doubtful_tile(call.q).rows}
+    kept = 1 << (keep - 1).bit_length()
     _rank_kernel[(-(-listed.lse.numel() // RANK_ROWS),)](
-        **given, scale=call.scale, low_bits=candidates.low_bits, ROWS=RANK_ROWS
+        **given, scale=call.scale, low_bits=candidates.low_bits, ROWS=RANK_ROWS, KEPT=kept
     )
     parts = -(-n_keys // PART)
     seeing = launch_arguments(call, listed.chosen, listed.flags, keep, True, doubtful_tile(call.q))
@@ -91,7 +100,7 @@ def choose(call: Call, listed: Listed, candidates: Candidates, keep: int, first_
         peak=listed.chosen.peak, hit_keys=candidates.keys, hit_scores=candidates.scores,
         parts=parts, PART=PART,
     )  # fmt: skip
-    given["num_warps"] = 1
+    given |= {"PLACES": kept + listed.spare, "num_warps": 1}
     _rerank_kernel[(min(n_flags, MOST_PROGRAMS),)](**given)
 
 
@@ -146,26 +155,56 @@ def _edge(best, left, keep, KEPT: tl.constexpr):
 
 @triton.jit
 @no_type_check
+def _smaller(scores, tau, at, there, slots, n_rows):
+    """The largest score below tau."""
+    below = tl.full(at.shape, float("-inf"), tl.float32)
+    for slot in range(slots):
+        score = tl.load(scores + slot * n_rows + at, mask=slot < there, other=float("-inf"))
+        below = tl.maximum(below, tl.where(score < tau, score, float("-inf")))
+    return below
+
+
+@triton.jit
+@no_type_check
+def _limits(best, best_keys, tau, keep, KEPT: tl.constexpr):
+    """The least kept score above tau, inf if none, and the last kept key that has tau."""
+    above = tl.full(tau.shape, float("inf"), tl.float32)
+    last_tied = tl.full(tau.shape, -1, tl.int32)
+    for rank in tl.static_range(KEPT):  # sorted: later ones are smaller, equal ones by key
+        above = tl.where((rank < keep) & (best[rank] > tau), best[rank], above)
+        last_tied = tl.where((rank < keep) & (best[rank] == tau), best_keys[rank], last_tied)
+    return above, last_tied
+
+
+@triton.jit
+@no_type_check
 def _write(
-    best, best_keys, tau, below, low, high, last, peak, lse, picked, weights, at, inside,
-    n_rows, n_keys, keep, FIRST: tl.constexpr, KEPT: tl.constexpr,
+    best, best_keys, tau, peak, lse, picked, weights, at, inside, n_rows, keep,
+    SPARE: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
-    """Write bounds, the log of the sum of exp(score), and the list with its weights."""
-    above = tl.full(at.shape, float("inf"), tl.float32)
-    store_bounds(low, high, last, tau, below, above, n_keys, at, inside, FIRST)
+    """Write the largest score, the log of the sum of exp(score), and the list with its weights.
+
+    Places beyond keep, if there are any to SPARE, are for what ties with tau.
+    """
     tl.store(peak + at, best[0], mask=inside)
     empty = best[0] == float("-inf")
     norm = tl.where(empty, 0.0, best[0])
     total = tl.full(at.shape, 0.0, tl.float32)
     for rank in tl.static_range(KEPT):
-        total += tl.where(rank < keep, tl.exp(best[rank] - norm), 0.0)
+        kept = rank < keep
+        if SPARE:
+            kept = kept | (best[rank] == tau)
+        total += tl.where(kept, tl.exp(best[rank] - norm), 0.0)
     total = tl.where(empty, 1.0, total)
     tl.store(lse + at, tl.where(empty, float("-inf"), norm + tl.log(total)), mask=inside)
     for rank in tl.static_range(KEPT):
         to = n_rows * rank + at
-        tl.store(picked + to, best_keys[rank], mask=inside & (rank < keep))
-        weight = tl.exp(best[rank] - norm) / total
-        tl.store(weights + to, weight, mask=inside & (rank < keep))
+        key, weight = best_keys[rank], tl.exp(best[rank] - norm) / total
+        if SPARE:
+            kept = (rank < keep) | (best[rank] == tau)
+            key, weight = tl.where(kept, key, -1), tl.where(kept, weight, 0.0)
+        tl.store(picked + to, key, mask=inside & (rank < keep + SPARE))
+        tl.store(weights + to, weight, mask=inside & (rank < keep + SPARE))
 
 
 @triton.jit(do_not_specialize=["low_bits", "n_rows", "n_queries", "n_keys", "keep", "slots"])
@@ -173,7 +212,8 @@ def _write(
 def _rank_kernel(
     keys, scores, low, high, last, peak, flags, lse, picked, weights, pending, hits, scale,
     low_bits, n_rows, n_queries, n_keys, keep, slots,
-    FIRST: tl.constexpr, ROWS: tl.constexpr, KEPT: tl.constexpr, FLAG_ROWS: tl.constexpr,
+    FIRST: tl.constexpr, SPARE: tl.constexpr, ROWS: tl.constexpr, KEPT: tl.constexpr,
+    FLAG_ROWS: tl.constexpr,
 ):  # fmt: skip
     n_rows = n_rows.to(tl.int64)
     at = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -193,10 +233,13 @@ def _rank_kernel(
     doubtful = inside & (unknown | ((below > float("-inf")) & (below >= tau)))
     # Where there is doubt `low` must not be above the keep-th score: the second look starts there.
     below = tl.where(doubtful, tau, below)
-    _write(
-        best, best_keys, tau, below, low, high, last, peak, lse, picked, weights, at, inside,
-        n_rows, n_keys, keep, FIRST, KEPT,
-    )  # fmt: skip
+    above = tl.full(at.shape, float("inf"), tl.float32)
+    store_bounds(low, high, last, tau, below, above, n_keys, at, inside, FIRST)
+    _write(best, best_keys, tau, peak, lse, picked, weights, at, inside, n_rows, keep, 0, KEPT)
+    for spare in tl.static_range(SPARE):
+        to = n_rows * (keep + spare) + at
+        tl.store(picked + to, -1, mask=inside)
+        tl.store(weights + to, 0.0, mask=inside)
     tl.store(hits + at, tl.where(unknown, UNKNOWN, 0), mask=inside)
 
     n_blocks = tl.cdiv(n_queries, FLAG_ROWS)
@@ -271,9 +314,9 @@ def _hits_kernel(
 def _rerank_kernel(
     keys, scores, low, high, last, peak, flags, lse, picked, weights, pending, hits,
     n_rows, n_queries, n_keys, keep, slots,
-    FIRST: tl.constexpr, KEPT: tl.constexpr, FLAG_ROWS: tl.constexpr,
+    FIRST: tl.constexpr, SPARE: tl.constexpr, PLACES: tl.constexpr, FLAG_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Rank the hits of pending queries. The flag stays where they did not fit, or tie."""
+    """Rank the hits of pending queries. The flag stays where they, or ties, did not fit."""
     n_rows = n_rows.to(tl.int64)
     n_blocks = tl.cdiv(n_queries, FLAG_ROWS)
     for item in range(tl.program_id(0), tl.load(pending), tl.num_programs(0)):
@@ -284,16 +327,27 @@ def _rerank_kernel(
         least = _least_hit(low, peak, at, inside)
         count = tl.load(hits + at, mask=inside, other=0)
         there = tl.where(count > slots, 0, count)
-        best, best_keys, left = _best(scores, keys, at, there, slots, n_rows, KEPT)
-        tau, below = _edge(best, left, keep, KEPT)
+        best, best_keys, left = _best(scores, keys, at, there, slots, n_rows, PLACES)
+        tau, below = _edge(best, left, keep, PLACES)
         # No other key reaches `least`; where it is below all numbers, there is no other key.
-        below = tl.maximum(below, tl.where(least < -2.9e38, float("-inf"), least))
-        doubtful = (count > slots) | ((below > float("-inf")) & (below >= tau))
+        others = tl.where(least < -2.9e38, float("-inf"), least)
+        doubtful = (count > slots) | ((others > float("-inf")) & (others >= tau))
         doubtful = doubtful | (least != least)
+        tied = inside & (below == tau) & (tau > float("-inf"))
+        if SPARE:
+            _, unplaced = _edge(best, left, keep + SPARE, PLACES)
+            doubtful = doubtful | (tied & (unplaced == tau))
         doubtful = doubtful & inside
         if tl.max(doubtful.to(tl.int32), axis=0) == 0:
+            some_tied = tl.max(tied.to(tl.int32), axis=0) > 0
+            if some_tied:
+                below = _smaller(scores, tau, at, there, slots, n_rows)
+            above, last_tied = _limits(best, best_keys, tau, keep, PLACES)
+            last_key = tl.where(tied, last_tied, n_keys)
+            below = tl.maximum(below, others)
+            store_bounds(low, high, last, tau, below, above, last_key, at, inside, FIRST)
             _write(
-                best, best_keys, tau, below, low, high, last, peak, lse, picked, weights, at,
-                inside, n_rows, n_keys, keep, FIRST, KEPT,
+                best, best_keys, tau, peak, lse, picked, weights, at, inside, n_rows, keep,
+                SPARE, PLACES,
             )  # fmt: skip
-            tl.store(flags + number, SEEN_TWICE)
+            tl.store(flags + number, tl.where(some_tied & (SPARE > 0), TIED, SEEN_TWICE))

@@ -31,6 +31,7 @@ __all__ = [
     "FLAGGED",
     "IN_DOUBT",
     "SEEN_TWICE",
+    "TIED",
     "Selection",
     "above_of",
     "between",
@@ -60,6 +61,7 @@ FLAGGED_WIDE_SINGLE = FLAGGED._replace(keys=32, warps=8)
 FLAG_ROWS = tl.constexpr(FLAGGED.rows)
 IN_DOUBT = tl.constexpr(1)  # a flag: these queries are swept again
 SEEN_TWICE = tl.constexpr(2)  # they had no certificate, but a second look made them sure
+TIED = tl.constexpr(3)  # the same, and some keep more keys than asked for
 
 # keep -> levels. With tiles of 64 keys a row of random scores lacks a certificate with probability
 # C(keep, levels) / 64^(levels - 1): 3e-4, 3e-4, 8e-4, 1e-3; a block of 64 rows has 64 chances.

@@ -18,7 +18,7 @@ from headwise.ops.scores import Scores
 from headwise.ops.tiles import Call
 from headwise.ops.topk.gathering import list_flagged, list_keys
 from headwise.ops.topk.pairs import pair_gradients, pair_values
-from headwise.ops.topk.ranking import Listed, doubtful_tile
+from headwise.ops.topk.ranking import Listed, doubtful_tile, spare_places
 from headwise.ops.topk.resident import MOST_KEYS, attend_resident
 from headwise.ops.topk.selection import Selection, flagged_tile, room, select
 from headwise.ops.topk.weighing import Kept, flagged_gradients, gradients, weigh
@@ -220,7 +220,7 @@ def _gather(
 ) -> tuple[Tensor, Listed]:
     """Long rows, and their flagged blocks like short ones."""
     listed = list_keys(call, keep, first_ties, sweep)
-    out = pair_values(listed, v, dropout, seed)
+    out = pair_values(listed, v, dropout, seed, doubtful_tile(call.q).rows)
     kept = Kept(*listed.chosen[:3], first_ties, dropout, seed)
     results = {"out": out, "lse": listed.lse, "flags": listed.flags}
     weigh(call, v, kept, listed.chosen.peak, doubtful_tile(call.q), **results)
@@ -245,7 +245,7 @@ def _(
     shape = q.shape[:3]
     ties = shape if first_ties else (0,)
     gathers = _gathers(k, keep, scale)
-    listed = (keep, *shape) if gathers else (0,)
+    listed = (keep + spare_places(first_ties), *shape) if gathers else (0,)
     flag_rows = (doubtful_tile(q) if gathers else flagged_tile(q)).rows
     n_flags = shape[0] * shape[1] * -(-shape[2] // flag_rows)
     return (
@@ -289,7 +289,8 @@ def _backward(
     with torch.cuda.device_of(q):
         if not keys.numel() or torch.are_deterministic_algorithms_enabled():
             return gradients(call, v, kept, lse, out, dout, (sweeps.queries, sweeps.keys))
-        listed = Listed(Selection(low, high, last, lse), lse, keys, weights, flags)
+        chosen, spare = Selection(low, high, last, lse), spare_places(first_ties)
+        listed = Listed(chosen, lse, keys, weights, flags, spare)
         dq, dk, dv = pair_gradients(call, v, listed, out, dropout, seed, dout)
         flagged_gradients(call, v, kept, lse, out, dout, flags, dq, dk, dv, doubtful_tile(call.q))
     return dq, dk.to(k.dtype), dv.to(v.dtype)
