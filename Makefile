@@ -14,12 +14,15 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/headwise demo
 
+# A file of tests is run by one process, and two processes share the files.
+AT_ONCE := -n 2 --dist loadfile
+
 # The tests speak of the CPU, so a GPU that happens to be there is hidden from them.
 test: .venv/ready
-	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -m "not slow and not gpu"
+	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest $(AT_ONCE) -m "not slow and not gpu"
 
 test-all: .venv/ready
-	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -m "not gpu"
+	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest $(AT_ONCE) -m "not gpu"
 
 test-gpu: .venv/ready
 	$(BIN)/python -m pytest -m gpu

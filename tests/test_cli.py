@@ -152,8 +152,9 @@ def in_a_shell(*arguments, folder):
     return done.stderr
 
 
-def test_a_missing_model_folder(text, tmp_path):
-    said = in_a_shell("inspect", "nowhere", "--data", text, folder=tmp_path)
+def test_a_missing_model_folder(command, text, tmp_path):
+    code, out, said = command("inspect", "nowhere", "--data", text)
+    assert code == 2 and out == "" and said.count("\n") == 1
     assert said.startswith("headwise: There is no model folder nowhere.")
     assert not (tmp_path / "runs").exists()
 

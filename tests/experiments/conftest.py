@@ -5,12 +5,15 @@ from functools import cache
 
 import pytest
 
-from headwise.data import pretraining
+from headwise.data.pretraining import read_pretraining
+from headwise.experiments.guidance import _looking, data
 from headwise.journeys import pretraining_text
 
 
 @pytest.fixture(scope="package", autouse=True)
 def texts_are_read_once() -> Iterator[None]:
+    once = cache(read_pretraining)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretraining_text, "read_pretraining", cache(pretraining.read_pretraining))
+        for module in (pretraining_text, _looking, data):
+            patch.setattr(module, "read_pretraining", once)
         yield

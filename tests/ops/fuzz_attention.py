@@ -93,8 +93,11 @@ def check_entmax(case: Case) -> Judged:
     clear = _far_from_the_threshold(scores, weights, alpha.double()[:, None, None])
     slack = rounding_of_scores(scores, case.q.dtype)
     floors = _floors(case) | {"dalpha": _floor_of_alpha(case, alpha)}
-    power = 2 / (alpha.min().double() - 1)  # a weight is a power of what was rounded
+    least = alpha.min().double()
+    power = 2 / (least - 1)  # a weight is a power of what was rounded
     floors |= {"out": power, "dv": power * _lookers(case) ** 0.5}
+    steep = ((2 - least) / (least - 1)).clamp(min=1)  # and so is p^(2 - alpha)
+    floors |= {name: steep * floors[name] for name in ("dq", "dk")}
     given = {"slack": slack, "floors": floors, "times": 2, "shown": None}
     return Judged(_checks(case, kernel, attend, tensors, clear, weights, **given))
 
@@ -143,10 +146,13 @@ def _adding_up(
 
 
 def _floor_of_alpha(case: Case, alpha: Tensor) -> Tensor:
-    """A sum over rows, in float32, of means that were rounded as v is, by 1 / (alpha - 1)^2."""
+    """A sum over rows, in float32, of means that were rounded as v is, by 1 / (alpha - 1)^2.
+
+    A mean is taken off each product, and both are rounded: two errors a term.
+    """
     precision = torch.finfo(case.v.dtype).eps / SINGLE_EPS
     terms = max(1, case.sizes.batch * case.sizes.n_queries * case.variant.values)
-    return precision * terms**0.5 / (alpha.min().double() - 1) ** 2
+    return 2 * precision * terms**0.5 / (alpha.min().double() - 1) ** 2
 
 
 def _far_from_the_threshold(scores: Tensor, weights: Tensor, alpha_H11: Tensor) -> Tensor:

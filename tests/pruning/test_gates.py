@@ -103,10 +103,10 @@ def test_draws_come_from_the_seed_and_go_on_after_loading():
 
 
 def test_draws_are_distributed_as_the_hard_concrete_says():
-    model = Worth(torch.zeros(4, 8))
+    model = Worth(torch.zeros(4, 80))
     gates = Gates(model.train(), initial=0.5)
     seen = []
-    for _ in range(500):
+    for _ in range(50):
         model()
         seen += [gates.of(site)().detach() for site in gates.sites]
     values = torch.cat(seen)  # 16,000 draws
