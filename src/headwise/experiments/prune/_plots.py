@@ -1,6 +1,7 @@
 """Pictures of pruned models: quality against heads, heads by kind and layer, gates."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 import torch
 
@@ -22,15 +23,20 @@ def draw_curves(
     up: str,
     lines: Mapping[str, float] = {},
 ) -> None:
-    """Points of several models, one colour each; level lines for what was before pruning."""
+    """Points of several models, one colour each, and a line through their means.
+
+    Level lines are what was before pruning: of a curve's name in its colour, of another in grey.
+    """
     figure, axes = panels(1, width=5.5, height=3.8)
     panel = axes[0][0]
     for place, (label, points) in enumerate(curves.items()):
-        ordered = sorted(points)
-        colour = f"C{place}"
-        panel.plot(*zip(*ordered, strict=True), "o-", color=colour, label=label, markersize=4)
-        if label in lines:
-            panel.axhline(lines[label], color=colour, linestyle=":", linewidth=1)
+        means = [(x, fmean(y for z, y in points if z == x)) for x in sorted({x for x, _ in points})]
+        panel.plot(*zip(*points, strict=True), "o", color=f"C{place}", markersize=3, alpha=0.6)
+        panel.plot(*zip(*means, strict=True), "-", color=f"C{place}", label=label)
+    for label, level in lines.items():
+        colour = f"C{list(curves).index(label)}" if label in curves else "grey"
+        shown = None if label in curves else label
+        panel.axhline(level, color=colour, linestyle=":", linewidth=1, label=shown)
     panel.set_xlabel(across)
     panel.set_ylabel(up)
     panel.legend(fontsize=7)
