@@ -4,7 +4,7 @@ Random weights of BERT-base's shape, on which speed does not depend. The same he
 layer. Ours is measured against the unpruned model by `headwise.pruning.speed`, forward passes in
 turns; with Torch-Pruning installed (`pip install torch-pruning`), what it makes of the same model,
 with as many heads, is measured the same way. A pruned model whose outputs are not those of the
-model with these heads masked is wrong, and not timed.
+model with these heads masked is wrong, and not timed. A GPU is timed in bfloat16, a CPU in float32.
 
     python -m benchmarks prune                     # a quarter of an hour on two cores
     python -m benchmarks prune --device cuda
@@ -66,6 +66,8 @@ def measure(repeat: int, device: torch.device, *, only: tuple[str, ...] = ()) ->
         only: "usual" or "attention".
     """
     before = _encoder(device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    timed = nn.Module.to(copy.deepcopy(before), dtype)
     rows: list[Row] = []
     wrong = 0
     for share in SHARES:
@@ -80,8 +82,9 @@ def measure(repeat: int, device: torch.device, *, only: tuple[str, ...] = ()) ->
                 reason = f"outputs differ from the masked model's by {apart:.2g}"
                 rows.append({"contestant": name, "removed": share, "reason": reason})
                 continue
+            nn.Module.to(after, dtype)
             for part in only or PARTS:
-                rows += _timed(before, after, part, seconds=float(repeat), name=name, share=share)
+                rows += _timed(timed, after, part, seconds=float(repeat), name=name, share=share)
     return Measured(rows, _table(rows, device), wrong)
 
 
@@ -177,6 +180,7 @@ def _timed(
             seconds=seconds,
         )
         shared = {"contestant": name, "removed": share, "parameters": list(found.parameters)}
+        shared["dtype"] = str(next(before.parameters()).dtype).removeprefix("torch.")
         rows += [{**shared, "part": part, **work} for work in found.to_json()["workloads"]]
     return rows
 
