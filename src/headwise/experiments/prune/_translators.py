@@ -25,6 +25,7 @@ from headwise.pruning.record import PruningRecord
 from headwise.recording.run import Run
 
 __all__ = [
+    "ENTERING",
     "KINDS",
     "SMALL",
     "TRANSLATORS",
@@ -47,10 +48,11 @@ Figures = dict[str, list[float]]
 KINDS = ("encoder.self", "decoder.self", "decoder.cross")
 TRANSLATORS: dict[str, tuple[str, Domain]] = {  # target and domain
     "en-ru": ("ru", "tatoeba"),
-    "en-ru subtitles": ("ru", "subtitles"),
     "en-de": ("de", "tatoeba"),
     "en-de multi30k": ("de", "multi30k"),
+    "en-ru subtitles": ("ru", "subtitles"),  # 12.6 BLEU in heads/syntax: too little to enter
 }
+ENTERING = tuple(TRANSLATORS)[:3]
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Pruning(Training):
     each gives another number of heads; a number asked for is reached by steering the penalty.
     """
 
+    seeds: int = 3
     keep: tuple[int, ...] = ()  # numbers of heads that are asked for
     penalties: tuple[float, ...] = ()  # lambda of the sum over all heads, the paper's counting
     prune_steps: int = 500

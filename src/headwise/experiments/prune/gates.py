@@ -3,8 +3,8 @@
 Figure 6, and section 6.1 with its footnote 8. All heads of a translator from English into Russian
 get gates: once of the trained translator, with several lambdas, and once of an untrained one.
 
-    headwise reproduce prune/gates --set trained=runs/heads/importance      # 20 min. on an H200
-    headwise reproduce prune/gates --smoke                                  # 6 seconds
+    headwise reproduce prune/gates --set trained=runs/prune/all    # 20 min., H200, estimated
+    headwise reproduce prune/gates --smoke                         # 6 seconds
 
 `--set at_once=4` trains and prunes four translators at a time.
 

@@ -6,8 +6,8 @@ from the start (Deshpande and Narasimhan). Two translators from English into Rus
 alike, one plainly, one with head 0 of each encoder layer guided to the next token and head 1 to the
 previous. The encoders of both are pruned as in prune/encoder.
 
-    headwise reproduce prune/guided --set trained=runs/heads/importance     # an hour, estimated
-    headwise reproduce prune/guided --smoke                                 # 7 seconds
+    headwise reproduce prune/guided --set trained=runs/prune/all,runs/prune/encoder    # an hour
+    headwise reproduce prune/guided --smoke    # 7 seconds; the hour is estimated
 
 `trained` names runs of heads/* and prune/encoder, whose plain translators are taken, and
 `--set at_once=4` trains and prunes four at a time; minutes are of an H200. The data folder must
@@ -73,7 +73,6 @@ KEEP = (17, 10, 4)
 class Config(Pruning):
     """How far is pruned, see `Pruning` and `Training`, and what is guided."""
 
-    seeds: int = 3
     keep: tuple[int, ...] = KEEP
     plan: str = "next=1,prev=1"  # heads of each layer of the encoder that are guided
     strength: float = 10.0  # weight of guidance at the start, alpha

@@ -4,7 +4,7 @@ Beyond the paper: SmolLM2-135M has 30 layers of 9 heads, of which three share on
 values, and such groups go together. It is pruned by gates, by gradient importance and by chance,
 trained on WikiText-2 meanwhile, saved, loaded again, and asked to go on with a text.
 
-    headwise reproduce prune/smollm --set model=FOLDER     # 30 min. on an H200
+    headwise reproduce prune/smollm --set model=FOLDER     # half an hour, H200, estimated
     headwise reproduce prune/smollm --set model=FILE.gguf --set keep=210 --set choices=random \\
         --set steps=0                                      # 15 min. on a CPU
 
@@ -15,8 +15,8 @@ four prunings at a time.
 What is measured: perplexity on the test part, in blocks of 256 tokens, whose first is not
 predicted; the text's own spaces around punctuation are left as they are. The unpruned model is also
 trained for as many updates (keep=270), as training alone changes the perplexity. That what was
-saved gives the same perplexity as what was in memory is a figure, "saved and loaded gives the
-same", and so is that it goes on with a text. The paper claims nothing here, so there are no
+saved gives the same perplexity as what was in memory at the end of a training is a figure, "saved
+and loaded gives the same", and so is that it goes on with a text. The paper claims nothing here, so there are no
 verdicts.
 """
 
@@ -108,7 +108,9 @@ def reproduce(config: Config, run: Run) -> Figures:
         name = f"{cut.heads} heads: {cut.choice}"
         figures[f"{name}: perplexity"] = [got["perplexity_after"]]
         figures[f"{name}: parameters, millions"] = [got["parameters_after"] / 1e6]
-        figures[f"{name}: saved and loaded gives the same"] = [_same(done)]
+        if seen := [row["perplexity"] for row in done.metrics() if "perplexity" in row]:
+            same = abs(got["perplexity_after"] / seen[-1] - 1) <= CLOSE
+            figures[f"{name}: saved and loaded gives the same"] = [float(same)]
         texts[name] = _goes_on(config, out)
         figures[f"{name}: goes on with a text"] = [float(bool(texts[name].strip()))]
         curves.setdefault(cut.choice, []).append((float(cut.heads), got["perplexity_after"]))
@@ -165,13 +167,6 @@ def _pruned(config: Config, model: Path, files: Files, run: Run, cut: Cut) -> tu
     done = prune_folder(settings, out)
     (run_folder(out) / "checkpoint.safetensors").unlink(missing_ok=True)
     return done, out
-
-
-def _same(done: Run) -> float:
-    """Whether the model that was loaded is as good as the one in memory at the last evaluation."""
-    seen = [row["perplexity"] for row in done.metrics() if "perplexity" in row]
-    after = float(done.figures()["perplexity_after"])
-    return float(not seen or abs(after / seen[-1] - 1) <= CLOSE)
 
 
 def _goes_on(config: Config, out: Path) -> str:
