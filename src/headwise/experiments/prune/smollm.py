@@ -16,8 +16,8 @@ What is measured: perplexity on the test part, in blocks of 256 tokens, whose fi
 predicted; the text's own spaces around punctuation are left as they are. The unpruned model is also
 trained for as many updates (keep=270), as training alone changes the perplexity. That what was
 saved gives the same perplexity as what was in memory at the end of a training is a figure, "saved
-and loaded gives the same", and so is that it goes on with a text. The paper claims nothing here, so there are no
-verdicts.
+and loaded gives the same", and so is that it goes on with a text. The paper claims nothing here, so
+there are no verdicts.
 """
 
 from dataclasses import dataclass
