@@ -5,7 +5,7 @@
     python -m benchmarks ops --save                     # also write results/ops-cpu.json
     python -m benchmarks relevance --device cuda --save # also write results/relevance-gpu.json
     headwise bench ops --device cuda                    # the same, and results/bench/ops-….json
-    headwise bench ops --only topk,guidance             # some of its ops
+    headwise bench ops --only topk,guidance             # some, in ops-topk-guidance-….json
     headwise bench guided-step                          # a training step with guidance; needs a GPU
     headwise bench guided-step --only usual             # and nothing compiled: half a minute
     headwise bench translation                          # a Transformer against Marian
@@ -18,9 +18,11 @@ Trust the ratios more than the milliseconds: contestants take turns, and the bes
 that a busy machine disturbs all of them alike. A contestant that gives wrong answers is not timed.
 """
 
+import argparse
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from rich.table import Table
@@ -35,6 +37,16 @@ class Measured:
     rows: list[dict[str, Any]]
     table: Table
     wrong: int = 0  # contestants that gave wrong answers, and so have no times
+    wrong_peers: int = 0  # others, that are told of apart: these are no fault of ours
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is in the way in one sentence, with exit code 2, as all commands do."""
+
+    def error(self, message: str) -> NoReturn:
+        """End, with this sentence."""
+        print(f"headwise: {message}", file=sys.stderr)
+        raise SystemExit(2)
 
 
 # how often to repeat, and where -> what was found

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from rich.console import Console
 
-from benchmarks import SEED, Measured
+from benchmarks import SEED, Measured, Parser
 from headwise.recording.environment import describe_environment
 from headwise.recording.files import write_text
 
@@ -35,7 +35,7 @@ BENCHMARKS = {
 REPEAT = {"gpu_ops": 20, "guided_step": 10}  # turns of each contestant; 5 elsewhere
 # What --only takes: parts of a benchmark, by its module.
 PARTS = {
-    "ops": ("softmax", "topk", "entmax", "sparsemax", "statistics"),
+    "ops": ("softmax", "topk", "entmax", "sparsemax", "statistics", "guidance"),
     "gpu_ops": (
         *("softmax", "topk", "entmax", "sparsemax", "statistics", "guidance"),
         "adasplash",  # causal entmax with that peer tuned, which takes minutes
@@ -75,7 +75,7 @@ def main(
 
 
 def _run(name: str, options: argparse.Namespace, environment: dict[str, Any]) -> int:
-    """Run one; how many contestants were wrong."""
+    """Run one; how many contestants were wrong, peers that are told of apart not counted."""
     console = Console(width=None if sys.stdout.isatty() else 220)
     device = _device(name, options.device)
     module = BENCHMARKS[name][device.type]
@@ -91,6 +91,8 @@ def _run(name: str, options: argparse.Namespace, environment: dict[str, Any]) ->
     measured = _measure(module, repeat, device, tuple(options.only), keep)
     keep(measured.rows)
     console.print(measured.table)
+    if measured.wrong_peers:
+        console.print(_told_of_peers(measured.wrong_peers), soft_wrap=True)
     for path in paths:
         console.print(f"Saved {_shown(path)}", soft_wrap=True)
     return measured.wrong
@@ -116,15 +118,14 @@ def _measure(
     return measure(repeat, device, only=only) if only else measure(repeat, device)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One sentence and exit code 2, as of all commands."""
-        print(f"headwise: {message}", file=sys.stderr)
-        raise SystemExit(2)
+def _told_of_peers(wrong: int) -> str:
+    if wrong == 1:
+        return "1 peer's answer was wrong; it is not timed."
+    return f"{wrong} peers' answers were wrong; they are not timed."
 
 
 def _parse(arguments: list[str], prog: str, out: str | None) -> argparse.Namespace:
-    parser = _Parser(prog=prog, description="Measure speed against peers, and print a table.")
+    parser = Parser(prog=prog, description="Measure speed against peers, and print a table.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(auto)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (2)")
@@ -140,12 +141,14 @@ def _parse(arguments: list[str], prog: str, out: str | None) -> argparse.Namespa
         f"{PARTS['guided_step'][0]}, which compiles nothing; of translation, "
         f"{' or '.join(PARTS['translation'])}; of inspect, {', '.join(PARTS['inspecting'])}",
     )
-    parser.add_argument("--save", action="store_true", help="write results/NAME-cpu or -gpu.json")
+    parser.add_argument(
+        "--save", action="store_true", help="write results/NAME[-PART…]-cpu or -gpu.json"
+    )
     parser.add_argument(
         "--out",
         default=out,
         metavar="FOLDER",
-        help=f"write NAME-HARDWARE-DATE.json there ({out or 'not written'})",
+        help=f"write NAME[-PART…]-HARDWARE-DATE.json there ({out or 'not written'})",
     )
     options = parser.parse_args(arguments)
     obstacle = _obstacle(options)
@@ -202,7 +205,9 @@ def _load(module: str) -> Callable[..., Measured]:
 
 
 def _paths(name: str, device: torch.device, options: argparse.Namespace) -> list[Path]:
-    """Where results go."""
+    """Where results go; those of some parts beside those of all, whose file they would empty."""
+    parts = PARTS.get(BENCHMARKS[name][device.type], ())
+    name = "-".join([name, *(part for part in parts if part in options.only)])
     paths: list[Path] = []
     if options.save:
         paths.append(RESULTS / f"{name}-{'gpu' if device.type == 'cuda' else 'cpu'}.json")

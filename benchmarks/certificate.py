@@ -19,7 +19,8 @@ from headwise.ops.scores import Scores
 @torch.no_grad()
 def failures(case: Case, inputs: Sequence[Tensor]) -> dict[str, float | str]:
     """The share of blocks that were swept again, and of rows of the first head without a proof."""
-    if case.question.keep is None:
+    # what only lists keys sweeps short rows as it does long ones, and keeps its flags to itself
+    if case.question.keep is None or not case.question.leaves:
         return {}
     try:
         found: dict[str, float | str] = {"flagged_blocks": round(_blocks(case, inputs), 6)}
@@ -34,13 +35,13 @@ def _blocks(case: Case, inputs: Sequence[Tensor]) -> float:
     q, k, v = inputs
     question = case.question
     assert question.keep is not None
-    scores = Scores(q, k, causal=question.causal, lengths=question.lengths)
+    scores = Scores(q, k, mask=question.mask, causal=question.causal, lengths=question.lengths)
     kernels = import_module("headwise.ops.topk.triton")  # it imports Triton
     *_, flags = kernels._forward(
         q,
         k,
         v,
-        None,
+        scores.mask,
         scores.lengths,
         None,
         float(scores.multiplier),
@@ -56,14 +57,16 @@ def _blocks(case: Case, inputs: Sequence[Tensor]) -> float:
 def _rows(case: Case, inputs: Sequence[Tensor]) -> float | None:
     selection = import_module("headwise.ops.topk.selection")
     kernels = import_module("headwise.ops.topk.triton")
-    keep, n_keys = case.question.keep, inputs[1].shape[2]
+    question, n_keys = case.question, inputs[1].shape[2]
+    keep = question.keep
     assert keep is not None
     if kernels._gathers(inputs[1], keep, 1.0):
         return None
     width = kernels._sweeps(*inputs[::2]).select.keys
     one = [x[:1, :1].float() for x in inputs[:2]]
-    lengths = None if case.question.lengths is None else case.question.lengths[:1]
-    scores_QK = Scores(*one, causal=case.question.causal, lengths=lengths).rows()[0, 0]
+    mask, lengths = (None if x is None else x[:1] for x in (question.mask, question.lengths))
+    scores = Scores(*one, mask=mask, causal=question.causal, lengths=lengths)
+    scores_QK = scores.rows()[0, 0]
     last_Q1 = scores_QK.topk(min(keep, n_keys), dim=-1).values[:, -1:]
     kept_QK = (scores_QK >= last_Q1) & scores_QK.isfinite()
     bucket_QK = (torch.arange(n_keys, device=kept_QK.device) % width).expand_as(kept_QK)

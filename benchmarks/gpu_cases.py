@@ -16,6 +16,7 @@ from headwise.ops import (
     softmax_attention,
     sparsemax_attention,
     topk_attention,
+    topk_selected,
 )
 from headwise.ops.guidance import (
     FIRST,
@@ -74,15 +75,18 @@ def cases(shape: Shape, device: torch.device, only: tuple[str, ...] = ()) -> lis
     """Every op at a shape, or those parts that are named."""
     aims = partial(_aims, length=shape.length)
     lengths_B = _lengths(shape, device)
+    mask_B1QK = _padding_mask(shape, lengths_B)
     plain = partial(_attention, "topk", op=topk_attention)
     every = [
         _softmax(),
         plain("top-k keep 8", keep=8, aims=aims(TOPK), on_trained=True),
         plain("top-k keep 8 causal", keep=8, causal=True, on_trained=True),
-        plain("top-k keep 8 masked", keep=8, lengths=lengths_B),
+        plain("top-k keep 8 lengths=", keep=8, lengths=lengths_B, sdpa_mask=mask_B1QK),
+        plain("top-k keep 8 mask=", keep=8, mask=mask_B1QK, sdpa_mask=mask_B1QK),
         plain("top-k keep 32", keep=32, on_trained=True),
         plain("top-k keep 8 d=128", keep=8, width=128),
         plain(f"top-k keep 8 dropout {DROPOUT}", keep=8, dropout=DROPOUT),
+        _selected(keep=8),
         _attention("entmax", "entmax-1.5", op=entmax_attention, aims=aims(SPARSE), on_trained=True),
         _attention("entmax", "entmax-1.5 causal", op=entmax_attention, causal=True),
         _attention(
@@ -118,6 +122,15 @@ def _lengths(shape: Shape, device: torch.device) -> Tensor:
     return torch.linspace(shape.length // 2, shape.length, shape.batch, device=device).long()
 
 
+def _padding_mask(shape: Shape, lengths_B: Tensor) -> Tensor:
+    """The same keys, as Hugging Face's models say it: a mask that is stored once for all queries.
+
+    With `lengths` kernels leave out tiles of padding; with a mask they have to look at each.
+    """
+    real_BK = torch.arange(shape.length, device=lengths_B.device) < lengths_B[:, None]
+    return real_BK[:, None, None].expand(-1, 1, shape.length, -1)
+
+
 def _softmax() -> Case:
     return Case(
         "softmax",
@@ -144,12 +157,14 @@ def _attention(
     keep: int | None = None,
     causal: bool = False,
     lengths: Tensor | None = None,
+    mask: Tensor | None = None,
+    sdpa_mask: Tensor | None = None,
     dropout: float = 0.0,
     aims: tuple[float | None, float | None] = (None, None),
     on_trained: bool = False,
     width: int | None = None,
 ) -> Case:
-    call = partial(op, causal=causal, lengths=lengths)
+    call = partial(op, causal=causal, lengths=lengths, mask=mask)
     growth = GROWTH[part]
     if keep is not None:
         call = partial(call, keep=keep)
@@ -173,9 +188,10 @@ def _attention(
             jumps=part == "sparsemax",
             causal=causal,
             lengths=lengths,
+            mask=mask,
             pull=pull,
         ),
-        _yardstick(causal, lengths, dropout),
+        _yardstick(causal, sdpa_mask, dropout),
         attend,
         aims,
         dropout=dropout,
@@ -184,20 +200,37 @@ def _attention(
     )
 
 
-def _yardstick(causal: bool, lengths: Tensor | None, dropout: float) -> Attend:
-    masks: dict[int, Tensor] = {}  # made once a length: no part of what SDPA is timed for
-
+def _yardstick(causal: bool, mask: Tensor | None, dropout: float) -> Attend:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Outputs:
-        mask = None
-        if lengths is not None:
-            n_keys = k.shape[2]
-            if n_keys not in masks:
-                real_BK = torch.arange(n_keys, device=k.device) < lengths[:, None]
-                masks[n_keys] = real_BK[:, None, None].expand(-1, 1, q.shape[2], -1)
-            mask = masks[n_keys]
         return (sdpa(q, k, v, attn_mask=mask, is_causal=causal, dropout_p=dropout),)
 
     return attend
+
+
+def _selected(*, keep: int) -> Case:
+    """Keys and weights are returned; judged is what attention to them gives, and the weights."""
+
+    def define(head: int, q: Tensor, k: Tensor, v: Tensor) -> Outputs:
+        return attended_to(topk_selected(q, k, keep=keep, impl="reference"), v)
+
+    return Case(
+        "topk",
+        f"topk_selected keep {keep}",
+        Question(define, leaves=0, through=0, keep=keep, seen=attended_to),
+        _yardstick(causal=False, mask=None, dropout=0.0),
+        lambda q, k, v: topk_selected(q, k, keep=keep, impl="triton"),
+        on_trained=False,
+    )
+
+
+def attended_to(selected: Outputs, v: Tensor) -> Outputs:
+    """What attention to these keys gives, and their weights; a vacant place has none."""
+    keys_BHQR, weights_BHQR = selected
+    values_BHQE = weights_BHQR.new_zeros(*keys_BHQR.shape[:3], v.shape[3])
+    for keys_BHQ, weights_BHQ in zip(keys_BHQR.unbind(-1), weights_BHQR.unbind(-1), strict=True):
+        at = keys_BHQ.clamp(min=0).long()[..., None].expand_as(values_BHQE)
+        values_BHQE += weights_BHQ[..., None] * v.gather(2, at)
+    return values_BHQE, weights_BHQR
 
 
 def _statistics(aims: tuple[float | None, float | None]) -> Case:

@@ -71,8 +71,11 @@ def measure(
     for found in _all_rows(course):
         rows += found
         keep(rows)
-    wrong = sum("wrong" in row or (row["who"] == "headwise" and "reason" in row) for row in rows)
-    return Measured(rows, table_of(rows, device), wrong=wrong)
+    wrong = sum(bool(row.keys() & OUT) for row in rows if row["who"] == "headwise")
+    # PyTorch's own attention is judged to test the judge: wrong, it is a mistake of ours
+    wrong += sum("wrong" in row for row in rows if row["who"] == "SDPA")
+    peers = sum("wrong" in row for row in rows if row["who"] not in ("headwise", "SDPA"))
+    return Measured(rows, table_of(rows, device), wrong=wrong, wrong_peers=peers)
 
 
 @dataclass
@@ -200,7 +203,7 @@ def _measure(
     rows: list[Row] = []
     for who in (yardstick, *contestants):
         row: Row = {"who": who.name} | verdicts.get(who.name, {})
-        if who.name in both:
+        if who.name in forward:
             row |= _figures(case, who, forward, both)
         if who.name == "headwise":
             row |= {"aims": list(case.aims)} | ({} if "reason" in row else failures(case, inputs))
@@ -212,6 +215,8 @@ def _figures(case: Case, who: Contestant, forward: dict[str, Time], both: dict[s
     """Times and ratios to SDPA; of what is added to it, where the op stands beside it."""
     row: Row = {}
     for name, times in (("forward", forward), ("both", both)):
+        if not times:  # it has no backward pass
+            continue
         base, mine = times["SDPA"].ms, times[who.name]
         added = case.added and who.name != "SDPA"
         ms = mine.ms - base if added else mine.ms
@@ -261,7 +266,7 @@ def _verdict(
         said = dropout_complaint(who, inputs, case.dropout)
     else:
         if who.coarse not in answers:
-            heads = _heads(case, inputs[0])
+            heads = judged_heads(case.part, *inputs[0].shape[1:3])
             answers[who.coarse] = answer(case.question, inputs, heads, coarse=who.coarse)
         said = complaint(who, case.question, inputs, answers[who.coarse])
     with torch.no_grad():  # a forward pass alone may be compiled anew, and fail
@@ -270,24 +275,24 @@ def _verdict(
     return {"wrong": said} if said else {"excused_rows": round(excused, 6)}
 
 
-def _heads(case: Case, q: Tensor) -> list[int]:
-    """Which heads are compared with the definition; long rows take much memory."""
-    heads, length = q.shape[1:3]
-    last = max(1, heads // 2) - 1 if case.part == "guidance" else heads - 1
+def judged_heads(part: str, heads: int, length: int) -> list[int]:
+    """Which of so many heads are compared with the definition; long rows take much memory."""
+    last = max(1, heads // 2) - 1 if part == "guidance" else heads - 1
     return sorted({last * third // 3 for third in range(4)}) if length <= 2048 else [0]
 
 
 def _times(
     case: Case, inputs: Sequence[Tensor], contestants: list[Contestant], course: Course
 ) -> list[dict[str, Time]]:
-    """Of the forward pass, then of both."""
+    """Of the forward pass, then of both; nothing of both where there is no backward pass."""
     forward: dict[str, Callable[[], object]] = {}
     both: dict[str, Callable[[], object]] = {}
     for who in contestants:
         assert who.attend is not None
         asked = (3, 1) if who.name == "SDPA" else (case.question.leaves, case.question.through)
         forward[who.name] = forward_play(who.attend, inputs)
-        both[who.name] = backward_play(who.attend, inputs, *asked)
+        if case.question.leaves:
+            both[who.name] = backward_play(who.attend, inputs, *asked)
     return [take_turns(plays, course.device, repeat=course.repeat) for plays in (forward, both)]
 
 

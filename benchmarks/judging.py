@@ -51,13 +51,16 @@ class Question:
     """What is asked of every contestant."""
 
     definition: Definition  # which divides scores by the root of the width of q
-    leaves: int = 3  # how many of q, k and v get a gradient
+    leaves: int = 3  # how many of q, k and v get a gradient; 0: there is no backward pass
     through: int = 1  # how many of the outputs it comes from
     keep: int | None = None  # keys a query keeps, where that is to be found out
     jumps: bool = False  # its gradient jumps where a key gets its first weight, as sparsemax's does
     causal: bool = False
     lengths: Tensor | None = None
+    mask: Tensor | None = None  # the same for all heads
     pull: Pull | None = None  # None: no output is a mean of values
+    # What is compared, where that is not what contestants return: from that, and v.
+    seen: Callable[[Outputs, Tensor], Outputs] | None = None
 
 
 @dataclass(frozen=True)
@@ -93,11 +96,13 @@ def answer(
     rng = torch.Generator(inputs[0].device).manual_seed(SEED)
     for at, head in enumerate(heads):
         own = _own_upstream(question, _head(inputs, head), head, rng)
-        if compared_BHQ is not None:
+        if compared_BHQ is not None and own:
             own[0] = own[0] * compared_BHQ[:, at : at + 1, :, None]
         own_of.append(own)
         for dtype, found in parts.items():
             found.append(_one_head(question, _head(inputs, head), head, own, dtype))
+        if not question.leaves:
+            continue
         cancel.append(
             uncancelled(
                 partial(_grads_of_q_and_k, question, head, own),
@@ -113,7 +118,7 @@ def answer(
         for found in (own_of, cancel, *parts.values())
     )
     chosen_BHQ = None if question.keep is None else compared_BHQ
-    of = {"dq": rounded[0], "dk": rounded[1]}
+    of: dict[str, Tensor] = dict(zip(("dq", "dk"), rounded, strict=False))  # {} without gradients
     return Answer(heads, upstream, compared_BHQ, chosen_BHQ, exact, reference, of)
 
 
@@ -124,13 +129,13 @@ def complaint(
     assert contestant.attend is not None
     leaves = [x.detach().requires_grad_(at < question.leaves) for at, x in enumerate(inputs)]
     outputs = contestant.attend(*leaves)
+    if question.seen is not None:
+        outputs = question.seen(outputs, inputs[2])
     upstream = [
         _whole(out, own, right.heads)
         for out, own in zip(outputs[: question.through], right.upstream, strict=True)
     ]
-    grads = torch.autograd.grad(
-        outputs[: question.through], leaves[: question.leaves], upstream, retain_graph=False
-    )
+    grads = _grads(question, outputs, leaves, upstream)
     n_outputs = len(right.exact) - question.leaves
     named = [(f"output {at}", at, out) for at, out in enumerate(outputs)]
     named += [
@@ -181,7 +186,9 @@ def _head(inputs: Sequence[Tensor], head: int) -> list[Tensor]:
 def _doubtful(question: Question, inputs: Sequence[Tensor], near: float) -> Tensor:
     """Where rounding decides which keys have weight, (B, 1, Q)."""
     q, k = (x.double() for x in inputs[:2])
-    scores = Scores(q, k, causal=question.causal, lengths=question.lengths).rows()
+    scores = Scores(
+        q, k, mask=question.mask, causal=question.causal, lengths=question.lengths
+    ).rows()
     if question.keep is None:
         threshold = scores.amax(dim=-1) - sparsemax(scores).amax(dim=-1)
         nearest = (scores - threshold[..., None]).abs().amin(dim=-1)
@@ -212,12 +219,19 @@ def _one_head(
     leaves = [x.to(dtype).requires_grad_() for x in inputs]
     outputs = question.definition(head, *leaves)
     pairs = zip(upstream, outputs, strict=False)
-    grads = torch.autograd.grad(
-        outputs[: question.through],
-        leaves[: question.leaves],
-        [given.to(out.dtype) for given, out in pairs],
-    )
+    grads = _grads(question, outputs, leaves, [given.to(out.dtype) for given, out in pairs])
     return [x.detach() for x in (*outputs, *grads)]
+
+
+def _grads(
+    question: Question, outputs: Outputs, leaves: list[Tensor], upstream: list[Tensor]
+) -> tuple[Tensor, ...]:
+    """Of the first inputs, from the first outputs."""
+    if not question.leaves:
+        return ()
+    return torch.autograd.grad(
+        outputs[: question.through], leaves[: question.leaves], upstream, retain_graph=False
+    )
 
 
 def _grads_of_q_and_k(

@@ -1,7 +1,7 @@
 """Tables of docs/kernels.md, from what `headwise bench` has written to results/bench."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.gpu_cases import Case, cases
-from benchmarks.gpu_ops import NORMAL, SHAPES, TRAINED
+from benchmarks.gpu_ops import NORMAL, SHAPES, TRAINED, judged_heads
 
 BENCH = Path(__file__).parent.parent / "results" / "bench"
 LENGTHS = tuple(shape.length for shape in SHAPES)
 OURS, YARDSTICK = "headwise", "SDPA"
 MISSING = "not measured yet"
+EXCUSED = 0.01  # a larger share of rows that were not compared is told
+RENAMED = {"top-k keep 8 masked": "top-k keep 8 lengths="}  # ops of older records
 
 Row = dict[str, Any]
 
@@ -55,14 +57,18 @@ class Document:
 
 
 def documents(name: str, folder: Path = BENCH) -> list[Document]:
-    """What was measured on a GPU, the newest first."""
+    """What was measured on a GPU, the newest first; of all of a benchmark, or of some parts."""
     read = [(path, json.loads(path.read_text())) for path in sorted(folder.glob(f"{name}-*.json"))]
     found = [
-        Document(path, content["environment"], content["rows"])
+        Document(path, content["environment"], [_renamed(row) for row in content["rows"]])
         for path, content in read
         if content["settings"]["device"] == "cuda"
     ]
     return sorted(found, key=lambda document: document.environment["started"], reverse=True)
+
+
+def _renamed(row: Row) -> Row:
+    return row | {"op": RENAMED[row["op"]]} if row.get("op") in RENAMED else row
 
 
 def cases_at(length: int) -> list[Case]:
@@ -94,7 +100,7 @@ def overview(found: list[Document]) -> str:
     rows = [header]
     for case in cases_at(LENGTHS[0]):
         if case.ours is not None:
-            cells = [_short(found, case.name, n) for n in LENGTHS]
+            cells = [_short(found, case, n) for n in LENGTHS]
             rows.append([case.name, *(cell for pair in cells for cell in pair)])
     return markdown(rows, text_columns=1)
 
@@ -103,13 +109,18 @@ def _aims(op: str, length: int) -> tuple[float | None, float | None]:
     return next(case.aims for case in cases_at(length) if case.name == op)
 
 
-def _short(found: list[Document], op: str, length: int) -> list[str]:
-    row = ours(found, op, Group(NORMAL, length))
+def _short(found: list[Document], case: Case, length: int) -> list[str]:
+    row = ours(found, case.name, Group(NORMAL, length))
     cells: list[str] = []
-    for name, aim in zip(("forward", "both"), _aims(op, length), strict=True):
+    for name, aim in zip(_passes(case), _aims(case.name, length), strict=False):
         figure = MISSING if row is None else f"{row[f'{name}_ratio']:.2f}"
         cells.append(figure if aim is None else f"{figure} (aim {aim:g})")
-    return cells
+    return cells if len(cells) == 2 else [*cells, ""]
+
+
+def _passes(case: Case) -> tuple[str, ...]:
+    """What is timed of an op."""
+    return ("forward", "both") if case.question.leaves else ("forward",)
 
 
 def verdict(found: list[Document]) -> str:
@@ -148,10 +159,35 @@ HEADER = [
 
 
 def part_tables(found: list[Document], part: str) -> str:
-    """All tables of the ops of a part."""
-    return "\n\n".join(
-        _op_tables(found, case) for case in cases_at(LENGTHS[0]) if case.part == part
-    )
+    """All tables of the ops of a part, and which heads were judged."""
+    chosen = [case for case in cases_at(LENGTHS[0]) if case.part == part]
+    return "\n\n".join([*(_op_tables(found, case) for case in chosen), _judged(chosen)])
+
+
+def _judged(chosen: list[Case]) -> str:
+    """Which heads were compared with the definition, in a sentence."""
+    lengths: dict[tuple[int, ...], list[str]] = {}
+    for shape in SHAPES:
+        heads = tuple(judged_heads(chosen[0].part, shape.heads, shape.length))
+        lengths.setdefault(heads, []).append(f"{shape.length:,}")
+    told = [
+        f"{'heads' if len(heads) > 1 else 'head'} {_listed(map(str, heads))} of {SHAPES[0].heads} "
+        f"at n = {_listed(at)}"
+        for heads, at in lengths.items()
+    ]
+    sums = " With dropout there is nothing to compare with: sums over all heads are judged."
+    dropped = any(case.dropout for case in chosen)
+    return f"Judged by the definition were {'; '.join(told)}.{sums if dropped else ''}"
+
+
+def _listed(words: Iterable[str]) -> str:
+    """With "and" before the last.
+
+    >>> _listed(["0", "5", "10"])
+    '0, 5 and 10'
+    """
+    *rest, last = words
+    return f"{', '.join(rest)} and {last}" if rest else last
 
 
 def _op_tables(found: list[Document], case: Case) -> str:
@@ -173,7 +209,8 @@ def _op_tables(found: list[Document], case: Case) -> str:
             shown.sort(key=lambda row: (row["inputs"], row["n"]))
             cells = [_cells(row) for row in shown if "forward_ms" in row]
             table = markdown([HEADER, *cells, *missing], text_columns=3)
-            pieces += [table, *_left_out(shown + _failed_blocks(document, case)), document.made()]
+            left_out = _left_out(shown + _failed_blocks(document, case))
+            pieces += [table, *left_out, *_excused(shown, case), document.made()]
             missing = []
     if missing:
         pieces.append(markdown([HEADER, *missing], text_columns=3))
@@ -192,7 +229,8 @@ def _has(found: list[Document], case: Case, group: Group) -> bool:
 def _missing(case: Case, group: Group, who: str) -> list[str]:
     inputs, length = group
     forward, both = ("" if aim is None else f"{aim:g}" for aim in _aims(case.name, length))
-    return [inputs, f"{length:,}", who, MISSING, "", forward, MISSING, "", both, "", ""]
+    backward = MISSING if case.question.leaves else ""
+    return [inputs, f"{length:,}", who, MISSING, "", forward, backward, "", both, "", ""]
 
 
 def _wanted(case: Case) -> list[Group]:
@@ -204,13 +242,15 @@ def _cells(row: Row) -> list[str]:
     aims = row.get("aims") or [None, None]
     cells = [row["inputs"], f"{row['n']:,}", row["who"]]
     for name, aim in zip(("forward", "both"), aims, strict=True):
+        timed = f"{name}_ms" in row  # not both where there is no backward pass
         cells += [
-            f"{row[f'{name}_ms']:.3f}",
-            f"{row[f'{name}_ratio']:.2f}",
+            f"{row[f'{name}_ms']:.3f}" if timed else "",
+            f"{row[f'{name}_ratio']:.2f}" if timed else "",
             "" if aim is None else f"{aim:g}",
         ]
+    host = f"{row['both_host_ms']:.2f}" if "both_host_ms" in row else ""
     flagged = f"{row['flagged_blocks']:.2%}" if "flagged_blocks" in row else ""
-    return [*cells, f"{row['both_host_ms']:.2f}", flagged]
+    return [*cells, host, flagged]
 
 
 def _left_out(rows: list[Row]) -> list[str]:
@@ -225,10 +265,39 @@ def _left_out(rows: list[Row]) -> list[str]:
     return [f"Not timed: {'; '.join(told)}."] if told else []
 
 
+def _excused(rows: list[Row], case: Case) -> list[str]:
+    """Of whom more than a few rows were not compared, in a paragraph; nothing where of nobody."""
+    shares: dict[str, list[str]] = {}
+    for row in rows:
+        share = row.get("excused_rows", 0.0)
+        if share > EXCUSED and "forward_ms" in row:
+            told = f"{100 * share:.{0 if share >= 0.1 else 1}f} % ({row['inputs']} {row['n']:,})"
+            shares.setdefault(row["who"], []).append(told)
+    if not shares:
+        return []
+    # where only a gradient jumps, outputs are compared in every row
+    what = "whose gradients" if case.question.jumps else "that"
+    told = "; ".join(f"{who}: {', '.join(each)}" for who, each in shares.items())
+    why = "as scores rounded like the contestant's leave open there which keys have weight"
+    return [f"Rows {what} were not compared, {why}. {told}."]
+
+
 def _failed_blocks(document: Document, case: Case) -> list[Row]:
     """Rows of no op, which say why a kind of inputs was left out, if this op had been for it."""
     kinds = {group.inputs for group in _wanted(case)}
     return [row for row in document.rows if not row["op"] and row["inputs"] in kinds]
+
+
+def _newest(
+    found: list[Document], key: Callable[[Row], object]
+) -> Iterator[tuple[Document, list[Row]]]:
+    """Of each document the rows that no newer one has, where it has any."""
+    seen: set[object] = set()
+    for document in found:
+        rows = [row for row in document.rows if key(row) not in seen]
+        seen |= {key(row) for row in rows}
+        if rows:
+            yield document, rows
 
 
 STEP = ["who", "step ms", "tokens/s", "peak GiB", "ratio to plain", "aim"]
@@ -239,14 +308,17 @@ def step_table(found: list[Document], aim: float) -> str:
     """The newest training steps with and without guidance."""
     if not found:
         return markdown([STEP, ["guided", MISSING, "", "", "", f"{aim:g}"]], text_columns=1)
-    table = [STEP]
-    reasons: list[str] = []
-    for row in found[0].rows:
-        table.append([row["who"], *(_figure(row.get(name)) for name in STEP_FIELDS)])
-        reason = f"wrong: {row['wrong']}" if "wrong" in row else row.get("reason")
-        reasons += [f"{row['who']}: {reason}"] if reason else []
-    told = [f"Not timed: {'; '.join(reasons)}."] if reasons else []
-    return "\n\n".join([markdown(table, text_columns=1), *told, found[0].made()])
+    pieces: list[str] = []
+    for document, rows in _newest(found, lambda row: row["who"]):
+        table = [STEP]
+        reasons: list[str] = []
+        for row in rows:
+            table.append([row["who"], *(_figure(row.get(name)) for name in STEP_FIELDS)])
+            reason = f"wrong: {row['wrong']}" if "wrong" in row else row.get("reason")
+            reasons += [f"{row['who']}: {reason}"] if reason else []
+        told = [f"Not timed: {'; '.join(reasons)}."] if reasons else []
+        pieces += [markdown(table, text_columns=1), *told, document.made()]
+    return "\n\n".join(pieces)
 
 
 MLM = ["who", "tokens/s", "step ms", "utilisation", "peak GiB", "over RoBERTa", "aim"]
@@ -273,15 +345,17 @@ def translation_table(found: list[Document]) -> str:
     """The newest trainings and beam searches of Transformer-base."""
     if not found:
         return f"Trainings and beam search against Marian: {MISSING}."
-    able = [row for row in found[0].rows if "reason" not in row and not row.get("wrong")]
-    table = [TRANSLATION]
-    for row in able:
-        speed = f"{row['tokens_per_second']:,}", f"{row['ms']:.1f}"
-        ratios = [f"{row[name]:.2f}" if name in row else "" for name in TRANSLATION_FIELDS]
-        aims = [f"{name} {row[name]:.2f} (aim {aim:.2f})" for name, aim in row["aims"].items()]
-        table.append([row["what"], row["contestant"], *speed, *ratios, "; ".join(aims)])
-    told = _why_not(found[0].rows, able)
-    return "\n\n".join([markdown(table, text_columns=2), *told, found[0].made()])
+    pieces: list[str] = []
+    for document, rows in _newest(found, lambda row: (row["what"], row["contestant"])):
+        able = [row for row in rows if "reason" not in row and not row.get("wrong")]
+        table = [TRANSLATION]
+        for row in able:
+            speed = f"{row['tokens_per_second']:,}", f"{row['ms']:.1f}"
+            ratios = [f"{row[name]:.2f}" if name in row else "" for name in TRANSLATION_FIELDS]
+            aims = [f"{name} {row[name]:.2f} (aim {aim:.2f})" for name, aim in row["aims"].items()]
+            table.append([row["what"], row["contestant"], *speed, *ratios, "; ".join(aims)])
+        pieces += [markdown(table, text_columns=2), *_why_not(rows, able), document.made()]
+    return "\n\n".join(pieces)
 
 
 def _why_not(rows: list[Row], able: list[Row]) -> list[str]:

@@ -7,20 +7,20 @@
 host, not the device: its kernels' times are right, and what lies between them is not shown.
 """
 
-import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks import SEED
+from benchmarks import SEED, Parser
 from headwise.ops import entmax_attention, topk_attention
 from headwise.ops.guidance import FIRST, NEXT, guidance_loss, guided_heads
 from headwise.ops.row_sweep import row_sweep
 from headwise.ops.scores import Scores
 
+OPS = ("sdpa", "topk", "entmax", "guidance", "statistics")
 TOKENS, HEADS, WIDTH = 16384, 16, 64
 CALLS = 10
 SHOWN = 10  # kernels of an op
@@ -28,7 +28,7 @@ SHORTEST = 1.0  # microseconds a call of what is shown
 
 
 def ops(leaves: list[Tensor], dout: Tensor) -> dict[str, Callable[[], object]]:
-    """A forward and a backward pass of each op."""
+    """A forward and a backward pass of each of OPS."""
     q, k, v = leaves
     heads = {head: NEXT if head % 2 else FIRST for head in range(HEADS // 2)}
     guided = guided_heads(heads, num_heads=HEADS).to(q.device)
@@ -61,12 +61,16 @@ def kernels(call: Callable[[], object]) -> dict[str, float]:
     return dict(sorted(times.items(), key=lambda item: -item[1]))
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print a line an op and length, and one a kernel."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernel_times")
-    parser.add_argument("op", nargs="?", help="sdpa, topk, entmax, guidance or statistics (all)")
+    parser = Parser(prog="python -m benchmarks.kernel_times")
+    parser.add_argument("op", nargs="?", help=f"{', '.join(OPS)} (all)")
     parser.add_argument("lengths", nargs="*", type=int, default=[512, 2048, 4096, 16384])
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
+    if given.op not in (None, *OPS):
+        parser.error(f"there is no op {given.op!r}; choose from {', '.join(OPS)}.")
+    if strange := [n for n in given.lengths if not 1 <= n <= TOKENS]:
+        parser.error(f"lengths must be from 1 to {TOKENS:,}, got {strange[0]:,}.")
     if not torch.cuda.is_available():
         parser.error("there is no GPU; kernels are timed on one.")
     for length in given.lengths:

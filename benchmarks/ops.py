@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as fused
 
 from benchmarks import SEED, Measured
+from benchmarks.gpu_cases import guided_half
+from benchmarks.peers import target_matrix
 from headwise.ops import (
     Attended,
     entmax_attention,
@@ -24,6 +26,8 @@ from headwise.ops import (
     sparsemax_attention,
     topk_attention,
 )
+from headwise.ops._impl import Impl
+from headwise.ops.guidance import guidance_loss
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -84,6 +88,12 @@ def _cases() -> list[Case]:
             lambda q, k, v: _statistics(softmax_attention(q, k, v, impl="reference")),
             {"materialised": _reduced_matrix},
         ),
+        Case(
+            "guidance half the heads",
+            partial(_guided, impl="auto"),
+            partial(_guided, impl="reference"),
+            {"eager matrices": _guided_matrices},
+        ),
     ]
 
 
@@ -131,6 +141,35 @@ def _reduced_matrix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         weights_BHQK.square().sum(dim=-1),
     )
     return torch.stack(parts, dim=-1)
+
+
+def _guided(q: Tensor, k: Tensor, v: Tensor, *, impl: Impl) -> Tensor:
+    """Attention goes on as it is, and the loss is computed beside it."""
+    guided = guided_half(q.shape[1], q.device)
+    return _with_loss(fused(q, k, v), guidance_loss(q, k, guided, impl=impl))
+
+
+def _guided_matrices(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Eager attention, and how far its matrices are from those that are wanted."""
+    weights_BHQK = _scores(q, k).softmax(dim=-1)
+    target_NQK = _target(q.shape[1], k.shape[2])
+    apart_BNQK = weights_BHQK[:, : len(target_NQK)] - target_NQK
+    return _with_loss(weights_BHQK @ v, apart_BNQK.square().sum(dim=(0, 2, 3)))
+
+
+@cache
+def _target(heads: int, length: int) -> Tensor:
+    """Made once: no part of what the usual way is timed for."""
+    device = torch.device("cpu")
+    return target_matrix(guided_half(heads, device), length, device)
+
+
+def _with_loss(out_BHQE: Tensor, loss_N: Tensor) -> Tensor:
+    """Both in one: the loss of its head, a query, is one more column; 0 for others."""
+    batch, heads, n_queries, _ = out_BHQE.shape
+    loss_H = torch.cat([loss_N / (batch * n_queries), loss_N.new_zeros(heads - len(loss_N))])
+    column_BHQ1 = loss_H[:, None, None].expand(batch, heads, n_queries, 1)
+    return torch.cat([out_BHQE, column_BHQ1], dim=-1)
 
 
 def _measure_case(case: Case, shape: tuple[int, ...], repeat: int) -> dict[str, Any]:

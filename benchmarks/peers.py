@@ -57,6 +57,9 @@ def peers_of(
     causal = case.question.causal
     if case.name == "top-k keep 8":
         return _topk(8)
+    if case.question.seen is not None:
+        assert case.question.keep is not None
+        return _selecting(case.question.keep)
     if case.name == "softmax":
         return [_flexible("FlexAttention", compiled(_flex_softmax))]
     if case.part == "entmax":
@@ -108,11 +111,15 @@ def eager_topk(q: Tensor, k: Tensor, v: Tensor, *, keep: int) -> Outputs:
 def _imported(name: str) -> tuple[ModuleType | None, str]:
     """The module, or why it cannot be had."""
     package = name.partition(".")[0]
-    if find_spec(package) is None:
-        return None, "not installed"
+    return (None, "not installed") if find_spec(package) is None else _tried(name)
+
+
+@cache
+def _tried(name: str) -> tuple[ModuleType | None, str]:
+    """Once only: a part of what failed stays in Python's memory, and would be found there."""
     try:
         return import_module(name), ""
-    except ImportError as problem:
+    except FAILURES as problem:
         return None, one_line(problem)
 
 
@@ -128,6 +135,24 @@ def _topk(keep: int) -> list[Contestant]:
         Contestant("eager", eager, coarse=True),
         _x_transformers(keep),
         Contestant("eager, compiled", compiled(eager), coarse=True, compiles=True),
+    ]
+
+
+def _selecting(keep: int) -> list[Contestant]:
+    """Keys and weights, from the matrix of weights and from that of scores."""
+
+    def from_weights(q: Tensor, k: Tensor, v: Tensor) -> Outputs:
+        weights_BHQK = (q @ k.mT * q.shape[-1] ** -0.5).softmax(dim=-1)
+        weights_BHQR, keys_BHQR = weights_BHQK.topk(keep, dim=-1)
+        return keys_BHQR, weights_BHQR / weights_BHQR.sum(dim=-1, keepdim=True)
+
+    def from_scores(q: Tensor, k: Tensor, v: Tensor) -> Outputs:
+        scores_BHQR, keys_BHQR = (q @ k.mT * q.shape[-1] ** -0.5).topk(keep, dim=-1)
+        return keys_BHQR, scores_BHQR.softmax(dim=-1)
+
+    return [
+        Contestant("eager softmax, topk", from_weights, coarse=True),
+        Contestant("topk of scores", from_scores, coarse=True),
     ]
 
 
@@ -251,17 +276,19 @@ def _flex_guidance(guided: GuidedHeads) -> Attend:
 
 
 def _eager_guidance(guided: GuidedHeads, q: Tensor, k: Tensor, v: Tensor) -> Outputs:
-    count, n_keys = len(guided.heads), k.shape[2]
+    count = len(guided.heads)
     scores_BNQK = q[:, :count] @ k[:, :count].mT * q.shape[-1] ** -0.5
     weights_BNQK = scores_BNQK.softmax(dim=-1, dtype=torch.float32)
-    key_NQ, there_NQ = _aims(guided, n_keys, q.device)
-    target_NQK = torch.where(
-        there_NQ[..., None],
-        (torch.arange(n_keys, device=q.device) == key_NQ[..., None]).float(),
-        1 / n_keys,
-    )
+    target_NQK = target_matrix(guided, k.shape[2], q.device)
     loss_N = (weights_BNQK - target_NQK).square().sum(dim=(0, 2, 3))
     return sdpa(q, k, v), loss_N[None, :, None]
+
+
+def target_matrix(guided: GuidedHeads, length: int, device: torch.device) -> Tensor:
+    """The weights that guided heads should have; even ones where there is no such key."""
+    key_NQ, there_NQ = _aims(guided, length, device)
+    at_NQK = torch.arange(length, device=device) == key_NQ[..., None]
+    return torch.where(there_NQ[..., None], at_NQK.float(), 1 / length)
 
 
 def _aims(guided: GuidedHeads, length: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ import torch
 from rich.table import Table
 
 import headwise
-from benchmarks import Measured, gpu_ops, guided_step, peers, relevance, turns
+from benchmarks import Measured, gpu_ops, guided_step, kernel_times, peers, relevance, turns
 from benchmarks import __main__ as command
 from benchmarks.gpu_cases import PARTS, Case, Shape, cases
 from benchmarks.judging import Contestant, Question, answer, complaint, dropout_complaint
@@ -91,7 +91,7 @@ def test_measures_that_differ_are_not_timed(tiny, monkeypatch):
         (("guided-step", "--device", "cpu"), "guided-step has no CPU version; it needs a GPU"),
         (("ops", "--device", "cuda"), "there is no GPU"),
         (("lops",), "unknown benchmark 'lops'"),
-        (("ops", "--device", "cpu", "--only", "guidance"), "ops has no part 'guidance' on cpu"),
+        (("ops", "--device", "cpu", "--only", "adasplash"), "ops has no part 'adasplash' on cpu"),
         (("sen", "--only", "topk"), "sen has no parts"),
         (("ops", "--repeat", "0"), "at least 1"),
         (("ops", "--device", "moon"), "invalid choice"),
@@ -135,9 +135,80 @@ def test_headwise_bench_writes_what_it_finds_and_says_when_something_is_wrong(
     (path,) = tmp_path.iterdir()
     saved = json.loads(path.read_text())
     assert stopped.value.code == 1 and "1 wrong" in capsys.readouterr().err
-    assert re.fullmatch(r"ops-cpu-\d{4}-\d\d-\d\d\.json", path.name)
+    assert re.fullmatch(r"ops-topk-cpu-\d{4}-\d\d-\d\d\.json", path.name)
     assert saved["rows"] == [{"op": "topk"}] and saved["settings"]["repeat"] == 5
     assert saved["environment"]["command"] == ["headwise", *given]
+
+
+def test_results_of_some_parts_leave_those_of_all_alone(monkeypatch, tmp_path):
+    def measure(repeat, device, *, only=()):
+        return Measured([{"op": part} for part in only], Table("op"))
+
+    monkeypatch.setattr(command, "_load", lambda module: measure)
+    monkeypatch.setattr(command, "RESULTS", tmp_path / "saved")
+    given = ["ops", "--device", "cpu", "--save", "--out", str(tmp_path / "out")]
+    for only in ([], ["--only", "topk"], ["--only", "guidance,topk"], ["--only", "topk,guidance"]):
+        run(monkeypatch, *given, *only)
+    saved, out = (
+        sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("saved", "out")
+    )
+    assert saved == ["ops-cpu.json", "ops-topk-cpu.json", "ops-topk-guidance-cpu.json"]
+    assert [name[:-16] for name in out] == ["ops-cpu", "ops-topk-cpu", "ops-topk-guidance-cpu"]
+    assert json.loads((tmp_path / "saved" / "ops-cpu.json").read_text())["rows"] == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (1, "1 peer's answer was wrong; it is not timed."),
+        (9, "9 peers' answers were wrong; they are not timed."),
+    ],
+)
+def test_peers_that_are_wrong_are_told_of_and_are_no_failure(wrong, said, monkeypatch, capsys):
+    def measure(repeat, device):
+        return Measured([], Table("op"), wrong_peers=wrong)
+
+    monkeypatch.setattr(command, "_load", lambda module: measure)
+    run(monkeypatch, "ops", "--device", "cpu")
+    assert said in capsys.readouterr().out.splitlines()
+
+
+def test_on_a_cpu_guidance_is_compared_with_matrices(monkeypatch):
+    pytest.importorskip("entmax", reason="ops compares with this package")
+    from benchmarks import ops
+
+    monkeypatch.setattr(ops, "SHAPES", [(2, 4, 16, 8)])
+    (row,) = ops.measure(1, CPU, only=("guidance",)).rows
+    assert row["best_peer"] == "eager matrices"
+    for times in (row["forward_ms"], row["forward_backward_ms"]):
+        assert times.keys() == {"headwise", "sdpa", "eager matrices"}
+    (case,) = [case for case in ops._cases() if ops._part(case) == "guidance"]
+    matrices = case.peers["eager matrices"]
+    wrong = replace(case, peers={"eager matrices": lambda q, k, v: matrices(q, 1.1 * k, v)})
+    with pytest.raises(SystemExit, match="differ from the definition"):
+        ops._measure_case(wrong, (2, 4, 16, 8), 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("topkk",), "there is no op 'topkk'; choose from sdpa, topk,"),
+        (("topk", "0"), "lengths must be from 1 to 16,384, got 0."),
+        (("topk",), "there is no GPU"),
+    ],
+)
+def test_kernels_of_an_unknown_op_cannot_be_timed(arguments, said, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as stopped:
+        kernel_times.main(arguments)
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert said in error and error.startswith("headwise: ") and error.count("\n") == 1
+
+
+def test_the_ops_whose_kernels_can_be_timed_are_those_that_are_named():
+    given = list(torch.randn(3, 1, kernel_times.HEADS, 4, 8))
+    assert tuple(kernel_times.ops(given, given[0])) == kernel_times.OPS
 
 
 def test_a_benchmark_with_one_wants_a_gpu(monkeypatch, capsys):
@@ -293,7 +364,42 @@ def test_a_wrong_op_has_no_speed_and_counts(monkeypatch):
     ours = next(row for row in measured.rows if row["who"] == "headwise")
     eager = next(row for row in measured.rows if row["who"] == "eager")
     assert ours["wrong"].startswith("output 0 off by") and "forward_ms" not in ours
-    assert eager["forward_ms"] > 0 and measured.wrong == 1
+    assert eager["forward_ms"] > 0 and (measured.wrong, measured.wrong_peers) == (1, 0)
+
+
+def test_a_wrong_peer_has_no_speed_and_is_counted_apart(monkeypatch):
+    case = replace(case_named("top-k keep 8"), ours=reference_topk)
+    twice = Contestant("twice", lambda q, k, v: (2 * reference_topk(q, k, v)[0],))
+    monkeypatch.setattr(gpu_ops, "cases", lambda *given: [case])
+    monkeypatch.setattr(gpu_ops, "peers_of", lambda *given, **options: [twice])
+    monkeypatch.setattr(gpu_ops, "failures", lambda *given: {})
+    measured = gpu_ops.measure(1, CPU, settings=settings())
+    row = next(row for row in measured.rows if row["who"] == "twice")
+    assert "wrong" in row and "forward_ms" not in row
+    assert (measured.wrong, measured.wrong_peers) == (0, 1)
+
+
+@interpreted
+def test_what_lists_keys_is_timed_forward_only():
+    case = case_named("topk_selected keep 8")
+    contestants = [case.contestant, *peers.peers_of(case)]
+    given = inputs(Shape(1, 1, 32, 16))
+    rows = gpu_ops._measure(case, given, contestants, gpu_ops.Course(1, CPU, settings()))
+    names = ["SDPA", "headwise", "eager softmax, topk", "topk of scores"]
+    assert [row["who"] for row in rows] == names
+    assert all(row["forward_ratio"] > 0 and "both_ms" not in row for row in rows)
+    assert not any("wrong" in row or "flagged_blocks" in row for row in rows)
+
+
+def test_a_package_that_could_not_be_imported_once_is_not_found_later(monkeypatch, tmp_path):
+    package = tmp_path / "half_there"
+    package.mkdir()
+    (package / "__init__.py").write_text("import half_there.part\nimport no_such_module\n")
+    (package / "part.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    first, second = (peers._imported("half_there.part") for _ in range(2))
+    monkeypatch.delitem(sys.modules, "half_there.part")  # Python keeps it, and would find it
+    assert first == second == (None, "ModuleNotFoundError: No module named 'no_such_module'")
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v"])

@@ -8,7 +8,16 @@ import pytest
 from PIL import Image
 
 from benchmarks import kernel_pictures, rooflines
-from benchmarks.kernel_tables import LENGTHS, MISSING, cases_at, documents, verdict
+from benchmarks.kernel_tables import (
+    LENGTHS,
+    MISSING,
+    cases_at,
+    documents,
+    part_tables,
+    step_table,
+    translation_table,
+    verdict,
+)
 
 pytest.importorskip("triton", reason="the page's constants are those of Triton kernels")
 from benchmarks import pages
@@ -30,7 +39,7 @@ def _write(
     device: str = "cuda",
     name: str = "ops",
 ) -> None:
-    """Results of a day, as the benchmark writes them."""
+    """Results of a day, as the benchmark writes them; `name` with the parts, where of some."""
     document = {
         "environment": ENVIRONMENT | {"started": f"2026-01-{day:02}T00:00:00"},
         "settings": {"device": device},
@@ -81,6 +90,75 @@ def test_the_newest_result_counts_and_an_older_one_fills_its_gaps(tmp_path):
     assert "| 512 | headwise | 3.000 |" in text
     assert "| 512 | headwise | 7.000 |" not in text
     assert "| 2,048 | headwise | 5.000 |" in text
+
+
+def test_a_record_of_some_parts_counts_for_these(tmp_path):
+    rows = [_row(who, ms) for who, ms in (("SDPA", 1.0), ("headwise", 7.0))]
+    rows += [_row(who, ms, op="entmax-1.5") for who, ms in (("SDPA", 1.0), ("headwise", 5.0))]
+    _write(tmp_path, rows, day=1)
+    part = [_row("SDPA", 1.0), _row("headwise", 3.0)]
+    _write(tmp_path, part, day=2, name="ops-sparsemax")
+    text = pages.page(tmp_path)
+    assert "| 512 | headwise | 3.000 |" in text
+    assert "| 512 | headwise | 7.000 |" not in text
+    assert "| 512 | headwise | 5.000 |" in text
+    assert "ops-sparsemax-device-2026-01-02.json" in text
+
+
+def test_steps_that_a_newer_record_lacks_are_those_of_the_last_that_has_them(tmp_path):
+    old = [{"who": who, "step_ms": ms} for who, ms in (("plain", 98.0), ("plain, compiled", 12.0))]
+    _write(tmp_path, old, day=1, name="guided-step")
+    _write(tmp_path, [{"who": "plain", "step_ms": 10.0}], day=2, name="guided-step-usual")
+    table = step_table(documents("guided-step", tmp_path), 1.05)
+    assert "| plain | 10.0 |" in table and "| plain, compiled | 12.0 |" in table
+    assert "98.0" not in table
+    assert (
+        table.index("01-02.json") < table.index("| plain, compiled |") < table.index("01-01.json")
+    )
+
+
+def test_searches_that_a_newer_record_lacks_are_shown_too(tmp_path):
+    def row(what: str, speed: int) -> dict[str, Any]:
+        about = {"what": what, "contestant": "softmax", "aims": {}}
+        return about | {"tokens_per_second": speed, "ms": 1.0}
+
+    old = [row("training", 111), row("beam search", 222)]
+    _write(tmp_path, old, day=1, name="translation")
+    _write(tmp_path, [row("training", 333)], day=2, name="translation-training")
+    table = translation_table(documents("translation", tmp_path))
+    assert "333" in table and "222" in table and "111" not in table
+
+
+def test_an_op_that_was_renamed_keeps_its_older_times(tmp_path):
+    rows = [_row(who, 4.0, op="top-k keep 8 masked") for who in ("SDPA", "headwise")]
+    _write(tmp_path, rows)
+    text = pages.page(tmp_path)
+    assert "| top-k keep 8 lengths= | 4.00 | 4.00 |" in text
+    assert "top-k keep 8 masked" not in text
+
+
+def test_an_op_without_a_backward_pass_has_no_time_of_one(tmp_path):
+    timed = {"inputs": "N(0, 1)", "n": 512, "op": "topk_selected keep 8"}
+    timed |= {"forward_ms": 2.0, "forward_ratio": 2.0}
+    _write(tmp_path, [timed | {"who": who} for who in ("SDPA", "headwise")])
+    text = pages.page(tmp_path)
+    assert f"| topk_selected keep 8 | 2.00 |  | {MISSING} |  |" in text
+    assert "| N(0, 1) | 512 | headwise | 2.000 | 2.00 |  |  |  |  |  |  |" in text
+    assert f"| N(0, 1) | 2,048 | headwise | {MISSING} |  |  |  |  |  |  |  |" in text
+
+
+def test_whoever_was_excused_in_more_than_a_few_rows_is_named_with_the_share(tmp_path):
+    rows = [_row("SDPA", 1.0), _row("headwise", 3.0, excused_rows=0.009)]
+    rows += [_row("peer", 2.0, excused_rows=0.0456), _row("peer", 2.0, n=2048, excused_rows=0.456)]
+    _write(tmp_path, rows)
+    text = pages.page(tmp_path)
+    assert "Rows whose gradients were not compared, " in text
+    assert "weight. peer: 4.6 % (N(0, 1) 512), 46 % (N(0, 1) 2,048).\n" in text
+
+
+def test_the_page_says_which_heads_are_judged():
+    told = "heads 0, 2, 4 and 7 of 16 at n = 512 and 2,048; head 0 of 16 at n = 4,096 and 16,384."
+    assert part_tables([], "guidance").endswith(f"Judged by the definition were {told}")
 
 
 def test_a_contestant_that_was_wrong_has_no_time_and_is_named(tmp_path):

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 
 import pytest
@@ -157,9 +158,62 @@ def test_fused_attention_of_pytorch_is_judged_where_it_is_asked_for():
 
 def test_more_heads_are_compared_where_rows_are_short():
     heads = {
-        (name, length): gpu_ops._heads(case_named(name), torch.empty(1, 16, length, 1))
-        for name in ("softmax", "guidance on half the heads")
+        (part, length): gpu_ops.judged_heads(part, 16, length)
+        for part in ("softmax", "guidance")
         for length in (2048, 4096)
     }
     assert list(heads.values()) == [[0, 5, 10, 15], [0], [0, 2, 4, 7], [0]]
-    assert gpu_ops._heads(case_named("softmax"), torch.empty(1, 1, 8, 1)) == [0]
+    assert gpu_ops.judged_heads("softmax", 1, 8) == [0]
+
+
+@interpreted
+@pytest.mark.parametrize("name", ["top-k keep 8 lengths=", "top-k keep 8 mask="])
+def test_padding_is_hidden_alike_by_lengths_and_by_a_mask(name):
+    shape = Shape(2, 1, 48, 16)
+    given = with_common_parts(shape, keys=0.0, values=0.0, dtype=torch.float16)
+    case, plain = case_named(name, shape), case_named("top-k keep 8", shape)
+    right = answer(case.question, given, [0], coarse=False)
+    contestant = Contestant("somebody", case.ours)
+    assert complaint(contestant, case.question, given, right) is None
+    unmasked = Contestant("somebody", plain.ours)
+    assert complaint(unmasked, case.question, given, right).startswith("output 0 off by")
+    assert gpu_ops.failures(case, given).keys() == {"flagged_blocks", "flagged_rows"}
+    (sdpa,) = case.yardstick(*given)
+    (short,) = plain.yardstick(given[0][:1], given[1][:1, :, :24], given[2][:1, :, :24])
+    # half of the first item's keys are real
+    torch.testing.assert_close(sdpa[:1], short, atol=1e-3, rtol=1e-2)
+
+
+def selected_by_hand(q: Tensor, k: Tensor, v: Tensor, *, first: int = 0) -> tuple[Tensor, ...]:
+    """The best keys from `first` on."""
+    scores, keys = (q.float() @ k.float().mT / math.sqrt(q.shape[-1])).topk(8 + first, dim=-1)
+    return keys[..., first:], scores[..., first:].softmax(-1)
+
+
+def judged_lists(attend) -> str | None:
+    shape = Shape(1, 2, 64, 16)
+    given = with_common_parts(shape, keys=0.0, values=0.0, dtype=torch.float16)
+    case = case_named("topk_selected keep 8", shape)
+    return said_of(case.ours if attend is None else attend, case.question, given)
+
+
+@interpreted
+def test_our_lists_of_keys_are_right():
+    assert judged_lists(None) is None
+
+
+def test_lists_of_keys_are_judged_by_what_attention_to_them_gives():
+    assert judged_lists(selected_by_hand) is None
+    second_best = partial(selected_by_hand, first=1)
+    assert "output 0 off by" in judged_lists(second_best)
+
+    def other_keys(q, k, v):
+        keys, weights = selected_by_hand(q, k, v)
+        return keys.roll(1, dims=2), weights
+
+    def other_weights(q, k, v):
+        keys, weights = selected_by_hand(q, k, v)
+        return keys, 1.05 * weights
+
+    assert judged_lists(other_keys).startswith("output 0 off by")
+    assert "output 1 off by" in judged_lists(other_weights)

@@ -13,7 +13,7 @@ RESULTS = "results/bench"
 def bench(arguments: Sequence[str]) -> None:
     """Run `headwise bench` with these arguments; the answers are those of `python -m benchmarks`.
 
-    Ends with SystemExit where something is given wrongly (2) or a contestant is wrong (1).
+    Ends with SystemExit where something is given wrongly (2) or ours is wrong (1).
     """
     root = checkout()
     if str(root) not in sys.path:
