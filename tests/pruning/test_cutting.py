@@ -160,8 +160,18 @@ def test_keeping_all_heads_changes_nothing():
         ({"encoder.9.self": [0]}, r"has no site 'encoder\.9\.self'"),
         ({"encoder.0.self": [4]}, "has heads 0 to 3, got 4 to keep"),
         ({"encoder.0.self": [1, 1]}, "named twice"),
+        (2, "keep must be {site name: numbers .*; got '2'"),
+        (["encoder.0.self"], "keep must be {site name: numbers .*; got"),
+        ({0: [1]}, "keep must be {site name: numbers .*; got 0 for the name of a site"),
+        ({"encoder.0.self": 2}, r"as {'encoder\.0\.self': \[0, 2\]}; got '2' for encoder\.0"),
+        ({"encoder.0.self": "01"}, "keep must be .*; got '01' for encoder"),
+        ({"encoder.0.self": [1.0]}, r"keep must be .*; got '\[1\.0\]' for encoder"),
+        ({"encoder.0.self": [True, False, True, False]}, "not whether each is kept"),
+        ({"encoder.0.self": torch.tensor([True, False])}, "not whether each is kept"),
+        ({"encoder.0.self": [torch.tensor(True)]}, "not whether each is kept"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_heads_that_are_not_there_are_refused(keep, message):
     with pytest.raises(ValueError, match=message):
         prune(adopt(build("BERT")), keep)
@@ -263,6 +273,44 @@ def test_gates_that_ended_between_0_and_1_are_pruned_to_the_same_model():
     gates.undo()
     prune(model, keep, scale=scale)
     torch.testing.assert_close(outputs(model, batch_of("BART")), wanted, **CLOSE)
+
+
+def half_open(model, mode):
+    gates = Gates(model, mode=mode)
+    with torch.no_grad():
+        for place, site in enumerate(find_sites(model)):
+            gates.of(site).log_alpha.copy_(torch.tensor([-9.0, 9.0, 0.5, place - 2.0]))
+    return gates
+
+
+@pytest.mark.parametrize("undone", [False, True])
+@pytest.mark.parametrize("mode", ["paper", "reference_code"])
+def test_gates_themselves_say_what_to_keep_and_by_how_much(mode, undone):
+    model = adopt(randomised_biases(build("BERT")))
+    whole = outputs(model, batch_of("BERT"))
+    gates = half_open(model, mode)
+    wanted = outputs(model.eval(), batch_of("BERT"))
+    assert not torch.allclose(whole, wanted, **CLOSE)
+    if undone:
+        gates.undo()
+    prune(model, gates)
+    assert not hasattr(model, "head_gates") and not find_sites(model)[0].changes
+    torch.testing.assert_close(outputs(model, batch_of("BERT")), wanted, **CLOSE)
+    with pytest.raises(ValueError, match=r"for the 4 heads of encoder\.0\.self, of which this"):
+        prune(model, gates)
+
+
+def test_gates_are_left_on_a_model_that_is_not_pruned():
+    model, other = adopt(build("BERT")), adopt(build("BERT"))
+    gates = half_open(model, "paper")
+    with pytest.raises(ValueError, match="These gates are not on this BertForMaskedLM"):
+        prune(other, gates)
+    with pytest.raises(ValueError, match="Gates bring their own scale"):
+        prune(model, gates, scale={})
+    refused = pytest.raises(ValueError, match=r"observed .*undo that before prune")
+    with observe(model, Watch()), refused:
+        prune(model, gates)
+    assert model.head_gates is gates and record_of(model) is None
 
 
 @pytest.mark.slow

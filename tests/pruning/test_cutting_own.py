@@ -3,7 +3,17 @@
 import pytest
 import torch
 
-from headwise.models import greedy
+from headwise.models import (
+    Encoder,
+    EncoderConfig,
+    MaskedLM,
+    MaskedLMWithNextSentence,
+    NextSentence,
+    ReplacedToken,
+    SequenceClassifier,
+    TokenClassifier,
+    greedy,
+)
 from headwise.models.caption import CaptionConfig, CaptionModel
 from headwise.models.classifier import ClassifierConfig, TransformerClassifier
 from headwise.models.rnn import Seq2Seq, Seq2SeqConfig
@@ -40,6 +50,19 @@ def language(distances):
     return TransformerXL(config).eval()
 
 
+def encoder(**settings) -> Encoder:
+    sizes = {"width": 16, "heads": 4, "layers": 2, "feed_forward": 16, "max_length": 8}
+    return Encoder(EncoderConfig(9, **sizes, **settings))
+
+
+def encode(model):
+    return model(SOURCE, lengths=LENGTHS)
+
+
+def guess(model):
+    return model(SOURCE, torch.tensor([1, 6]), lengths=LENGTHS)
+
+
 CASES = {
     "pre-norm": (transformer, translate),
     "post-norm": (lambda: transformer(norm="post"), translate),
@@ -49,6 +72,19 @@ CASES = {
     "classifier": (
         lambda: TransformerClassifier(ClassifierConfig(9, width=16, heads=4)).eval(),
         lambda model: model(SOURCE, LENGTHS),
+    ),
+    "encoder": (lambda: encoder().eval(), encode),
+    "masked words": (lambda: MaskedLM(encoder(embedding_width=8)).eval(), guess),
+    "next sentence": (lambda: NextSentence(encoder(family="bert")).eval(), encode),
+    "replaced tokens": (lambda: ReplacedToken(encoder(family="electra")).eval(), encode),
+    "classes of texts": (
+        lambda: SequenceClassifier(encoder(), 3, dropout=0.3).eval(),
+        encode,
+    ),
+    "classes of tokens": (lambda: TokenClassifier(encoder(), 3).eval(), encode),
+    "words and next": (
+        lambda: MaskedLMWithNextSentence(encoder(family="bert")).eval(),
+        lambda model: torch.cat([scores.flatten() for scores in guess(model)]),
     ),
     "RNN": (seq2seq, translate),
     "RNN mean": (lambda: seq2seq(sum_heads="mean"), translate),

@@ -15,15 +15,15 @@ import torch
 import transformers as hf
 
 from headwise.hf import adopt
+from headwise.models import Transformer, TransformerConfig
 from headwise.pruning import folders, saving
-from headwise.pruning.configuring import layers_in_config
 from headwise.pruning.cutting import prune
 from headwise.pruning.recipe import RECIPE, digest
 from headwise.pruning.record import record_of
 from headwise.pruning.saving import load, save
 from headwise.sites import find_sites, masked
-from tests.hf.families import batch_of, build, outputs
-from tests.pruning.shrinking import bare_keep, randomised_biases, uneven_keep
+from tests.hf.families import batch_of, build, outputs, randomised
+from tests.pruning.shrinking import bare_keep, randomised_biases, removed, uneven_keep
 from tests.pruning.test_cutting_own import CASES, built, uneven
 
 
@@ -115,20 +115,83 @@ def test_a_model_with_equal_layers_is_one_that_transformers_loads(tmp_path):
     assert told == {"kept": {"decoder.0.self": [0, 2], "decoder.1.self": [1, 3]}}
 
 
-def test_numbers_by_layer_are_written_where_the_host_reads_them(tmp_path, monkeypatch):
+BY_LAYER = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "sliding_window": 4,
+    "max_position_embeddings": 40,
+}
+
+
+def gemma(wider: int):
+    """Its second layer may have wider heads than its first."""
+    inputs = {"vocab_size_per_layer_input": 100, "hidden_size_per_layer_input": 4}
+    config = hf.Gemma4TextConfig(**BY_LAYER, **inputs, global_head_dim=wider)
+    return randomised(hf.Gemma4ForCausalLM(config)).eval()
+
+
+def step():
+    return randomised(hf.Step3p7TextModel(hf.Step3p7TextConfig(**BY_LAYER))).eval()
+
+
+def first_output(model):
+    with torch.no_grad():
+        return model(**batch_of("Llama"))[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "keep", "written"),
+    [
+        (
+            lambda: gemma(8),
+            {"decoder.0.self": [0, 1], "decoder.1.self": [1, 2]},
+            {"0": {"num_key_value_heads": 1}, "1": {"num_key_value_heads": 2}},
+        ),
+        (
+            lambda: gemma(16),
+            {"decoder.0.self": [0, 1], "decoder.1.self": [1, 2]},
+            {"0": {"num_key_value_heads": 1}, "1": {"head_dim": 16, "num_key_value_heads": 2}},
+        ),
+        (
+            lambda: gemma(16),
+            {"decoder.0.self": [0, 1], "decoder.1.self": [2, 3]},
+            {"0": {}, "1": {"head_dim": 16}},
+        ),
+        (
+            step,
+            {"decoder.0.self": [1, 3]},
+            {"0": {"num_attention_heads": 2}, "1": {"num_attention_heads": 4}},
+        ),
+    ],
+    ids=["Gemma 4", "Gemma 4, wider", "Gemma 4, even", "Step 3.7"],
+)
+def test_numbers_by_layer_are_written_where_the_host_reads_them(make, keep, written, tmp_path):
+    model, folder = adopt(make()), tmp_path / "small"
+    with masked(model, removed(model, keep)):
+        wanted = first_output(model)
+    assert not torch.allclose(first_output(model), wanted, rtol=1e-2, atol=1e-2)
+    save(prune(model, keep), folder)
+    assert json.loads((folder / "config.json").read_text())["per_layer_config"] == written
+    theirs = type(model).from_pretrained(folder)
+    for again in (model, load(folder), theirs):
+        torch.testing.assert_close(first_output(again), wanted, rtol=1e-4, atol=1e-5)
+    # and what transformers loaded is pruned and saved as any
+    prune(adopt(theirs), {"decoder.0.self": [0]})
+    save(theirs, folder)
+    torch.testing.assert_close(first_output(load(folder)), first_output(theirs))
+
+
+def test_numbers_by_layer_are_not_written_where_no_host_reads_them(tmp_path):
     model = adopt(build("Llama"))
-    prune(model, {"decoder.0.self": [0, 1]})
-    assert layers_in_config(model) is None  # Llama does not
-    monkeypatch.setattr("headwise.pruning.configuring._reads", lambda module, pattern: True)
-    save(model, tmp_path / "small")
+    save(prune(model, {"decoder.0.self": [0, 1]}), tmp_path / "small")
     settings = json.loads((tmp_path / "small" / "config.json").read_text())
-    assert settings["per_layer_config"] == {
-        "0": {"num_attention_heads": 2, "num_key_value_heads": 1},
-        "1": {"num_attention_heads": 4, "num_key_value_heads": 2},
-    }
-    assert torch.equal(
-        outputs(load(tmp_path / "small"), batch_of("Llama")), outputs(model, batch_of("Llama"))
-    )
+    assert "per_layer_config" not in settings and settings["num_attention_heads"] == 4
 
 
 def test_generation_settings_and_tokenizers_come_along(tmp_path):
@@ -151,6 +214,40 @@ def test_what_was_not_pruned_or_is_gated_is_not_saved(tmp_path):
     model = small()
     with masked(model, {"encoder.1.self": [0]}), pytest.raises(ValueError, match="before save"):
         save(model, tmp_path / "small")
+
+
+class Mine(hf.BertForMaskedLM):
+    """A class that load could not find."""
+
+
+class Translator(Transformer):
+    """Another."""
+
+
+def test_classes_that_load_does_not_know_are_not_saved(tmp_path):
+    mine = adopt(Mine(build("BERT").config))
+    own = Translator(TransformerConfig(9, 9, width=8, heads=2))
+    for model in (mine, own):
+        prune(model, {"encoder.0.self": [0]})
+        with pytest.raises(ValueError, match=rf"{type(model).__name__} is not a model of headwise"):
+            save(model, tmp_path / "small")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("[]", "must hold a JSON object"), ('{"files": {', "is not valid JSON .* cut short")],
+)
+def test_a_folder_whose_recipe_is_cut_is_not_replaced(saved, text, message):
+    (saved / RECIPE).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        save(small(), saved)
+
+
+def test_a_folder_whose_recipe_names_no_files_is_not_replaced(saved):
+    (saved / RECIPE).write_text('{"files": 3}')
+    with pytest.raises(ValueError, match=r"holds config\.json, which"):
+        save(small(), saved)
 
 
 def test_folders_of_others_are_not_replaced(saved):
@@ -274,6 +371,26 @@ def test_a_save_that_was_killed_between_the_renames_is_put_right(saved):
     assert [path.name for path in saved.parent.iterdir()] == ["small"]
 
 
+def test_what_killed_saves_left_is_deleted_and_nothing_else(saved):
+    half, aside = saved.parent / ".small.0123abcd.partial", folders._aside(saved)
+    others = [".small.mine.partial", ".smaller.0123abcd.partial", ".small.0123abcd.partial2"]
+    for path in (half, aside, *(saved.parent / name for name in others)):
+        path.mkdir()
+        (path / "model.safetensors").write_bytes(b"half")
+    load(saved)
+    assert {path.name for path in saved.parent.iterdir()} == {"small", *others}
+
+
+def test_what_is_being_written_is_left_alone(saved):
+    with folders.replacing_folder(saved) as new:
+        (new / "model.safetensors").write_bytes(b"half")
+        load(saved)
+        assert new.exists()
+        (new / "model.safetensors").write_bytes(b"whole")
+    assert [path.name for path in saved.iterdir()] == ["model.safetensors"]
+    assert [path.name for path in saved.parent.iterdir()] == ["small"]
+
+
 SAVING = """
 import sys
 from tests.pruning.test_saving import small
@@ -297,6 +414,7 @@ def test_kill_9_at_any_moment_loses_nothing(saved):
         process.wait()
         process.stdout.close()
         assert load(saved).config.model_type == "bert"
+        assert [path.name for path in saved.parent.iterdir()] == ["small"]
 
 
 WITHOUT_ROOM = """

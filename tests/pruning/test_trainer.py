@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -10,11 +11,14 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
     Trainer,
+    TrainerControl,
+    TrainerState,
     TrainingArguments,
 )
 
 import headwise as hw
 from headwise.pruning import Gates, GatesCallback, Target
+from tests.alone import run_alone
 
 SIZES = {"vocab_size": 20, "num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 16}
 
@@ -95,6 +99,50 @@ def test_the_penalty_is_added_once_an_update_however_it_is_accumulated(tmp_path)
         prob = gates.distribution.prob_open(torch.tensor(1.0))
         wanted = 1.0 - 0.5 * 2.0 * prob * (1 - prob)
         torch.testing.assert_close(gates.log_alpha().detach(), wanted.expand(8))
+
+
+def test_the_coefficient_is_printed_and_logged_in_both_countings(tmp_path, capsys):
+    trainer, gates = prepared(tmp_path, 0.3, max_steps=3, save_strategy="no")
+    trainer.train()
+    assert f"Gates, {gates.lambda_in_both(0.3)}.\n" in capsys.readouterr().out
+    row = trainer.state.log_history[0]
+    assert row["penalty_coefficient"] == 0.3
+    assert row["penalty_coefficient_reference_code"] == pytest.approx(0.6)  # 2 layers
+    trainer, gates = prepared(tmp_path, None, max_steps=3, save_strategy="no")
+    trainer.train()
+    assert "3 of 8 heads to keep; the log has lambda" in capsys.readouterr().out
+    row = trainer.state.log_history[0]
+    assert row["penalty_coefficient"] > 0
+    assert row["penalty_coefficient_reference_code"] == 2 * row["penalty_coefficient"]
+
+
+def test_the_coefficient_of_the_reference_code_is_logged_in_both_countings():
+    gates = Gates(classifier())
+    rows = gates.coefficients(0.6, "reference_code")
+    assert rows == {"penalty_coefficient": 0.3, "penalty_coefficient_reference_code": 0.6}
+
+
+def test_scaled_gradients_that_are_not_clipped_are_refused(tmp_path):
+    """The Trainer undoes fp16's scale only where it clips."""
+    gates = Gates(model := classifier())
+    optimizer = torch.optim.AdamW(gates.parameter_groups(model, learning_rate=0.2))
+    callback, state, control = GatesCallback(gates, 0.1), TrainerState(), TrainerControl()
+    told = arguments(tmp_path, fp16=True, max_grad_norm=0.0)
+    with pytest.raises(ValueError, match="use bf16, or max_grad_norm above 0"):
+        callback.on_train_begin(told, state, control, optimizer=optimizer)
+    told = arguments(tmp_path, fp16=True, max_grad_norm=1.0)
+    callback.on_train_begin(told, state, control, optimizer=optimizer)
+
+
+@pytest.mark.slow
+def test_two_processes_penalise_as_one_does(tmp_path):
+    out = run_alone("-m", "tests.pruning.trainer_processes", str(tmp_path))
+    assert out.count("heads to keep; the log has lambda") == 2  # one process alone, then rank 0
+    one, first, second = (load_file(tmp_path / f"{name}.safetensors") for name in ("one", 0, 1))
+    assert torch.equal(first["log_alpha"], second["log_alpha"])
+    assert torch.equal(first["noise"], second["noise"])
+    torch.testing.assert_close(first["log_alpha"], one["log_alpha"], atol=1e-5, rtol=1e-4)
+    assert one["log_alpha"].max() < one["start"].min() and one["log_alpha"].std() > 1e-3
 
 
 def test_an_optimiser_without_the_gates_is_refused(tmp_path):

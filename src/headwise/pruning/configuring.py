@@ -2,22 +2,27 @@
 
 A configuration has one number of heads for all layers. Where every layer has the same number left,
 and the model takes the width of a head from its configuration, the new numbers are written there:
-such a model loads with `from_pretrained` as well. Else it keeps what it said before.
+such a model loads with `from_pretrained` as well. Few hosts take numbers by layer, from
+`config.per_layer_config`; there those are written when a model is saved. Else a configuration
+keeps what it said before.
 """
 
 import dataclasses
 import inspect
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
+import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.initialization import no_init_weights
 
 from headwise.hf.naming import attention_modules, head_count
 from headwise.pruning.record import PruningRecord
 
 READS_WIDTH = re.compile(r'getattr\(config, "head_dim"|config\.head_dim')
-READS_LAYER = re.compile(r"layer_config\.num_attention_heads")
 SETTINGS = ("num_attention_heads", "num_key_value_heads", "head_dim")
 
 
@@ -33,7 +38,7 @@ def tell_config(model: nn.Module, record: PruningRecord) -> PruningRecord:
     modules = list(attention_modules(model).values())
     if not modules or any(module.config is not config for module in modules):
         return record
-    if not all(_reads(module, READS_WIDTH) for module in modules):
+    if _told_apart(config) or not all(_reads(module, READS_WIDTH) for module in modules):
         return record
     before = dict(record.settings) or {name: getattr(config, name, None) for name in SETTINGS}
     counts = {(head_count(module), _key_value_heads(module)) for module in modules}
@@ -48,23 +53,59 @@ def tell_config(model: nn.Module, record: PruningRecord) -> PruningRecord:
     return dataclasses.replace(record, settings=before)
 
 
-def layers_in_config(model: PreTrainedModel) -> dict[str, dict[str, int]] | None:
-    """`per_layer_config` of a model whose attention reads it; None where it would not be read.
+def layers_in_config(model: PreTrainedModel, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What to write into config.json for a host that takes numbers of heads by layer from there.
 
-    Where it is not read, a host could not even be built with it: asking for the number of heads of
-    the whole model is then an error.
+    Nothing where the host does not: a model of its class is built without weights, and must have
+    the shapes of this one. Gemma 4 takes the sets of keys and values by layer, Step 3.7 the heads.
+
+    Args:
+        model: pruned, with at least a head in each layer.
+        settings: what config.json would say else.
     """
+    config: Any = model.config
     modules = list(attention_modules(model).values())
-    if not modules or not all(_reads(module, READS_LAYER) for module in modules):
-        return None
-    layers: dict[str, dict[str, int]] = {}
-    for place, module in enumerate(modules):
-        number: Any = getattr(module, "layer_idx", place)
-        layers[str(number)] = {
-            "num_attention_heads": head_count(module),
-            "num_key_value_heads": _key_value_heads(module),
-        }
-    return layers
+    if not modules or any(module.config is not config for module in modules):
+        return {}
+    counts = [(head_count(module), _key_value_heads(module)) for module in modules]
+    uneven = len({*counts}) > 1 or _told_apart(config)
+    if not uneven or not hasattr(config, "per_layer_config"):
+        return {}
+    held: dict[str, Any] = settings.get("per_layer_config") or {}
+    layers = {int(number): dict(layer) for number, layer in held.items()}
+    told: dict[str, Any] = {}
+    for name, values in zip(SETTINGS, zip(*counts, strict=True), strict=False):
+        same = len({*values}) == 1
+        told |= {name: values[0]} if same else {}
+        for place, (module, value) in enumerate(zip(modules, values, strict=True)):
+            layer = layers.setdefault(cast(int, getattr(module, "layer_idx", place)), {})
+            layer.pop(name, None)
+            layer |= {} if same else {name: value}
+    told["per_layer_config"] = {str(number): layers[number] for number in sorted(layers)}
+    return told if _builds(model, {**settings, **told}) else {}
+
+
+def _told_apart(config: Any) -> bool:
+    """Whether a configuration has some number of heads, or their width, by layer."""
+    return not {*SETTINGS}.isdisjoint(getattr(config, "per_layer_attributes", None) or ())
+
+
+def _builds(model: PreTrainedModel, settings: Mapping[str, Any]) -> bool:
+    """Whether the host makes a model of these shapes of these settings."""
+    kind: Any = type(model)
+    try:
+        with torch.device("meta"), no_init_weights():
+            made = kind(kind.config_class.from_dict(dict(settings)))
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, StrictDataclassError):
+        return False
+    return _shapes(made) == _shapes(model)
+
+
+def _shapes(model: PreTrainedModel) -> dict[str, Any]:
+    told = ("head_dim", "num_key_value_groups")
+    modules = attention_modules(model).items()
+    counts = {path: [getattr(module, name, None) for name in told] for path, module in modules}
+    return {name: tensor.shape for name, tensor in model.state_dict().items()} | counts
 
 
 def _reads(module: nn.Module, pattern: re.Pattern[str]) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from operator import index as whole_number
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,9 @@ from headwise.hf.adoption import adopt, is_adopted, take_sites_away
 from headwise.hf.naming import attention_modules
 from headwise.hf.projections import holder_of, input_projections, output_projection
 from headwise.models.rnn import Seq2Seq
+from headwise.pruning.choosing import Keep
 from headwise.pruning.configuring import tell_config
+from headwise.pruning.gates import Gates
 from headwise.pruning.headless import Headless, JustBias, check_headless
 from headwise.pruning.parts import Anatomy, Heads, anatomy
 from headwise.pruning.position_bias import cut_bias, separate, shares_bias
@@ -22,12 +24,13 @@ from headwise.sites import Site, find_sites, what_is_changed
 
 Model = TypeVar("Model", bound=nn.Module)
 COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head")
+_WANTED = "keep must be {site name: numbers of the heads to keep}, as {'encoder.0.self': [0, 2]}"
 WIDTHS_OF_ALL = ("all_head_size", "inner_dim", "split_size")
 
 
 def prune(
     model: Model,
-    keep: Mapping[str, Sequence[int]],
+    keep: Mapping[str, Sequence[int]] | Gates,
     *,
     scale: Mapping[str, Tensor | Sequence[float]] | None = None,
 ) -> Model:
@@ -45,9 +48,10 @@ def prune(
 
     Args:
         model: anything with sites; a Hugging Face model must be adopted before.
-        keep: {site name: numbers of the heads to keep}; other sites keep all of theirs.
-        scale: {site name: a factor for each head of `keep`, in its order}, for gates that ended
-            between 0 and 1; they become a part of the output projection.
+        keep: {site name: numbers of the heads to keep}; other sites keep all of theirs. Or the
+            gates of this model, which are undone; outputs stay those of eval mode with them.
+        scale: {site name: a factor for each head of `keep`, in its order}, which become a part of
+            the output projection. Gates bring their own, for those that ended between 0 and 1.
 
     >>> from headwise.models import Transformer, TransformerConfig
     >>> model = Transformer(TransformerConfig(9, 9, width=8, heads=4))
@@ -57,9 +61,12 @@ def prune(
     >>> print(record_of(model))
     18 of 24 heads left
     """
+    gates = keep if isinstance(keep, Gates) else None
+    if isinstance(keep, Gates):
+        keep, scale = _of_gates(model, keep, scale)
     sites = {site.name: site for site in find_sites(model)}
     record = record_of(model) or PruningRecord.of(list(sites.values()))
-    chosen = {name: _numbers(name, heads, sites, record) for name, heads in keep.items()}
+    chosen = {name: _numbers(name, heads, sites, record) for name, heads in _items(keep)}
     factors = _factors(keep, chosen, scale or {})
     going = {
         name: heads
@@ -68,10 +75,10 @@ def prune(
     }
     anatomies = {name: anatomy(model, sites[name]) for name in going}
     groups = {name: _groups_kept(anatomies[name], heads) for name, heads in going.items()}
-    for name in [name for name, heads in going.items() if not heads]:
-        if isinstance(innermost(model), PreTrainedModel):
-            check_headless(anatomies[name].holder, name, input_projections(model, name))
-    _check_unwatched([sites[name] for name in going])
+    _check_headless(model, [anatomies[name] for name, heads in going.items() if not heads])
+    _check_unwatched([sites[name] for name in going], gates)
+    if gates is not None:
+        gates.undo()
     with torch.no_grad():
         for name, heads in going.items():
             _cut(model, anatomies[name], heads, groups[name], factors.get(name))
@@ -109,12 +116,40 @@ def _described(heads: Mapping[str, int]) -> str:
     return f"{sum(heads.values())} heads at {len(heads)} sites"
 
 
+def _of_gates(model: nn.Module, gates: Gates, scale: object) -> tuple[Keep, dict[str, Tensor]]:
+    if scale is not None:
+        raise ValueError("Gates bring their own scale; give prune(model, gates) no other.")
+    gates.check_fit(innermost(model))
+    return gates.keep(), gates.scale()
+
+
+def _items(keep: object) -> list[tuple[str, Any]]:
+    """Site names and heads, or one sentence if that is not what they are."""
+    if not isinstance(keep, Mapping):
+        raise ValueError(f"{_WANTED}; got {str(keep)[:80]!r}.")
+    for name in (held := cast(Mapping[Any, Any], keep)):
+        if not isinstance(name, str):
+            raise ValueError(f"{_WANTED}; got {name!r} for the name of a site.")
+    return list(held.items())
+
+
+def _whole_numbers(name: str, heads: Any) -> list[int]:
+    listed: Any = heads.tolist() if isinstance(heads, Tensor) else heads
+    try:
+        given = list(listed)
+        numbers = [whole_number(number) for number in given]
+    except TypeError:
+        raise ValueError(f"{_WANTED}; got {str(heads)[:80]!r} for {name}.") from None
+    if any("bool" in str(getattr(number, "dtype", type(number))) for number in given):
+        raise ValueError(f"{_WANTED}, not whether each is kept; got {heads} for {name}.")
+    return numbers
+
+
 def _numbers(
     name: str, heads: Sequence[int], sites: Mapping[str, Site], record: PruningRecord
 ) -> list[int]:
     """The heads to keep in order, or one sentence on what is wrong with them."""
-    listed: Any = heads.tolist() if isinstance(heads, Tensor) else heads
-    numbers = [whole_number(number) for number in listed]
+    numbers = _whole_numbers(name, heads)
     if name not in sites and name in record.kept:
         if numbers:
             raise ValueError(f"{name} has no heads left, got {numbers} to keep.")
@@ -165,8 +200,17 @@ def _groups_kept(found: Anatomy, keep: list[int]) -> list[int]:
     return [group for group, count in enumerate(left) if count]
 
 
-def _check_unwatched(sites: Sequence[Site]) -> None:
-    if changed := what_is_changed(sites):
+def _check_headless(model: nn.Module, bare: Sequence[Anatomy]) -> None:
+    for found in bare if isinstance(innermost(model), PreTrainedModel) else ():
+        name = found.site.name
+        check_headless(found.holder, name, input_projections(model, name))
+
+
+def _check_unwatched(sites: Sequence[Site], gates: Gates | None) -> None:
+    """Refuse what else is in effect on the sites; `gates` are about to be undone."""
+    own = set(gates.modules()) if gates is not None else set[nn.Module]()
+    busy = [site for site in sites if site.changes > sum(gate in own for gate in site.gates)]
+    if changed := what_is_changed(busy):
         raise ValueError(f"{changed}; undo that before prune().")
 
 

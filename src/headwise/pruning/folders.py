@@ -1,11 +1,17 @@
 """Folders that are whole or absent: written beside their place, then renamed."""
 
 import os
+import re
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 
 @contextmanager
@@ -13,27 +19,84 @@ def replacing_folder(folder: Path) -> Generator[Path, None, None]:
     """A new folder that takes the place of `folder`, with all in it, when the block ends.
 
     If the block raises, `folder` is as it was. A process killed at any moment leaves the old folder
-    or the new one; where it was killed between the two renames, `recover` puts the old one back.
+    or the new one; `recover` puts right what it left beside.
     """
     folder = folder.absolute()
     recover(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.parent / f".{folder.name}.{uuid4().hex[:8]}.partial"
+    temporary, lock = _locked_folder(folder)
     try:
-        temporary.mkdir()
         yield temporary
         for path in temporary.iterdir():
             _flush_to_disk(path)
         _put_in_place(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
 
 
 def recover(folder: Path) -> None:
-    """Put a folder back that a killed process had moved aside to make place for a new one."""
+    """Put right what a killed process left of `replacing_folder`.
+
+    A folder that it had moved aside is put back if there is no new one, and half a folder is
+    deleted, unless a living process is writing it.
+    """
     folder = folder.absolute()
     if not folder.exists() and _aside(folder).exists():
         _aside(folder).rename(folder)
+    written = [half for half in _halves(folder) if not _deleted(half)]
+    if not written and folder.exists():
+        shutil.rmtree(_aside(folder), ignore_errors=True)
+
+
+def _halves(folder: Path) -> list[Path]:
+    """What `replacing_folder` has begun to write beside a folder."""
+    name = re.compile(rf"\.{re.escape(folder.name)}\.[0-9a-f]{{8}}\.partial")
+    try:
+        beside = list(folder.parent.iterdir())
+    except OSError:  # none, or one that must not be listed
+        return []
+    return [path for path in beside if name.fullmatch(path.name) and not path.is_symlink()]
+
+
+def _locked_folder(folder: Path) -> tuple[Path, int | None]:
+    """A new folder beside this one, and a lock on it that ends with the process."""
+    while True:
+        temporary = folder.parent / f".{folder.name}.{uuid4().hex[:8]}.partial"
+        temporary.mkdir()
+        lock = _lock(temporary, wait=True)
+        if temporary.exists():  # else another process took it for one that was left
+            return temporary, lock
+        if lock is not None:
+            os.close(lock)
+
+
+def _deleted(half: Path) -> bool:
+    """Delete half a folder, if nobody holds its lock; False if somebody may."""
+    lock = _lock(half, wait=False)
+    if lock is None:
+        return False
+    try:
+        shutil.rmtree(half, ignore_errors=True)
+    finally:
+        os.close(lock)
+    return True
+
+
+def _lock(folder: Path, *, wait: bool) -> int | None:
+    """An open lock on a folder; None if another has it, or where folders cannot be locked."""
+    if fcntl is None:
+        return None
+    file = None
+    try:
+        file = os.open(folder, os.O_RDONLY)
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        if file is not None:
+            os.close(file)
+        return None
+    return file
 
 
 def _put_in_place(temporary: Path, folder: Path) -> None:

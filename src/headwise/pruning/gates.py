@@ -99,9 +99,7 @@ class Gates(nn.Module):
         for batch in batches:
             loss = task_loss(model, batch) + 0.05 * gates.penalty()
             ...
-        keep = gates.keep()  # {site name: heads}
-        gates.undo()
-        prune(model, keep)
+        prune(model, gates)  # and the gates are off the model
 
     In training a forward pass of the model draws once, for all items of the batch and on all
     processes alike; the numbers depend on `seed` and the count of draws alone, which is saved with
@@ -199,6 +197,18 @@ class Gates(nn.Module):
         assert isinstance(found, SiteGates)
         return found
 
+    def check_fit(self, model: nn.Module) -> None:
+        """Refuse a model that these gates are not on or, once undone, were not made for."""
+        if self._attached is not None and self._attached.model is not model:
+            raise ValueError(f"These gates are not on this {type(model).__name__}.")
+        here = {site.name: site.num_heads for site in find_sites(model)}
+        for name, gate_H in self.deterministic().items():
+            if here.get(name) != len(gate_H):
+                raise ValueError(
+                    f"These gates are for the {len(gate_H)} heads of {name}, of which this "
+                    f"{type(model).__name__} has {here.get(name, 0)}."
+                )
+
     def _before_forward(self, model: nn.Module, inputs: object) -> None:
         if self.training and not in_backward():
             self._draw()
@@ -249,13 +259,20 @@ class Gates(nn.Module):
 
     def lambda_in_both(self, value: float, normalise: Normalise = "paper") -> str:
         """The penalty's coefficient in the paper's and in the authors' code's counting."""
-        _check_normalise(normalise)
-        sites = len(self.sites)
-        paper = value if normalise == "paper" else value / sites
+        paper, code = self.coefficients(value, normalise).values()
         return (
-            f"lambda {paper:.6g} of the sum over all heads (paper) = {paper * sites:.6g} of the "
-            f"mean over {sites} attention layers (reference code)"
+            f"lambda {paper:.6g} of the sum over all heads (paper) = {code:.6g} of the "
+            f"mean over {len(self.sites)} attention layers (reference code)"
         )
+
+    def coefficients(self, value: float, normalise: Normalise = "paper") -> dict[str, float]:
+        """The same to be logged: `penalty_coefficient` counts as the paper does."""
+        _check_normalise(normalise)
+        paper = value if normalise == "paper" else value / len(self.sites)
+        return {
+            "penalty_coefficient": paper,
+            "penalty_coefficient_reference_code": paper * len(self.sites),
+        }
 
     def prob_open(self) -> dict[str, Tensor]:
         """P(g > 0) of each head, {site name: (H,)}; of settled gates, what it was before that."""

@@ -105,7 +105,8 @@ def anatomy(model: nn.Module, site: Site) -> Anatomy:
     groups = _key_rows(inputs, site, width) // width
     heads = Heads(site.num_heads, groups)
     writes = [Part(output.module, "weight", 0 if output.transposed else 1, ("query",), width)]
-    parts = [*_of_inputs(inputs, width), *writes, *_of_ours(model, holder, width)]
+    beside = [*_of_ours(model, holder, width), *_own_gates(holder, site)]
+    parts = [*_of_inputs(inputs, width), *writes, *beside]
     found = Anatomy(site, holder, heads, width, parts, writes)
     _check_sizes(found)
     _check_complete(found)
@@ -136,6 +137,14 @@ def _of_ours(model: nn.Module, holder: nn.Module, width: int) -> list[Part]:
             parts.append(Part(around, "content_bias", 0, ("query",), 1))
             parts.append(Part(around, "distance_bias", 0, ("query",), 1))
     return parts
+
+
+def _own_gates(holder: nn.Module, site: Site) -> list[Part]:
+    """The layer with which Step 3.7 computes a factor for each head."""
+    layer = getattr(holder, "g_proj", None)
+    if not isinstance(layer, nn.Linear) or layer.out_features != site.num_heads:
+        return []
+    return [Part(layer, "weight", 0, ("query",), 1)]
 
 
 def _of_recurrent(site: Site, model: Seq2Seq) -> Anatomy:

@@ -81,6 +81,12 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def files_named(folder: Path) -> set[str]:
+    """The files that a folder's recipe names, of whatever format; one sentence if it is cut."""
+    held: object = _read_json(folder / RECIPE).get("files")
+    return set(cast(dict[str, Any], held)) if isinstance(held, dict) else set()
+
+
 def versions() -> dict[str, str | None]:
     """Of the packages that decide what a saved model looks like."""
     found: dict[str, str | None] = {}

@@ -18,29 +18,17 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from headwise.config import from_json, to_json
-from headwise.models.caption import CaptionConfig, CaptionModel
-from headwise.models.classifier import ClassifierConfig, TransformerClassifier
-from headwise.models.rnn import Seq2Seq, Seq2SeqConfig
-from headwise.models.transformer import Transformer, TransformerConfig
-from headwise.models.xl import TransformerXL, XLConfig
+from headwise.pruning import own
 from headwise.pruning.configuring import layers_in_config
 from headwise.pruning.cutting import rebuild
 from headwise.pruning.folders import recover, replacing_folder
-from headwise.pruning.recipe import RECIPE, Recipe, digest, versions
+from headwise.pruning.recipe import RECIPE, Recipe, digest, files_named, versions
 from headwise.pruning.record import PruningRecord, innermost, record_of
 from headwise.sites import Site, what_is_changed
 
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"
 EXPORTED = frozenset({"model.onnx", "model.pt2"})
 TOLD = "headwise_pruning"  # where config.json tells other programs what was pruned
-OWN: dict[str, tuple[type[Any], type[Any]]] = {
-    "CaptionModel": (CaptionModel, CaptionConfig),
-    "Seq2Seq": (Seq2Seq, Seq2SeqConfig),
-    "Transformer": (Transformer, TransformerConfig),
-    "TransformerClassifier": (TransformerClassifier, ClassifierConfig),
-    "TransformerXL": (TransformerXL, XLConfig),
-}
 
 
 @runtime_checkable
@@ -69,6 +57,7 @@ def save(model: nn.Module, folder: Path | str, tokenizer: SavesItself | None = N
         raise ValueError(
             f"Nothing was pruned of this {type(inner).__name__}; save it as you save any model."
         )
+    _check_known(inner)
     _check_unchanged(inner)
     recover(folder)
     _check_free(folder)
@@ -81,7 +70,7 @@ def save(model: nn.Module, folder: Path | str, tokenizer: SavesItself | None = N
                 tokenizer.save_pretrained(new)
             files = {path.name: digest(path) for path in sorted(new.iterdir()) if path.is_file()}
             Recipe(
-                type(inner).__name__, _is_own(inner), record, files, tied, _buffers(inner),
+                type(inner).__name__, own.is_own(inner), record, files, tied, _buffers(inner),
                 versions(),
             ).write(new)  # fmt: skip
     except SafetensorError as problem:  # a full disk, too
@@ -104,8 +93,17 @@ def load(folder: Path | str) -> Any:
     return model.eval()
 
 
-def _is_own(model: nn.Module) -> bool:
-    return type(model).__name__ in OWN and type(model) is OWN[type(model).__name__][0]
+def _check_known(model: nn.Module) -> None:
+    """`load` finds a class by its name, in headwise or in transformers."""
+    import transformers
+
+    kind = type(model)
+    if not own.is_own(model) and getattr(transformers, kind.__name__, None) is not kind:
+        raise ValueError(
+            f"{kind.__module__}.{kind.__qualname__} is not a model of headwise or transformers, so "
+            "load could not build it; save its state_dict() and record_of(model) yourself, and use "
+            "rebuild."
+        )
 
 
 def _check_unchanged(model: nn.Module) -> None:
@@ -124,8 +122,7 @@ def _check_free(folder: Path) -> None:
         return
     ours = {RECIPE, *EXPORTED}
     if RECIPE in there:
-        held: Any = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
-        ours |= set(held.get("files", ()))
+        ours |= files_named(folder)
     if foreign := sorted(there - ours):
         raise ValueError(
             f"{folder} holds {foreign[0]}, which headwise.pruning.save did not write and would "
@@ -150,10 +147,10 @@ def _unique(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, s
 
 def _write_settings(model: nn.Module, record: PruningRecord, folder: Path) -> PruningRecord:
     """config.json and, of a model that generates, its settings; the record, with what they hide."""
-    config: Any = model.config
-    if _is_own(model):
-        settings = to_json(config)
+    if own.is_own(model):
+        settings = own.settings_of(model)
     else:
+        config: Any = model.config
         settings = json.loads(config.to_json_string())
         settings["architectures"] = [type(model).__name__]
         settings["dtype"] = str(next(model.parameters()).dtype).removeprefix("torch.")
@@ -168,13 +165,9 @@ def _write_settings(model: nn.Module, record: PruningRecord, folder: Path) -> Pr
 
 
 def _tell_layers(model: Any, record: PruningRecord, settings: dict[str, Any]) -> PruningRecord:
-    layers = layers_in_config(model)
-    if layers is None or not all(record.kept.values()):
-        return record
-    before = settings.get("per_layer_config")
-    merged = {name: {**(before or {}).get(name, {}), **layer} for name, layer in layers.items()}
-    settings["per_layer_config"] = merged
-    hidden = {**record.settings, "per_layer_config": before}
+    told = layers_in_config(model, settings) if all(record.kept.values()) else {}
+    hidden = {name: settings.get(name) for name in told} | dict(record.settings)
+    settings.update(told)
     return PruningRecord(record.heads, record.kept, hidden)
 
 
@@ -205,9 +198,8 @@ def _built(folder: Path, recipe: Recipe) -> nn.Module:
         settings: Any = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
         raise ValueError(f"{folder / SETTINGS} cannot be read: {problem}.") from None
-    if recipe.own and recipe.class_name in OWN:
-        kind, config = OWN[recipe.class_name]
-        return kind(from_json(config, settings))
+    if recipe.own and recipe.class_name in own.NAMED:
+        return own.built(recipe.class_name, settings)
     return _hugging_face(folder, recipe, settings)
 
 

@@ -219,12 +219,13 @@ class Target(nn.Module):
         }
 
     def log(self) -> dict[str, float]:
-        """How the control stands, to be logged.
+        """How the control stands, to be logged; the coefficient in both countings of the penalty.
 
         Once gates are settled, `open_when_settled` is how many heads steering had left open: the
         further from those to keep, the more of the choice was made by settling alone.
         """
-        rows = {"penalty_coefficient": self.coefficient.item(), "goal_heads": self.goal().item()}
+        rows = self.gates.coefficients(self.coefficient.item())
+        rows["goal_heads"] = self.goal().item()
         return rows | ({"open_when_settled": float(self.left)} if self.settled else {})
 
     def note(self) -> str | None:

@@ -9,18 +9,16 @@
 Gates are a part of the model, so the Trainer's checkpoints hold them, and resuming restores them.
 """
 
-import logging
 from typing import Any
 
 import torch
 from torch import nn
+from tqdm.auto import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from headwise.pruning.gates import Gates, Normalise
 from headwise.pruning.penalising import penalty_loss
 from headwise.pruning.target import Target
-
-_log = logging.getLogger(__name__)
 
 
 class GatesCallback(TrainerCallback):
@@ -29,7 +27,9 @@ class GatesCallback(TrainerCallback):
     The penalty's gradient is added to that of the loss just before the optimiser's step, which is
     the gradient of loss + penalty, once an update however many batches, processes and kinds of
     loss there are. Clipping comes before it, so a step that is clipped prunes as much as another.
-    The `loss` that is logged is the model's own; the penalty is logged beside it.
+    The `loss` that is logged is the model's own; the penalty is logged beside it. Where the Trainer
+    sums losses over the batches of an update or over processes, as transformers 5.17 does with
+    those of BERT's classifiers, the same coefficient weighs so much less beside that sum.
 
     Args:
         gates: on the model that is trained.
@@ -52,15 +52,24 @@ class GatesCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
-        """Check that the optimiser moves the gates, and say the coefficient in both countings."""
+        """Check that the optimiser moves the gates, and print the coefficient in both countings."""
         _check_optimizer(parts.get("optimizer"), self.gates)
         if args.fp16 and not args.max_grad_norm:
             raise ValueError(
                 "With fp16 gradients are scaled until they are clipped, and the penalty would be "
                 "lost in them; use bf16, or max_grad_norm above 0."
             )
+        if state.is_world_process_zero:
+            tqdm.write(self._said())  # print, but not into the progress bar
+
+    def _said(self) -> str:
         if not isinstance(self.penalty, Target):
-            _log.info(self.gates.lambda_in_both(self.penalty, self.normalise))
+            return f"Gates, {self.gates.lambda_in_both(self.penalty, self.normalise)}."
+        return (
+            f"Gates, {self.penalty.heads_to_keep} of {self.gates.heads} heads to keep; the log has "
+            "lambda as it is steered, as penalty_coefficient (paper) and "
+            "penalty_coefficient_reference_code."
+        )
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
@@ -96,6 +105,8 @@ class GatesCallback(TrainerCallback):
         rows = {**self.gates.log(every_head=self.every_head), "penalty": added}
         if isinstance(self.penalty, Target):
             rows |= self.penalty.log()
+        else:
+            rows |= self.gates.coefficients(self.penalty, self.normalise)
         logs.update(rows)
         state.log_history[-1].update(rows)
 
