@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import jaxtyping
 import pytest
@@ -34,6 +35,22 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Show tables whose cells tests recorded, whichever process ran them."""
+    tables: dict[str, dict[str, dict[str, str]]] = {}
+    reports = [each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]
+    cells = [value for report in reports for key, value in report.user_properties if key == "cell"]
+    for title, row, column, text in cells:
+        tables.setdefault(title, {}).setdefault(row, {})[column] = text
+    for title, rows in tables.items():
+        columns = list(dict.fromkeys(column for cells in rows.values() for column in cells))
+        terminalreporter.section(title)
+        terminalreporter.line(" " * 14 + "".join(f"{column:>14}" for column in columns))
+        for row, texts in rows.items():
+            line = "".join(f"{texts.get(column, '-'):>14}" for column in columns)
+            terminalreporter.line(f"{row:14}{line}")
 
 
 @pytest.fixture(autouse=True)

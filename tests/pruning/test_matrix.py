@@ -1,6 +1,5 @@
-"""Which family keeps its outputs when gated, pruned, saved and exported: `pytest -s -k matrix`."""
+"""Which family keeps its outputs when gated, pruned, saved and exported: `pytest -k matrix`."""
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
@@ -19,19 +18,13 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 COLUMNS = ("gates", "removal", "save/load", "ONNX")
 NO_ONNX = next((name for name in ("onnx", "onnxscript", "onnxruntime") if not find_spec(name)), "")
 EXPORTABLE = [name for name in FAMILIES if FAMILIES[name].kind != "crossed"]
-Matrix = dict[str, dict[str, str]]
+TITLE = "Same outputs as the masked model (sdpa/eager; ONNX: largest difference)"
 
 
-@pytest.fixture(scope="module")
-def matrix() -> Iterator[Matrix]:
-    """Filled by the tests of this file, printed at its end."""
-    filled: Matrix = {}
-    yield filled
-    heads = "".join(f"{column:>14}" for column in COLUMNS)
-    print("\n\nSame outputs as the masked model (sdpa/eager; ONNX: largest difference)")
-    print(f"{'':14}{heads}")
-    for name, cells in filled.items():
-        print(f"{name:14}" + "".join(f"{cells.get(column, '-'):>14}" for column in COLUMNS))
+@pytest.fixture
+def tell(record_property):
+    """Fill a cell of the table that stands at the end of the tests' output."""
+    return lambda family, column, text: record_property("cell", [TITLE, family, column, text])
 
 
 def tried(name, backend, tmp_path) -> dict[str, bool]:
@@ -60,23 +53,22 @@ def tried(name, backend, tmp_path) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_matrix_of_gates_removal_and_saving(name, matrix, tmp_path):
+def test_matrix_of_gates_removal_and_saving(name, tell, tmp_path):
     by_backend = [tried(name, backend, tmp_path) for backend in BACKENDS]
-    cells = matrix.setdefault(name, {})
     for column in COLUMNS[:3]:
-        cells[column] = "/".join("yes" if each[column] else "NO" for each in by_backend)
-    assert all(all(each.values()) for each in by_backend), cells
+        tell(name, column, "/".join("yes" if each[column] else "NO" for each in by_backend))
+    assert all(all(each.values()) for each in by_backend), by_backend
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(NO_ONNX), reason=f"{NO_ONNX} is not installed; see headwise[export]")
 @pytest.mark.parametrize("name", EXPORTABLE)
-def test_matrix_of_exports(name, matrix, tmp_path):
-    cells, gaps = matrix.setdefault(name, {}), []
+def test_matrix_of_exports(name, tell, tmp_path):
+    gaps = []
+    tell(name, COLUMNS[3], "NO")
     for choose in (uneven_keep, bare_keep):
         model = adopt(randomised_biases(build(name)))
         save(prune(model, choose(model)), tmp_path / choose.__name__)
-        cells["ONNX"] = "NO"
         gaps.append(export(tmp_path / choose.__name__).largest_difference)
-        cells["ONNX"] = f"{max(gaps):.0e}"
+    tell(name, COLUMNS[3], f"{max(gaps):.0e}")
     assert max(gaps) < 1e-4
