@@ -26,7 +26,16 @@ app = Typer(
     add_completion=False,
 )
 
-FIRST = ("roles", "role", "relevance", "confidence", "loss_rise", "offset", "offset_share")
+FIRST = (
+    "original",
+    "roles",
+    "role",
+    "relevance",
+    "confidence",
+    "loss_rise",
+    "offset",
+    "offset_share",
+)
 SHOWN_ROWS = 48  # a longer table is shown by its head and told where the rest is
 
 app.add_typer(train, name="train")
@@ -80,7 +89,13 @@ def translate(
 
 
 Inspected = Annotated[Path, Argument(help="folder of a headwise run or a Hugging Face model")]
-Data = Annotated[Path, Option(help="text, a sentence or paragraph a line; or a treebank, .conllu")]
+Data = Annotated[
+    Path | None,
+    Option(
+        help="text, a sentence or paragraph a line; or a treebank, .conllu; of a model that "
+        "`prune` made, its dev sentences unless given"
+    ),
+]
 InspectOut = Annotated[
     Path | None,
     Option(
@@ -105,7 +120,7 @@ Coreference = Annotated[str | None, Option(help="also find antecedents in gap, w
 @app.command()
 def inspect(
     model: Inspected,
-    data: Data,
+    data: Data = None,
     out: InspectOut = None,
     sort: Annotated[str | None, Option(help="column to sort the printed table by")] = None,
     steps: Steps = None,
@@ -140,6 +155,7 @@ def inspect(
         "batch_size": batch_size,
         "device": device,
     }
+    data = data or _dev_text(model)
     config = override(InspectConfig(str(model), str(data)), [*given(options), *settings])
     if sort:
         _check_column(sort, config)
@@ -155,6 +171,20 @@ def inspect(
     if sort and sort not in table.columns:
         console.print(f"Not sorted: this model and these data give no {sort}.", markup=False)
     _tell_of_gaps(folder)
+
+
+def _dev_text(model: Path) -> Path:
+    """What there is to read where no data are given: the dev sentences of a pruned model."""
+    from headwise.journeys.prune import dev_text
+
+    if (path := dev_text(model)) is None:
+        raise ValueError(
+            f"Say what {model} is to read: --data FILE, text with a sentence a line or a treebank. "
+            "Only a model that `prune` made, with its run beside it, has text of its own."
+        )
+    said = f"Reading {path}, what {model} was measured with; --data takes another file."
+    console.print(said, soft_wrap=True, markup=False)
+    return path
 
 
 def _check_column(name: str, config: "InspectConfig") -> None:
@@ -181,6 +211,13 @@ def _tell_of_gaps(folder: Path) -> None:
         console.print(f"Not measured: {what}. {why}", markup=False)
 
 
+Pruned = Annotated[
+    Path,
+    Argument(
+        help="folder of a Hugging Face model, of one that was pruned, or of a run of `headwise "
+        "train translation`, `train mlm` or `demo`"
+    ),
+]
 FILES = "text, a sentence a line; label TAB text; or two files, or TABs, to translate"
 Choose = Annotated[str | None, Option(help="gates, greedy, random, or an inspected column")]
 Inspection = Annotated[Path | None, Option(help="folder of `headwise inspect` of the model")]
@@ -189,7 +226,7 @@ Task = Annotated[str | None, Option(help="classification, masked, causal or tran
 
 @app.command()
 def prune(
-    model: Annotated[Path, Argument(help="folder of a headwise run or a Hugging Face model")],
+    model: Pruned,
     data: Annotated[list[Path], Option(help=FILES)],
     dev: Annotated[list[Path], Option(help="the same, to measure quality on")],
     out: Annotated[Path, Option(help="folder of the smaller model; OUT-pruning is its run")],

@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -23,7 +23,6 @@ from tests.hf.families import (
 )
 
 Cell = Callable[[str, str], bool | None]  # family, backend -> equal; None where it has no meaning
-Matrix = dict[str, dict[str, dict[str, bool | None]]]  # family, backend, column
 
 
 def unpadded(name: str, backend: str) -> bool | None:
@@ -106,28 +105,16 @@ COLUMNS: tuple[Cell, ...] = (
 )
 
 
-@pytest.fixture(scope="module")
-def matrix() -> Iterator[Matrix]:
-    """Filled by the tests of this file; printed at its end, so `pytest -s -k matrix` shows it."""
-    filled: Matrix = {}
-    yield filled
-    heads = "".join(f"{column.__name__:>14}" for column in COLUMNS)
-    print(f"\n\nEqual to the unmodified model while observed (sdpa/eager)\n{'':14}{heads}")
-    marks = {True: "yes", False: "NO", None: "-"}
-    for name, backends in filled.items():
-        cells = [
-            "/".join(marks[cells.get(column.__name__)] for cells in backends.values())
-            for column in COLUMNS
-        ]
-        print(f"{name:14}" + "".join(f"{cell:>14}" for cell in cells))
+MARKS = {True: "yes", False: "NO", None: "-"}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_matrix_of_observed_hosts_equal_to_unmodified_ones(name, backend, matrix):
-    cells = matrix.setdefault(name, {}).setdefault(backend, {})
-    for column in COLUMNS:
-        cells[column.__name__] = column(name, backend)
+def test_matrix_of_observed_hosts_equal_to_unmodified_ones(name, backend, record_property):
+    title = f"Equal to the unmodified model while observed, {backend}"
+    cells = {column.__name__: column(name, backend) for column in COLUMNS}
+    for column, equal in cells.items():  # shown at the end of the tests' output
+        record_property("cell", [title, name, column, MARKS[equal]])
     assert False not in cells.values(), cells
     assert cells["unpadded"] and cells["training"]
 

@@ -114,6 +114,8 @@ def inspect(
     """The head table of a model on some text, streamed. Model and tokenizer are left as they came.
 
     Shares come with the ends of a 95 % interval over sentences, in columns named X_low and X_high.
+    Heads of a pruned model are numbered as they stand in it; its table begins with `original`, what
+    each was called before anything was pruned, such as encoder.0.self.5.
 
     Args:
         model: a Hugging Face model; or a Transformer, Seq2Seq or classifier of headwise.models.

@@ -3,10 +3,10 @@
     headwise prune MODEL --data TRAIN --dev DEV --keep 12 --out small/
     headwise prune MODEL --data TRAIN --dev DEV --penalty 0.05 --out small/
 
-`small/` is then the smaller model, which `headwise inspect` opens. A Hugging Face model is read by
-`headwise.pruning.load`; a run of ours is still a run. Beside it `small-pruning/` is the run of the
-pruning: metrics, checkpoints and a report. Started again after an interruption, the same command
-goes on.
+`small/` is then the smaller model, which `headwise inspect small/` opens. A Hugging Face model is
+read by `headwise.pruning.load`; a run of ours is still a run. Beside it `small-pruning/` is the run
+of the pruning: metrics, checkpoints, the sentences of the dev set and a report. Started again after
+an interruption, the same command goes on.
 """
 
 import os
@@ -24,17 +24,14 @@ from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
 from headwise.journeys.opening import chosen_device, open_subject
 from headwise.journeys.pretraining import is_pretraining
 from headwise.journeys.progress import counting
-from headwise.journeys.pruning.choosing_heads import (
-    Chosen,
-    check_choice,
-    choose_and_train,
-    inspected,
-)
+from headwise.journeys.pruning.choosing_heads import Chosen, check_choice, choose_and_train
 from headwise.journeys.pruning.config import PruneConfig
 from headwise.journeys.pruning.hugging_face_tasks import hugging_face_task
+from headwise.journeys.pruning.looking import Functions, functions_of
+from headwise.journeys.pruning.places import check_elsewhere, check_replaceable
 from headwise.journeys.pruning.task import Task
 from headwise.journeys.pruning.translator_task import translator_task
-from headwise.journeys.translator import RECORD, Translator
+from headwise.journeys.translator import Translator
 from headwise.pruning.comparing import Speed, speed
 from headwise.pruning.folders import recover
 from headwise.pruning.recipe import RECIPE, Recipe
@@ -44,8 +41,9 @@ from headwise.recording import HeadTable, Run
 from headwise.reporting import write_report
 from headwise.sites import find_sites
 
-__all__ = ["PruneConfig", "prune_folder", "run_folder"]
+__all__ = ["PruneConfig", "dev_text", "prune_folder", "run_folder"]
 
+DEV = "dev.txt"  # of a run: the sentences of the dev set, a line each
 FIGURES = "figures.json"  # of a run whose pruning is finished
 HALF = (torch.float16, torch.bfloat16)
 SPEED = "trace/speed.json"
@@ -65,7 +63,7 @@ def prune_folder(config: PruneConfig, out: Path | str) -> Run:
     """
     out = Path(out)
     _check_alone()
-    _check_elsewhere(config, out)
+    check_elsewhere(Path(config.model), out)
     recover(out)
     finished = (run_folder(out) / FIGURES).exists()
     task = None if finished else _checked_task(config, out)
@@ -91,10 +89,15 @@ def run_folder(out: Path) -> Path:
     return out.absolute().with_name(f"{out.absolute().name}-pruning")
 
 
+def dev_text(out: Path) -> Path | None:
+    """The sentences that the model in a folder was measured with when it was pruned, if known."""
+    path = run_folder(out) / DEV
+    return path if path.is_file() else None
+
+
 def open_task(config: PruneConfig, model: Path) -> Task:
     """What the model in a folder is pruned for, with the data of the settings."""
-    ours = (model / "environment.json").exists()
-    if ours and not is_pretraining(Run.open(model)):
+    if _stays_run(model):
         return translator_task(config, Translator.load(Run.open(model)))
     if (model / RECIPE).exists():
         Recipe.read(model).check_files(model)
@@ -109,10 +112,15 @@ def open_task(config: PruneConfig, model: Path) -> Task:
 
 def _checked_task(config: PruneConfig, out: Path) -> Task:
     """The task, when everything fits: what is refused here leaves no folder behind."""
-    _check_free(out)
+    check_replaceable(out, as_run=_stays_run(Path(config.model)))
     task = open_task(config, Path(config.model))
     check_choice(config, task)
     return task
+
+
+def _stays_run(model: Path) -> bool:
+    """Whether it is a run of ours that is one after pruning too, as a translator is."""
+    return (model / "environment.json").exists() and not is_pretraining(Run.open(model))
 
 
 def _prune(config: PruneConfig, task: Task, out: Path, run: Run) -> None:
@@ -122,6 +130,8 @@ def _prune(config: PruneConfig, task: Task, out: Path, run: Run) -> None:
     if not run.has("before.json"):
         run.write_json("before.json", _measured(config, task, task.model))
     before: dict[str, float] = run.read_json("before.json")
+    run.write_text(DEV, "".join(f"{text}\n" for text in task.texts))
+    functions = functions_of(config, task, run)
     heads = sum(site.num_heads for site in find_sites(task.model))
     with _in_float32(task.model):
         chosen = choose_and_train(config, task, run)
@@ -130,8 +140,9 @@ def _prune(config: PruneConfig, task: Task, out: Path, run: Run) -> None:
     # what was saved is measured, not what is in memory
     small = task.load(out)
     after = _measured(config, task, small)
-    run.save_heads(_table(config, chosen))
-    _keep_trace(run, task, chosen, before=before, after=after)
+    run.save_heads(_table(chosen, functions))
+    about = _about(task, chosen, functions)
+    run.write_json("trace/pruning.json", {**about, "before": before, "after": after})
     figures: dict[str, Any] = {
         "heads_before": heads,
         "heads_kept": _heads_left(small),
@@ -197,69 +208,36 @@ def _speed(config: PruneConfig, before: nn.Module, small: nn.Module) -> Speed:
         )
 
 
-def _table(config: PruneConfig, chosen: Chosen) -> HeadTable:
+def _table(chosen: Chosen, functions: Functions) -> HeadTable:
     """What is known of each head, in the numbers the model had before: kept or not, and why."""
     kept = [float(head.index in chosen.keep[head.site]) for head in chosen.table.heads]
     table = chosen.table.with_column("kept", kept)
-    if not config.inspection:
-        return table
-    known = inspected(config.inspection)
-    rows = dict(iter(known))
-    for name in known.columns:
+    rows = dict(iter(functions.table))
+    for name in functions.table.columns:
         if name not in table.columns and not name.endswith(("_low", "_high")):
             values = [rows[head][name] if head in rows else None for head in table.heads]
             table = table.with_column(name, values)
     return table
 
 
-def _keep_trace(
-    run: Run,
-    task: Task,
-    chosen: Chosen,
-    *,
-    before: dict[str, float],
-    after: dict[str, float],
-) -> None:
-    """What the report shows of a pruning."""
+def _about(task: Task, chosen: Chosen, functions: Functions) -> dict[str, Any]:
+    """What the report tells of a pruning, beside figures."""
     record = record_of(task.model)
-    about = {
+    return {
         "kind": task.kind,
         "quality": task.quality,
         "shown": task.watched,
         "chosen_by": chosen.note,
+        "functions": functions.note,
         "keep": chosen.keep,
         "record": record.to_json() if record else None,
-        "before": before,
-        "after": after,
     }
-    run.write_json("trace/pruning.json", about)
 
 
 def _heads_left(model: nn.Module) -> int:
     record = record_of(model)
     assert record is not None, "it was pruned"
     return sum(map(len, record.kept.values()))
-
-
-def _check_elsewhere(config: PruneConfig, out: Path) -> None:
-    """Refuse to put the smaller model where the one that it is made of is."""
-    if Path(config.model).resolve().is_relative_to(out.resolve()):
-        raise ValueError(
-            f"The smaller model would replace {config.model}, of which it is made; choose another "
-            f"folder than {out}."
-        )
-
-
-def _check_free(out: Path) -> None:
-    """Refuse before the work what could not be replaced after it."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"A model is saved in a folder, but {out} is a file; choose another path.")
-    there = {path.name for path in out.iterdir()} if out.exists() else set[str]()
-    if there and not there & {RECIPE, RECORD}:
-        raise ValueError(
-            f"{out} holds files that are no pruned model, {sorted(there)[0]} among them; choose a "
-            "new or empty folder."
-        )
 
 
 def _check_alone() -> None:

@@ -236,7 +236,9 @@ class HeadTable:
             is_text = any(isinstance(value, str) for value in self.columns[name])
             # spaces, so that a long name can be broken and the column stay narrow
             header = name.replace("_", " ")
-            table.add_column(header, justify="left" if is_text else "right")
+            widest = max(map(len, (*cells[name], *header.split())))  # no cell is cut
+            side = "left" if is_text else "right"
+            table.add_column(header, justify=side, min_width=widest)
         for head, *row in zip(self.heads, *cells.values(), strict=True):
             # Text, because Rich would read brackets in a plain string as markup
             table.add_row(str(head), *(Text(cell, no_wrap=True) for cell in row))

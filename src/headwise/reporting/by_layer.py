@@ -1,7 +1,7 @@
 """Importance, confidence and function of heads, layer by layer (Voita et al., 2019, Fig. 1, 2)."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headwise.recording.heads import HeadTable, Value
@@ -41,9 +41,9 @@ def by_layer_section(table: HeadTable) -> Html:
     if not any("<table" in panel for panel in panels):
         return Html("")
     hint = element("p", _hint(importance), attributes={"class": "hint"})
-    legend = _legend(measures["role"]) if "role" in measures else Html("")
+    key = legend(grouped(measures["role"].values)) if "role" in measures else Html("")
     title = element("h2", "Importance, confidence and function by layer")
-    parts = [title, hint, legend, *map(Html, panels)]
+    parts = [title, hint, key, *map(Html, panels)]
     return element("section", *parts, attributes={"id": "by-layer"})
 
 
@@ -137,20 +137,21 @@ def _role_matrix(table: HeadTable, measures: Mapping[str, Measure], rows: Sequen
     cells: dict[int, Html] = {}
     for row in rows:
         role = str(roles[row] or "")
-        look = f"role {_look(group_of(role))}" if role else "role"
         cells[row] = _cell(
             short_name(role),
             row=row,
             table=table,
             tip=str(every[row] or role or "no role found").replace("_", " "),
-            look={"class": look},
+            look={"class": class_of(group_of(role) if role else "")},
         )
     return Matrix("Function", "strongest role", cells)
 
 
 def _cell(text: str, *, row: int, table: HeadTable, tip: str, look: Mapping[str, str]) -> Html:
     head = table.heads[row]
-    attributes = {**look, "data-row": row, "data-head": head.index, "title": f"{head}\n{tip}"}
+    was = f", was {table['original'][row]}" if "original" in table.columns else ""
+    title = f"{head}{was}\n{tip}"
+    attributes = {**look, "data-row": row, "data-head": head.index, "title": title}
     return element("td", text, attributes=attributes)
 
 
@@ -177,23 +178,32 @@ def _figure(matrix: Matrix, layers: Ordered) -> Html:
     return element("figure", caption, element("div", grid, attributes={"class": "scroll"}))
 
 
-def _legend(role: Measure) -> Html:
-    counts = Counter(group_of(str(value)) if value else "" for value in role.values)
+def legend(said: Mapping[str, object]) -> Html:
+    """The colours of functions, and what is said of each.
+
+    Args:
+        said: by group of functions, such as how many heads it has; "" is no role.
+    """
     entries = [
-        element("li", _swatch(f"role {_look(group)}"), f"{group} ({counts[group]})")
+        element(
+            "li", element("i", attributes={"class": class_of(group)}), f"{group} ({said[group]})"
+        )
         for group in (*GROUPS, OTHER)
-        if counts[group]
+        if group in said
     ]
-    entries.append(element("li", _swatch("role"), f"no role found ({counts['']})"))
+    none = element("i", attributes={"class": class_of("")})
+    entries.append(element("li", none, f"no role found ({said.get('', 0)})"))
     return element("ul", *entries, attributes={"class": "legend"})
 
 
-def _swatch(look: str) -> Html:
-    return element("i", attributes={"class": look})
+def grouped(roles: Iterable[object]) -> Counter[str]:
+    """How many heads there are of each group of functions; "" is no role."""
+    return Counter(group_of(str(role)) if role else "" for role in roles)
 
 
-def _look(group: str) -> str:
-    return group.replace(" ", "-")
+def class_of(group: str) -> str:
+    """The class of a cell that is coloured as a group of functions is."""
+    return f"role {group.replace(' ', '-')}".strip()
 
 
 def _hint(importance: Measure | None) -> str:

@@ -43,6 +43,8 @@ EXPLANATIONS = {
     "mention of the same thing.",
     "coreference_nominal": "Share of the mentions by a common noun whose largest weight lies on an "
     "earlier mention of the same thing.",
+    "original": "What the head was called before anything was pruned of the model; its name now "
+    "counts the heads that are left.",
     "role": "What the head does, named after the measure in which it stands out most.",
     "roles": "Everything the head was found to do; given only where a whole interval clears the "
     "threshold.",

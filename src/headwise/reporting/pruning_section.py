@@ -1,6 +1,7 @@
 """The sections that a report has when its run is a pruning, from the files of its trace.
 
-    trace/pruning.json     {"shown": figure, "keep": {site: heads}, "before": {...}, "after": {...}}
+    trace/pruning.json     {"shown": figure, "keep": {site: heads}, "before": {...}, "after": {...},
+                           "functions": where functions of heads are from, a sentence}
     trace/gates/STEP.json  {"step": ..., "prob_open": {site: [...]}, "keep": {site: heads}}
     trace/speed.json       what `headwise.pruning.speed` measured, as JSON
 
@@ -13,9 +14,10 @@ from typing import Any
 
 from headwise.recording import HeadTable, Run
 from headwise.reporting.by_heads_kept import histogram, scatter
+from headwise.reporting.by_layer import class_of, grouped, legend
 from headwise.reporting.markup import Html, element, join
 from headwise.reporting.measures import rows_by_layer
-from headwise.reporting.role_groups import group_of
+from headwise.reporting.role_groups import group_of, short_name
 
 MOST_COLUMNS = 12  # of a table over training
 KINDS = {"encoder.self": "encoder", "decoder.self": "decoder", "decoder.cross": "decoder-encoder"}
@@ -37,7 +39,7 @@ def pruning_section(run: Run, table: HeadTable) -> Html:
         element("p", str(about["chosen_by"]), attributes={"class": "hint"}),
         _before_and_after(about),
         _quality(run, about),
-        _kept_by_layer(table),
+        _kept_by_layer(table, str(about.get("functions", ""))),
         _over_training(table, gates),
         _certainty(gates),
         _speed(run.read_json("trace/speed.json")) if run.has("trace/speed.json") else Html(""),
@@ -75,7 +77,7 @@ def _quality(run: Run, about: Trace) -> Html:
     )
 
 
-def _kept_by_layer(table: HeadTable) -> Html:
+def _kept_by_layer(table: HeadTable, note: str) -> Html:
     """Fig. 8 at the end: which heads of which layers stayed, and their functions if known."""
     if "kept" not in table.columns:
         return Html("")
@@ -93,19 +95,27 @@ def _kept_by_layer(table: HeadTable) -> Html:
     return join(
         [
             element("h3", "Heads kept by layer"),
-            element("p", hint, attributes={"class": "hint"}),
+            element("p", f"{hint} {note}".strip(), attributes={"class": "hint"}),
+            _functions_kept(table) if "role" in table.columns else Html(""),
             element("div", *figures, attributes={"class": "panels"}),
         ]
     )
 
 
+def _functions_kept(table: HeadTable) -> Html:
+    """Of each function, how many heads stayed of how many there were."""
+    rows = list(zip(table["role"], table["kept"], strict=True))
+    every, kept = grouped(role for role, _ in rows), grouped(role for role, stays in rows if stays)
+    return legend({group: f"{kept[group]} of {count} kept" for group, count in every.items()})
+
+
 def _cell(table: HeadTable, row: int, kept: object, role: object) -> Html:
     head = table.heads[row]
-    group = group_of(str(role)).replace(" ", "-") if role else ""
-    look = f"heat role {group}".strip() if kept else "heat empty"
+    colour = f"heat {class_of(group_of(str(role)) if role else '')}" if kept else "heat empty"
     tip = f"{head}\n{str(role).replace('_', ' ') if role else 'no role known'}"
-    shown = str(head.index) if kept else ""
-    return element("td", shown, attributes={"class": look, "style": "--t:0", "title": tip})
+    shown = [str(head.index)] if kept else []
+    shown += [element("small", short_name(str(role)))] if kept and role else []
+    return element("td", *shown, attributes={"class": colour, "style": "--t:0", "title": tip})
 
 
 def _over_training(table: HeadTable, gates: Sequence[Trace]) -> Html:
@@ -158,18 +168,20 @@ def _speed(measured: Trace) -> Html:
     rows: list[list[str]] = []
     for work in measured["workloads"]:
         time, ratio = work["time"], work["time"]["ratio"]
+        seconds = [time[name] for name in ("before", "after")]
         rows.append(
             [
                 work["backend"],
                 f"{work['batch']} x {work['length']}",
-                *(f"{1000 * time[name]:.2f}" for name in ("before", "after")),
+                *(f"{1000 * each:.2f}" for each in seconds),
                 f"{ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]",
+                *(f"{work['batch'] * work['length'] / each:,.0f}" for each in seconds),
                 f"{100 * work['saved_flops']:.1f} %",
                 *(f"{held / 1e6:.1f}" for held in work["memory"]),
             ]
         )
     header = ["backend", "batch x length", "ms before", "ms after", "times faster"]
-    header += ["FLOPs saved", "MB before", "MB after"]
+    header += ["tokens/s before", "tokens/s after", "FLOPs saved", "MB before", "MB after"]
     said = [element("p", text) for text in (*_quality_said(measured), *measured["verdicts"])]
     title = element("h3", f"Speed of one forward pass on {measured['device']}")
     return join([title, _plain(header, rows) if rows else Html(""), *said])

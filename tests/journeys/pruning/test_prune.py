@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from headwise import pruning
 from headwise.journeys import InspectConfig, inspect_folder, prune_folder
 from headwise.journeys.opening import open_subject
-from headwise.journeys.prune import _in_float32, run_folder
+from headwise.journeys.prune import _in_float32, dev_text, run_folder
 from headwise.journeys.translator import Translator
 from headwise.pruning import record_of
 from headwise.recording import Run
@@ -224,6 +224,39 @@ def test_an_inspection_chooses_and_tells_functions(tmp_path):
         )
 
 
+@pytest.mark.parametrize("kind", ["classification", "translation"])
+def test_without_an_inspection_a_look_at_dev_lines_tells_functions(kind, tmp_path):
+    model, changes = saved(kind, tmp_path / "host"), {"choose": "random", "steps": 0}
+    run = prune_folder(config_for(kind, model, look=12, **changes), tmp_path / "small")
+    texts = (tmp_path / "host" / "source").read_text().splitlines()
+    (tmp_path / "text").write_text("\n".join(texts[:12]))
+    looking = InspectConfig(str(model), str(tmp_path / "text"), sample=0, samples=0)
+    looked = inspect_folder(looking, tmp_path / "looked")
+    table, page = run.heads(), run.path("report.html").read_text()
+    assert table["role"] == looked["role"] and table["confidence"] == looked["confidence"]
+    assert "what the heads did before pruning, in 12 lines of the dev set." in page
+    assert (
+        " kept)</li>" in page and dev_text(tmp_path / "small").read_text().split("\n")[:-1] == texts
+    )
+    tokenizer = json.loads((tmp_path / "small" / "tokenizer.json").read_text())
+    assert tokenizer["truncation"] is None and tokenizer["padding"] is None
+
+    run = prune_folder(config_for(kind, model, **changes), tmp_path / "unlooked")
+    assert run.heads().columns.keys() == {"kept"}
+    assert "was not looked at; --set look=200 or" in run.path("report.html").read_text()
+
+
+def test_a_look_that_fails_is_a_note(tmp_path, monkeypatch):
+    def fail(*given):
+        raise ValueError("No such words.")
+
+    monkeypatch.setattr("headwise.journeys.pruning.looking.examine", fail)
+    model = saved("masked", tmp_path / "host")
+    config = config_for("masked", model, look=5, choose="random", steps=0)
+    page = prune_folder(config, tmp_path / "small").path("report.html").read_text()
+    assert "What the heads do could not be found out: No such words." in page
+
+
 def test_heads_that_share_keys_go_together(tmp_path):
     model = grouped(tmp_path / "host")
     prune_folder(config_for("causal", model, keep=2), tmp_path / "small")
@@ -264,7 +297,10 @@ def test_our_runs_stay_runs_that_translate_and_can_be_inspected(small_translatio
     text = tmp_path / "text"
     text.write_text("the dog slept .\n" * 3)
     looking = InspectConfig(str(tmp_path / "small"), str(text), sample=0)
-    assert len(inspect_folder(looking, tmp_path / "looked")) == 4
+    looked = inspect_folder(looking, tmp_path / "looked")
+    record = record_of(translator.model)
+    assert looked["original"] == tuple(str(record.original(head)) for head in looked.heads)
+    assert len(looked) == 4
     # once more: numbers are those of the smaller model, the record counts from the first
     twice = config_for(
         "translation", tmp_path / "small", data=files, dev=files, keep=2, steps=10, length=64
@@ -280,7 +316,13 @@ def test_a_pruned_hugging_face_model_is_inspected_and_pruned_again(tmp_path):
     looking = InspectConfig(
         str(tmp_path / "host" / "small"), str(tmp_path / "host" / "text"), sample=0
     )
-    assert len(inspect_folder(looking, tmp_path / "looked")) == 5
+    table = inspect_folder(looking, tmp_path / "looked")
+    kept = json.loads((tmp_path / "host" / "small" / "pruning.json").read_text())["record"]["kept"]
+    names = [f"{site}.{head}" for site, heads in kept.items() for head in heads]
+    assert len(table) == 5 and list(table["original"]) == names
+    assert next(iter(table.columns)) == "original"
+    page = (tmp_path / "looked" / "report.html").read_text()
+    assert f'<td class="text">{names[-1]}</td>' in page and f", was {names[-1]}" in page
     again = config_for("masked", tmp_path / "host" / "small", keep=2, steps=10)
     assert prune_folder(again, tmp_path / "smaller").figures()["heads_before"] == 5
     assert sum(heads_of(tmp_path / "smaller").values()) == 2

@@ -16,6 +16,7 @@ def command(tmp_path, monkeypatch, capsys):
     """Run `headwise prune`; (exit code, stdout, stderr)."""
     model = saved("classification", tmp_path / "host")
     data = tmp_path / "host" / "lab"
+    monkeypatch.chdir(tmp_path)
 
     def run(*arguments, data=data):
         settings = {**QUICK, "speed_seconds": 0.02, "speed_batches": 1, "speed_lengths": 8}
@@ -23,7 +24,8 @@ def command(tmp_path, monkeypatch, capsys):
             part for name, value in settings.items() for part in ("--set", f"{name}={value}")
         ]
         given = [model, "--data", data, "--dev", data, "--out", tmp_path / "small", *arguments]
-        monkeypatch.setattr(sys, "argv", ["headwise", "prune", *map(str, given), *options])
+        line = arguments if arguments[:1] == ("inspect",) else ["prune", *given, *options]
+        monkeypatch.setattr(sys, "argv", ["headwise", *map(str, line)])
         capsys.readouterr()  # what saving the model printed
         with pytest.raises(SystemExit) as end:
             cli.main()
@@ -44,6 +46,24 @@ def test_it_ends_with_quality_speed_and_where_everything_is(command, tmp_path):
     assert "One forward pass on cpu" in out
     assert "Speed of one forward pass on cpu" in page.read_text()
     assert "parameters became" in page.read_text()
+    assert "<th>tokens/s before</th><th>tokens/s after</th>" in page.read_text()
+
+
+def test_a_pruned_model_is_inspected_on_its_dev_text_unless_told(command, tmp_path):
+    assert command("--keep", 3)[0] == 0
+    code, out, _ = command("inspect", "small", "--set", "sample=0")
+    assert code == 0 and "small-pruning/dev.txt, what small was measured with" in out.replace(
+        "\n", ""
+    )
+    assert "original" in out and (tmp_path / "runs" / "inspect-small-dev" / "report.html").exists()
+    code, _, error = command("inspect", tmp_path / "host" / "classification")
+    assert code == 2 and "is to read: --data FILE" in error and error.count("\n") == 1
+
+
+def test_help_says_what_is_pruned(command):
+    code, out, _ = command("--help")
+    said = " ".join(out.replace("│", " ").split())
+    assert code == 0 and "run of `headwise train translation`, `train mlm` or `demo`" in said
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import time
 import pytest
 
 from headwise.journeys import PruneConfig, prune_folder
-from headwise.journeys.prune import run_folder
+from headwise.journeys.prune import open_task, run_folder
+from headwise.pruning import prune
 from headwise.recording import HeadTable, Run
 from tests.journeys.pruning.small_tasks import QUICK, config_for, grouped, saved
 from tests.journeys.pruning.test_prune import lasting
@@ -30,12 +31,31 @@ from tests.journeys.small_hosts import host, save, tokenizer_for
         ({"patience": 2}, "leave patience and average"),
         ({"model": ""}, "model is missing"),
         ({"dropped": 1.0}, "dropped must be between 0 and 1"),
+        ({"gate_learning_rate": -0.1}, "gate_learning_rate must be above 0"),
+        ({"keep": None, "penalty": float("nan")}, "penalty must be a finite number"),
+        ({"look": -1}, "look must not be negative"),
+        ({"batch_size": 0, "steps": 0, "choose": "random"}, "batch_size must be at least 1"),
     ],
 )
 def test_settings_that_cannot_be(changes, sentence):
     given = {"model": "m", "data": ("d",), "dev": ("d",), "keep": 3, **QUICK, **changes}
     with pytest.raises(ValueError, match=sentence):
         PruneConfig(**given)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "known"),
+    [
+        ("task", "regression", "auto, classification, masked, causal, translation"),
+        ("freeze", "encoder", "decoder, none"),
+        ("schedule", "round", "constant, inverse_square_root, cosine, linear"),
+    ],
+)
+def test_a_name_that_is_none_of_those_there_are(name, value, known, tmp_path):
+    config = config_for("masked", tmp_path / "model")
+    object.__setattr__(config, name, value)  # tests check types when a config is made, users do not
+    with pytest.raises(ValueError, match=f"{name} must be one of {known}; got '{value}'"):
+        config.__post_init__()
 
 
 @pytest.mark.parametrize(
@@ -50,6 +70,7 @@ def test_settings_that_cannot_be(changes, sentence):
         ({"keep": 99, "choose": "greedy"}, "count must be between 0 and the 8 heads"),
         ({"freeze": "decoder", "choose": "random"}, "is for models with encoder and decoder"),
         ({"inspection": "nowhere"}, "nowhere is not one"),
+        ({"task": "causal"}, "is pruned for classification, so task='causal' is none of its own"),
     ],
 )
 def test_data_and_heads_that_do_not_fit(changes, sentence, tmp_path):
@@ -70,6 +91,40 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path):
     with pytest.raises(ValueError, match=r"thesis\.tex among them"):
         prune_folder(config_for("classification", model), tmp_path / "small")
     assert (tmp_path / "small" / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_file_beside_a_pruned_model_stops_the_pruning_before_the_work(tmp_path, monkeypatch):
+    model = saved("classification", tmp_path / "host")
+    pruned = tmp_path / "small"
+    prune_folder(config_for("classification", model, choose="random", steps=0), pruned)
+    (pruned / "notes.txt").write_text("years of work")
+    run_folder(pruned).rename(tmp_path / "elsewhere")
+    monkeypatch.setattr("headwise.journeys.prune.open_task", None)
+    with pytest.raises(ValueError, match=r"no pruned model of this kind, notes\.txt among them"):
+        prune_folder(config_for("classification", model), pruned)
+    assert (pruned / "notes.txt").exists() and not run_folder(pruned).exists()
+
+
+def test_a_file_beside_a_pruned_run_is_not_deleted(small_translation, tmp_path, monkeypatch):
+    files, pruned = tuple(Run.open(small_translation).config()["valid"]), tmp_path / "small"
+    given = {"data": files, "dev": files, "choose": "random", "steps": 0, "length": 64}
+    config = config_for("translation", small_translation, **given)
+    prune_folder(config, pruned)
+    before = {path.name: path.read_bytes() for path in pruned.iterdir()}
+    run_folder(pruned).rename(tmp_path / "elsewhere")
+
+    task = open_task(config, small_translation)  # a file may also come while a model is trained
+    prune(task.model, {"encoder.0.self": [0]})
+    task.save(pruned)
+    assert {path.name for path in pruned.iterdir()} == before.keys()  # what was saved is replaced
+    for name in ("notes.txt", "thesis"):
+        (pruned / "thesis").mkdir() if name == "thesis" else (pruned / name).write_text("work")
+        with pytest.raises(ValueError, match=f"of this kind, {name} among them"):
+            prune_folder(config, pruned)
+        with pytest.raises(ValueError, match=f"of this kind, {name} among them"):
+            task.save(pruned)
+        assert (pruned / name).exists() and not run_folder(pruned).exists()
+        (pruned / "notes.txt").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("out", ["host/classification", "host/more/../classification", "host"])

@@ -257,6 +257,7 @@ def pruned(
         evaluate_every=max(1, config.prune_steps // 8),
         checkpoint_every=max(1, config.prune_steps),  # it takes less than a minute
         speed_seconds=0.0,
+        look=0,
         seed=job.seed,
     )
     lent = find_file(config, run, f"{place}-pruning/figures.json")
@@ -271,7 +272,7 @@ def _checked(folder: Path, settings: PruneConfig) -> Run:
     """A pruning that another run lends, if it was made as is asked for; paths may differ."""
     found, wanted = Run.open(folder), to_json(settings)
     there = found.config()
-    for name in wanted.keys() - {"model", "data", "dev"}:
+    for name in wanted.keys() - {"model", "data", "dev", "look"}:
         if there.get(name) != wanted[name]:
             raise ValueError(
                 f"{folder} was pruned with {name}={there.get(name)!r}, but {name}={wanted[name]!r} "

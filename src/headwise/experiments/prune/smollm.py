@@ -162,6 +162,7 @@ def _pruned(config: Config, model: Path, files: Files, run: Run, cut: Cut) -> tu
         evaluate_every=max(1, config.steps // 4),
         checkpoint_every=max(1, config.steps),
         speed_seconds=0.0,
+        look=0,
         seed=config.seed,
     )
     done = prune_folder(settings, out)

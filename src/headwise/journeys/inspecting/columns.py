@@ -7,7 +7,7 @@ __all__ = ["MENTIONS", "known_columns", "ordered"]
 
 Values = TypeVar("Values")
 
-TEXTS = ("role", "roles", "offset", "entropy")  # columns without an interval
+TEXTS = ("original", "role", "roles", "offset", "entropy")  # columns without an interval
 PREDICTIONS = ("relevance", "gradient_importance", "output_norm")
 WITH_HEADS_OFF = ("loss_rise", "prediction_change", "output_change")
 LOOKS = (

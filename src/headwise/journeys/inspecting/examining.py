@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch import nn
 
 from headwise.analysis.importance import OutputNorms
 from headwise.analysis.propagation.settings import Rule
@@ -21,6 +22,7 @@ from headwise.journeys.inspecting.passing import Bookmark, Seen, Stream, read_th
 from headwise.journeys.inspecting.sampling import Sample
 from headwise.journeys.inspecting.subject import Subject
 from headwise.journeys.progress import counting
+from headwise.pruning.record import record_of
 from headwise.recording import HeadTable, Pointing, Profile, Run, Samples
 from headwise.recording.reading import Reading
 from headwise.recording.tally import FEWEST_SENTENCES
@@ -127,7 +129,16 @@ def examine(
         "attention": _draw(subject, sample, options),
     }
     left_out = {**_too_few(seen), **reasons, **_missing(subject, options, pointed, columns, known)}
-    return Examined(with_roles(table, pointed.baselines), seen, traces, left_out)
+    table = _with_originals(with_roles(table, pointed.baselines), subject.model)
+    return Examined(table, seen, traces, left_out)
+
+
+def _with_originals(table: HeadTable, model: nn.Module) -> HeadTable:
+    """The table; of a pruned model with a first column more, what its heads were called before."""
+    if (record := record_of(model)) is None:
+        return table
+    names = tuple(str(record.original(head)) for head in table.heads)
+    return HeadTable(table.heads, {"original": names, **table.columns})
 
 
 def _bookmark(run: Run | None, name: str, sources: Sources | None) -> Bookmark | None:

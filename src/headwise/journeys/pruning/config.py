@@ -1,13 +1,17 @@
 """PruneConfig: the settings of `headwise prune`."""
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from headwise.journeys.training_run import TrainingSettings, check_settings
 
 __all__ = ["PruneConfig"]
 
 GATES, GREEDY, RANDOM = "gates", "greedy", "random"
+NOT_NEGATIVE = (
+    *("steps", "group", "at_once", "dev_lines", "look", "speed_seconds", "penalty", "keep"),
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class PruneConfig(TrainingSettings):
     dev_lines: int = 0  # only so many, the first ones; 0 takes all
     dropped: float = 0.15  # share of the words that are hidden from a masked model
     beams: int = 1  # with which translations are made to be scored
+    look: int = 200  # dev lines in which to see what heads do, without an inspection; 0: none
     speed_batches: tuple[int, ...] = (1, 8)
     speed_lengths: tuple[int, ...] = (32, 128)
     speed_backends: tuple[str, ...] = ("sdpa",)
@@ -53,7 +58,9 @@ class PruneConfig(TrainingSettings):
 
     def __post_init__(self) -> None:
         self._check_given()
-        check_settings(self, "batch_size", "length", "beams") if self.steps else None
+        self._check_numbers()
+        if self.steps:
+            check_settings(self)
         if (self.keep is None) == (self.penalty is None):
             raise ValueError("Say how far to prune: either keep=12 heads, or penalty=0.05.")
         if self.choose != GATES and self.keep is None:
@@ -72,9 +79,25 @@ class PruneConfig(TrainingSettings):
         for name in ("model", "data", "dev"):
             if not getattr(self, name):
                 raise ValueError(f"{name} is missing; `prune` needs model, data and dev.")
-        for name in ("steps", "group", "at_once", "dev_lines", "speed_seconds", "penalty", "keep"):
+        for name, kind in get_type_hints(type(self)).items():
+            known = get_args(kind)
+            if get_origin(kind) is Literal and getattr(self, name) not in known:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(known)}; got {getattr(self, name)!r}."
+                )
+
+    def _check_numbers(self) -> None:
+        for name in ("penalty", "initial", "gate_learning_rate", "speed_seconds"):
+            if not math.isfinite(getattr(self, name) or 0):
+                raise ValueError(f"{name} must be a finite number, got {getattr(self, name)}.")
+        for name in NOT_NEGATIVE:
             if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+        for name in ("batch_size", "length", "beams"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.gate_learning_rate <= 0:
+            raise ValueError(f"gate_learning_rate must be above 0, got {self.gate_learning_rate}.")
         if not 0 < self.dropped < 1:
             raise ValueError(f"dropped must be between 0 and 1, got {self.dropped}.")
 

@@ -1,6 +1,8 @@
 """What Hugging Face models are pruned for: found from their class, fed from text files."""
 
+import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -30,14 +32,25 @@ Ids = list[list[int]]
 
 def hugging_face_task(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
     """The task of a Hugging Face model on the files of the settings."""
-    kind = _kind(subject.model) if config.task == "auto" else config.task
+    kind = _kind(subject.model)
+    if config.task not in ("auto", kind):
+        raise ValueError(
+            f"{type(subject.model).__name__} is pruned for {kind}, so task={config.task!r} is none "
+            "of its own; leave it out."
+        )
     makers: dict[str, Callable[[PruneConfig, HuggingFaceSubject], Task]] = {
         "classification": _classification,
         "masked": _masked,
         "causal": _causal,
         "translation": _translation,
     }
-    return makers[kind](config, subject)
+    # reading leaves lengths to cut and pad to in a tokenizer, which are not to be saved with it
+    reading = replace(subject, tokenizer=copy.deepcopy(subject.tokenizer))
+    return replace(makers[kind](config, reading), save=partial(_save, subject))
+
+
+def _save(subject: HuggingFaceSubject, folder: Path) -> None:
+    save(subject.model, folder, subject.tokenizer)
 
 
 def _kind(model: Any) -> Kind:
@@ -61,24 +74,22 @@ def _task(
     train: Data,
     dev: Data,
     *,
+    texts: Sequence[str],
     score: Callable[[nn.Module], dict[str, float]] = nothing_more,
 ) -> Task:
     qualities = {"classification": "accuracy", "translation": "bleu"}
-    model, tokenizer = subject.model, subject.tokenizer
-
-    def write(folder: Path) -> None:
-        save(model, folder, tokenizer)
-
     return Task(
         kind=kind,
-        model=model,
+        model=subject.model,
         train=train,
         dev=dev,
         predict=_predict,
         quality=qualities.get(kind, "perplexity"),
         score=score,
-        save=write,
+        save=partial(_save, subject),
         load=load,
+        subject=subject,
+        texts=texts,
     )
 
 
@@ -98,6 +109,7 @@ def _classification(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
         "classification",
         subject,
         *(_labelled(config, subject, part) for part in (train, dev)),
+        texts=dev.texts,
     )
 
 
@@ -114,7 +126,8 @@ def _labelled(config: PruneConfig, subject: HuggingFaceSubject, part: Labelled) 
 def _masked(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
     train, dev = read_sentences(config.data), read_sentences(config.dev)
     dev = dev[: config.dev_lines or None]
-    return _task("masked", subject, *(_hidden(config, subject, part) for part in (train, dev)))
+    parts = [_hidden(config, subject, part) for part in (train, dev)]
+    return _task("masked", subject, *parts, texts=dev)
 
 
 def _hidden(config: PruneConfig, subject: HuggingFaceSubject, texts: Sequence[str]) -> Data:
@@ -150,7 +163,8 @@ def _hide(
 def _causal(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
     train, dev = read_sentences(config.data), read_sentences(config.dev)
     dev = dev[: config.dev_lines or None]
-    return _task("causal", subject, *(_blocks(config, subject, part) for part in (train, dev)))
+    parts = [_blocks(config, subject, part) for part in (train, dev)]
+    return _task("causal", subject, *parts, texts=dev)
 
 
 def _blocks(config: PruneConfig, subject: HuggingFaceSubject, texts: Sequence[str]) -> Data:
@@ -184,7 +198,7 @@ def _translation(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
         return {"bleu": bleu(found, dev.target).value}
 
     parts = [_pairs(config, subject, part.source, part.target) for part in (train, dev)]
-    return _task("translation", subject, *parts, score=score)
+    return _task("translation", subject, *parts, texts=dev.source, score=score)
 
 
 def _pairs(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from headwise.data.batching import Epochs
+from headwise.journeys.inspecting.subject import Subject
 from headwise.training.loss import Summed
 
 __all__ = ["IGNORED", "Batch", "Data", "Predicted", "Task"]
@@ -52,6 +53,8 @@ class Task:
         score: figures that take longer, such as BLEU, of a model.
         save: writes the pruned model into a folder, all or nothing.
         load: reads it again.
+        subject: the same model and how it reads sentences, to look at its heads.
+        texts: the sentences of the dev set; of translations, the sources.
         smoothing: of the labels in training.
         replayable: whether steps can be replayed as CUDA graphs; batches then have few shapes.
     """
@@ -65,6 +68,8 @@ class Task:
     score: Callable[[nn.Module], dict[str, float]]
     save: Callable[[Path], None]
     load: Callable[[Path], nn.Module]
+    subject: Subject
+    texts: Sequence[str]
     smoothing: float = 0.0
     replayable: bool = False
 

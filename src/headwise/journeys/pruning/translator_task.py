@@ -10,7 +10,9 @@ from headwise.analysis.scores import bleu
 from headwise.data.parallel import parallel_batch
 from headwise.data.translation import Lines
 from headwise.data.vocabulary import PAD
+from headwise.journeys.inspecting.own_subjects import TranslatorSubject
 from headwise.journeys.pruning.config import PruneConfig
+from headwise.journeys.pruning.places import check_replaceable
 from headwise.journeys.pruning.task import IGNORED, Batch, Data, Predicted, Task
 from headwise.journeys.pruning.texts import first, read_pairs
 from headwise.journeys.translation_batches import MULTIPLE
@@ -39,6 +41,7 @@ def translator_task(config: PruneConfig, translator: Translator) -> Task:
 
     def write(folder: Path) -> None:
         recover(folder)
+        check_replaceable(folder, as_run=True)
         with replacing_folder(folder) as new, Run.create(new, config) as run:
             translator.save(run)
 
@@ -52,6 +55,8 @@ def translator_task(config: PruneConfig, translator: Translator) -> Task:
         score=score,
         save=write,
         load=lambda folder: Translator.load(Run.open(folder)).model,
+        subject=TranslatorSubject.of(translator),
+        texts=dev.source,
         smoothing=SMOOTHING,
         replayable=True,
     )

@@ -1,0 +1,56 @@
+"""What may stand where a smaller model goes: nothing, or what a pruning put there before."""
+
+from pathlib import Path
+
+from headwise.data.subword import JOINT, OF_SOURCE, OF_TARGET
+from headwise.journeys.codec import WORD_FILES
+from headwise.journeys.translator import RECORD
+from headwise.pruning.recipe import RECIPE, files_named
+from headwise.pruning.saving import EXPORTED
+
+__all__ = ["check_elsewhere", "check_replaceable"]
+
+# all that a translator's run may hold when it is saved; of the words and pieces it has some
+OF_RUN = frozenset(
+    {
+        *("config.json", "environment.json", "model.json", "model.safetensors", RECORD),
+        *(*WORD_FILES, JOINT, OF_SOURCE, OF_TARGET),
+    }
+)
+
+
+def check_elsewhere(model: Path, out: Path) -> None:
+    """Refuse to put the smaller model where the one that it is made of is."""
+    if model.resolve().is_relative_to(out.resolve()):
+        raise ValueError(
+            f"The smaller model would replace {model}, of which it is made; choose another "
+            f"folder than {out}."
+        )
+
+
+def check_replaceable(out: Path, *, as_run: bool) -> None:
+    """Refuse a folder with any file that saving the model there would delete and not write again.
+
+    Args:
+        out: where the smaller model goes.
+        as_run: whether it is saved as a run of ours, else by `headwise.pruning.save`.
+    """
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"A model is saved in a folder, but {out} is a file; choose another path.")
+    there = sorted(out.iterdir()) if out.exists() else []
+    written = _written(out, as_run=as_run)
+    foreign = [path.name for path in there if path.name not in written or not path.is_file()]
+    if foreign:
+        raise ValueError(
+            f"{out} holds files that are no pruned model of this kind, {foreign[0]} among them; "
+            "choose a new or empty folder."
+        )
+
+
+def _written(out: Path, *, as_run: bool) -> frozenset[str]:
+    """The names of the files of a pruned model that is in a folder; none where none is."""
+    if as_run:
+        return OF_RUN if (out / RECORD).is_file() else frozenset()
+    if not (out / RECIPE).is_file():
+        return frozenset()
+    return frozenset({RECIPE, *EXPORTED, *files_named(out)})
