@@ -55,7 +55,7 @@ def small_tiles(variant: Variant) -> Iterator[None]:
     tile = launching.Tile(ROWS, KEYS, warps=1, stages=1)
     resident = () if variant.long else tuple(tile._replace(keys=keys) for keys in (16, 64))
     swept = {(8, 128): launching.Tile(ROWS, KEYS, 4, 1)}
-    changes = [(topk, name, sweeps) for name in ("HALF", "WIDE", "SINGLE")]
+    changes = [(topk, name, sweeps) for name in ("HALF", "WIDE", "ROOMY", "SINGLE")]
     changes += [
         (topk, "GATHER_KEYS", 1 if variant.long else 10**9),
         (topk, "MOST_KEYS", {2: 20, 4: 20}),

@@ -26,7 +26,7 @@ interpreted = pytest.mark.skipif(
     [("topk", 9), ("entmax", 0), ("entmax", 7), ("statistics", 0), ("guidance", 0)]
     + [
         pytest.param(*case, marks=pytest.mark.slow)
-        for case in (("topk", 12), ("entmax", 10), ("statistics", 3), ("guidance", 3))
+        for case in (("topk", 12), ("entmax", 8), ("statistics", 3), ("guidance", 3))
     ],
 )
 def test_kernels_pass(op, seed):
@@ -77,7 +77,9 @@ def problems_of_one_key(monkeypatch):
     sizes = Sizes(batch=1, heads=6, groups=2, n_queries=258, n_keys=1)
     monkeypatch.setattr(fuzz_drawing, "_draw_sizes", lambda *_, **__: sizes)
     single = range(6, 200, len(VARIANTS["entmax"]))  # seeds of a variant in float32
-    seen = {seed: draw_case("entmax", seed, "cpu").scores().rows() > -torch.inf for seed in single}
+    rows = {seed: draw_case("entmax", seed, "cpu").scores().rows() for seed in single}
+    # Of a score of hundreds so much is rounded that nearly anything is allowed.
+    seeds = [seed for seed in single if -torch.inf < rows[seed].max() < 100]
 
     def problems(add):
         def attend(*given, impl, **options):
@@ -86,7 +88,7 @@ def problems_of_one_key(monkeypatch):
             return SimpleNamespace(weights=weights, out=out)
 
         monkeypatch.setattr(fuzz_attention, "entmax_attention", attend)
-        return [run_case("entmax", seed, "cpu").problem for seed in single if seen[seed].any()]
+        return [run_case("entmax", seed, "cpu").problem for seed in seeds]
 
     return problems
 

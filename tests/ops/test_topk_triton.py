@@ -38,7 +38,7 @@ PLANS = ["resident", "sweep", "gather"]  # of rows that fit a tile, of short row
 @pytest.fixture
 def small_tiles(monkeypatch) -> None:
     """Many tiles in few rows, and few enough levels that some rows have no certificate."""
-    for name in ("HALF", "WIDE", "SINGLE"):
+    for name in ("HALF", "WIDE", "ROOMY", "SINGLE"):
         monkeypatch.setattr(kernels, name, kernels.Sweeps(*[SMALL] * 5))
     monkeypatch.setattr(selection, "LEVELS", {64: 2})
 

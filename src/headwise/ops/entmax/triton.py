@@ -260,6 +260,32 @@ def _tiles(options: dict[str, Any]) -> Tiles:
     return NARROW if max(options["PADDED"], options["VALUE_PADDED"]) <= 64 else WIDE
 
 
+def _needs(options: dict[str, Any]) -> int:
+    """How many of a mask, dropout and powers a kernel has, which need registers of their own."""
+    return bool(options["MASKED"]) + options["DROPOUT"] + (options["POWER"] == 0)
+
+
+def _forward_tile(options: dict[str, Any]) -> tuple[Tile, bool]:
+    """What a program works on, and whether that holds all keys."""
+    tiles, needs = _tiles(options), _needs(options)
+    tile = next((tile for tile in tiles.resident if tile.keys >= options["n_keys"]), None)
+    if tile is None:
+        tile = tiles.streaming
+        if needs and tiles is not FULL:
+            most = 32 if tiles is WIDE and options["MASKED"] else 64
+            tile = tile._replace(rows=min(tile.rows, most))
+        return tile, False
+    crowded = needs > 1 or (needs and tile.rows * tile.keys // tile.warps > 2048)
+    return tile._replace(rows=max(16, tile.rows // 2)) if crowded else tile, True
+
+
+def _backward_tile(tile: Tile, options: dict[str, Any]) -> Tile:
+    """What a program works on, with more threads where these need more registers."""
+    tiles, needs = _tiles(options), _needs(options)
+    crowded = tiles is not FULL and needs + (tiles is WIDE) > 1
+    return tile._replace(warps=8) if crowded else tile
+
+
 def _near(element_size: int, power: int) -> float:
     """How far from one sums of weights may be before the last step.
 
@@ -275,10 +301,8 @@ def _launch_forward(
     options: dict[str, Any], results: tuple[Tensor, Tensor, Tensor, Tensor], training: bool
 ) -> None:
     batch, heads, n_queries, _ = options["q"].shape
-    tiles = _tiles(options)
-    resident = next((tile for tile in tiles.resident if tile.keys >= options["n_keys"]), None)
-    kernel = forward.streaming if resident is None else forward.resident
-    tile = resident or tiles.streaming
+    tile, resident = _forward_tile(options)
+    kernel = forward.resident if resident else forward.streaming
     if resident:  # narrower values, read in no loop, are multiplied wrongly on Hopper by Triton 3.6
         options = {**options, "VALUE_PADDED": max(options["VALUE_PADDED"], LEAST_RESIDENT_WIDTH)}
     n_blocks = triton.cdiv(n_queries, tile.rows)
@@ -310,8 +334,11 @@ def _launch_backward(
     }
     of_rows = tau.new_empty(*tau.shape, 4)  # by the first kernel, for the second
     options = {**options, **strides, "grad": grad, "of_rows": of_rows}
-    tiles = _tiles(options)
-    n_blocks = triton.cdiv(n_queries, tiles.for_queries.rows)
+    by_queries, by_keys = (
+        _backward_tile(tile, options)
+        for tile in (_tiles(options).for_queries, _tiles(options).for_keys)
+    )
+    n_blocks = triton.cdiv(n_queries, by_queries.rows)
     backward.for_queries[(n_blocks * batch * heads,)](
         **options,
         mean=mean,
@@ -321,9 +348,9 @@ def _launch_backward(
         dalpha=dalpha,
         n_blocks=n_blocks,
         LEARNED=learned,
-        **tiles.for_queries.arguments(),
+        **by_queries.arguments(),
     )
-    n_blocks = triton.cdiv(n_keys, tiles.for_keys.keys)
+    n_blocks = triton.cdiv(n_keys, by_keys.keys)
     backward.for_keys[(n_blocks * batch * groups,)](
-        **options, dk=dk, dv=dv, n_blocks=n_blocks, **tiles.for_keys.arguments()
+        **options, dk=dk, dv=dv, n_blocks=n_blocks, **by_keys.arguments()
     )

@@ -103,6 +103,8 @@ def settings(calls: Calls, which: str) -> dict[str, Any]:
     needy = first.masked or first.causal or first.q.dtype == torch.float16
     if needy and which in TIGHT and tile.rows > TIGHT[which].rows:
         tile = TIGHT[which]
+    if first.masked and which == "forward" and tile.rows > 64:
+        tile = Tile(32, 64, 8, 2)  # or they would not fit either
     return {"PADDED": width} | tile.arguments()
 
 

@@ -100,7 +100,7 @@ def choose(call: Call, listed: Listed, candidates: Candidates, keep: int, first_
         peak=listed.chosen.peak, hit_keys=candidates.keys, hit_scores=candidates.scores,
         parts=parts, PART=PART,
     )  # fmt: skip
-    given |= {"PLACES": kept + listed.spare, "num_warps": 1}
+    given |= {"PLACES": kept + listed.spare, "num_warps": 1 if kept <= 32 else 2}
     _rerank_kernel[(min(n_flags, MOST_PROGRAMS),)](**given)
 
 

@@ -45,7 +45,6 @@ __all__ = [
     "rescue",
     "room",
     "select",
-    "set_flags",
     "store_bounds",
     "whole_tiles",
 ]
@@ -90,8 +89,11 @@ def select(
         levels: scores remembered a bucket; chosen by `keep` unless given.
     """
     levels = levels or levels_for(keep)
+    # Or they would not fit the registers.
     if levels > 4 or (call.masked and call.q.dtype == torch.float32):
-        sweep = sweep._replace(warps=8)  # or they would not fit the registers
+        sweep = sweep._replace(warps=8)
+    if levels > 6:
+        sweep = sweep._replace(rows=min(sweep.rows, 32))
     chosen, flags = room(call, first_ties, FLAGGED.rows)
     common = launch_arguments(call, chosen, flags, keep, first_ties, sweep)
     if len(flags):
@@ -293,7 +295,7 @@ def fill_levels(
 
 @triton.jit
 @no_type_check
-def set_flags(flags, line, rows, n_queries, doubtful):
+def _set_flags(flags, line, rows, n_queries, doubtful):
     """Of a head of which `line` is the number, mark rows for the rescue."""
     at = flags + line * tl.cdiv(n_queries, FLAG_ROWS) + rows // FLAG_ROWS
     tl.atomic_max(at, IN_DOUBT, mask=doubtful, sem="relaxed")
@@ -355,7 +357,7 @@ def _select_kernel(
         doubtful = doubtful | (more & (tau > float("-inf")))
     inside = rows < n_queries
     line = batch * heads + head
-    set_flags(flags, line, rows, n_queries, doubtful & inside)
+    _set_flags(flags, line, rows, n_queries, doubtful & inside)
     at = line * n_queries + rows
     tl.store(peak + at, largest, mask=inside)
     below = tl.where(doubtful, tau, below)  # then low is tau itself, where the rescue starts

@@ -60,6 +60,11 @@ SINGLE = Sweeps(  # float32
     keys=Tile(32, 32, warps=8, stages=1),
     gather=Tile(32, 64, warps=8, stages=2),
 )
+# 16 bits, where a mask and dropout together, or one of them with wide heads, take more registers.
+ROOMY = WIDE._replace(
+    queries=Tile(64, 64, warps=8, stages=2),
+    keys=Tile(32, 64, warps=8, stages=2),
+)
 WIDE_SINGLE = SINGLE._replace(  # float32, heads wider than 64
     weigh=Tile(16, 32, warps=8, stages=2),
     keys=Tile(16, 32, warps=8, stages=1),
@@ -110,7 +115,9 @@ def _selected(
 ) -> tuple[Tensor, Tensor]:
     call = _call(q, k, mask, lengths, scale, first, causal)
     with torch.cuda.device_of(q):
-        _, listed = _gather(call, k, keep, True, 0.0, None, _sweeps(q, k).gather)
+        listed = list_keys(call, keep, True, _sweeps(q, k).gather)
+        kept = Kept(*listed.chosen[:3], True, 0.0, None)
+        _weigh_flagged(call, k, kept, listed, out=k.new_empty(q.shape))  # for their lse
         list_flagged(call, listed)
     keys, weights = (x.permute(1, 2, 3, 0) for x in (listed.keys, listed.weights))
     weights = weights.masked_fill(listed.lse.isnan()[..., None], torch.nan)
@@ -136,10 +143,12 @@ def _(
     return q.new_empty(shape, dtype=torch.int32), q.new_empty(shape, dtype=torch.float32)
 
 
-def _sweeps(q: Tensor, v: Tensor) -> Sweeps:
+def _sweeps(q: Tensor, v: Tensor, *, masked: bool = False, dropout: float = 0.0) -> Sweeps:
     wide = max(q.shape[3], v.shape[3]) > 64
     if q.dtype == torch.float32:
         return WIDE_SINGLE if wide else SINGLE
+    if masked + (dropout > 0) + wide > 1:
+        return ROOMY
     return WIDE if wide else HALF
 
 
@@ -177,7 +186,8 @@ def _forward(
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The output and, for the backward pass, lse and what each query keeps."""
-    call, sweeps = _call(q, k, mask, lengths, scale, first, causal), _sweeps(q, v)
+    call = _call(q, k, mask, lengths, scale, first, causal)
+    sweeps = _sweeps(q, v, masked=call.masked, dropout=dropout)
     with torch.cuda.device_of(q):
         if _gathers(k, keep, scale):
             out, listed = _gather(call, v, keep, first_ties, dropout, seed, sweeps.gather)
@@ -221,10 +231,14 @@ def _gather(
     """Long rows, and their flagged blocks like short ones."""
     listed = list_keys(call, keep, first_ties, sweep)
     out = pair_values(listed, v, dropout, seed, doubtful_tile(call.q).rows)
-    kept = Kept(*listed.chosen[:3], first_ties, dropout, seed)
+    _weigh_flagged(call, v, Kept(*listed.chosen[:3], first_ties, dropout, seed), listed, out=out)
+    return out, listed
+
+
+def _weigh_flagged(call: Call, v: Tensor, kept: Kept, listed: Listed, *, out: Tensor) -> None:
+    """Write the output and lse of flagged blocks, of which only bounds are known."""
     results = {"out": out, "lse": listed.lse, "flags": listed.flags}
     weigh(call, v, kept, listed.chosen.peak, doubtful_tile(call.q), **results)
-    return out, listed
 
 
 @_forward.register_fake
@@ -284,7 +298,8 @@ def _backward(
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v."""
-    call, sweeps = _call(q, k, mask, lengths, scale, first, causal), _sweeps(q, v)
+    call = _call(q, k, mask, lengths, scale, first, causal)
+    sweeps = _sweeps(q, v, masked=call.masked, dropout=dropout)
     kept = Kept(low, high, last, first_ties, dropout, seed)
     with torch.cuda.device_of(q):
         if not keys.numel() or torch.are_deterministic_algorithms_enabled():
@@ -292,7 +307,10 @@ def _backward(
         chosen, spare = Selection(low, high, last, lse), spare_places(first_ties)
         listed = Listed(chosen, lse, keys, weights, flags, spare)
         dq, dk, dv = pair_gradients(call, v, listed, out, dropout, seed, dout)
-        flagged_gradients(call, v, kept, lse, out, dout, flags, dq, dk, dv, doubtful_tile(call.q))
+        tile = doubtful_tile(call.q)
+        if sweeps is ROOMY:  # as many queries still share a flag
+            tile = tile._replace(warps=8)
+        flagged_gradients(call, v, kept, lse, out, dout, flags, dq, dk, dv, tile)
     return dq, dk.to(k.dtype), dv.to(v.dtype)
 
 
