@@ -4,13 +4,11 @@ import dataclasses
 import math
 import shutil
 from contextlib import contextmanager
-from itertools import count
 
 import pytest
 import torch
 
 from headwise.experiments import load_experiment
-from headwise.experiments.base import Estimate
 from headwise.experiments.guidance import (
     _losses,
     _pretraining,
@@ -21,9 +19,10 @@ from headwise.experiments.guidance import (
     fraction,
     pretrain,
     robust,
+    sparse,
     transfer,
+    translation,
 )
-from headwise.experiments.guidance._frequencies import best_without_context
 from headwise.experiments.guidance._maps import attention_maps, weight_on_patterns
 from headwise.experiments.guidance._pretraining import (
     ENGLISH,
@@ -37,15 +36,25 @@ from headwise.experiments.guidance._pretraining import (
 from headwise.experiments.guidance._subjects import runs_of
 from headwise.experiments.running import reproduce
 from headwise.guidance import pattern
-from headwise.journeys.finetuning import FinetuningConfig, Prediction
 from headwise.journeys.pretraining import PretrainingConfig, load_pretrained
-from headwise.journeys.tuning.judging import write_predictions
+from headwise.journeys.pretraining_tasks import validation_batches
+from headwise.journeys.pretraining_text import read_texts as texts_of
+from headwise.journeys.pretraining_text import text_in
 from headwise.models.encoder_heads import ReplacedToken
 from headwise.recording import Run
 
 SMOKES = {
     name: load_experiment(f"guidance/{name}").smoke
-    for name in ("pretrain", "fraction", "ablation", "robust", "electra", "downstream", "transfer")
+    for name in (
+        "pretrain",
+        "sparse",
+        "fraction",
+        "ablation",
+        "robust",
+        "electra",
+        "downstream",
+        "transfer",
+    )
 }
 
 
@@ -135,7 +144,7 @@ def test_patterns_are_left_out(data_folder, tmp_path):
     plans = {path.name: Run.open(path).config()["guide"] for path in there.iterdir()}
     assert plans == {
         "all-1-seed-0": "next=1,prev=1,first=2,delim=1,period=1",
-        "without-next-prev-1-seed-0": "first=2,delim=1,period=1",
+        "without-next-and-prev-1-seed-0": "first=2,delim=1,period=1",
     }
     for path in there.iterdir():
         rows = [row["guidance_loss"] for row in Run.open(path).metrics() if "guidance_loss" in row]
@@ -162,9 +171,76 @@ def test_another_error_is_no_divergence(tmp_path, monkeypatch):
     def broken(*args, **named):
         raise ValueError("The disk is full.")
 
-    monkeypatch.setattr(robust, "found_or_pretrained", broken)
+    monkeypatch.setattr(_pretraining, "pretrain", broken)
+    monkeypatch.setattr(_pretraining, "_text_run", lambda config, run, settings: run)
     with pytest.raises(ValueError, match="disk"):
         robust.reproduce(robust.Config(), Run.create(tmp_path / "run", robust.Config()))
+
+
+def test_a_seed_that_diverges_is_noted_and_leaves_the_others(pretrained, tmp_path, monkeypatch):
+    folder, _ = pretrained
+    config = dataclasses.replace(SMOKES["pretrain"], seeds=2, trained=(str(folder),))
+
+    def wild(settings, folder):
+        Run.create(folder, settings).save_tensors("checkpoint.safetensors", {"x": torch.zeros(1)})
+        if settings.guide:
+            raise ValueError("Training went wrong at step 7: the loss is nan.")
+        raise ValueError("validation_loss is nan at step 40; a metric must be finite.")
+
+    monkeypatch.setattr(_pretraining, "pretrain", wild)
+    figures = reproduce("guidance/pretrain", config, tmp_path / "run")
+    part = pretrain.part_of("oromo", 2)
+    for arm in (MLM, GUIDED):
+        assert figures[f"{part}: trainings that diverged, {arm}"].mean == 1
+        assert len(figures[f"{part}: validation loss of {arm}"].values) == 1
+        assert figures[f"{part}: {arm} converges"].values[1] == 0
+        assert figures[f"{part}: share of updates on the plateau, {arm}"].values[1] == 1
+    there = tmp_path / "run" / "oromo" / "guided-2-seed-1"
+    assert "step 7" in Run.open(there).read_json("diverged.json")["why"]
+    assert not list(there.glob("*.safetensors"))
+    monkeypatch.setattr(_pretraining, "pretrain", None)  # not tried again
+    assert reproduce("guidance/pretrain", config, tmp_path / "run") == figures
+    tuning = dataclasses.replace(
+        SMOKES["downstream"], **{name: getattr(config, name) for name in ("steps", "seeds")}
+    )
+    run = Run.create(tmp_path / "tuned", tuning)
+    monkeypatch.setattr(_tuning, "encoder_run", lambda *args: Run.open(there))
+    with pytest.raises(ValueError, match="diverged, so there is nothing to fine-tune"):
+        _tuning.tuned_run(tuning, run, _tuning.Start("rte", Job("oromo", GUIDED, 2, 1)))
+
+
+def test_a_text_is_lent_if_it_is_the_same(pretrained, tmp_path, monkeypatch):
+    folder, _ = pretrained
+    cut = []
+    monkeypatch.setattr(
+        _pretraining, "read_texts", lambda *args: cut.append(args) or texts_of(*args)
+    )
+    settings = settings_of(SMOKES["pretrain"], Job("oromo", MLM, 1, 0))
+    lent = dataclasses.replace(SMOKES["pretrain"], trained=(str(folder),))
+    run = Run.create(tmp_path / "run", lent)
+    assert _pretraining._text_run(lent, run, settings).folder == folder / "texts" / "oromo"
+    assert not cut
+    other = dataclasses.replace(settings, vocab=300)
+    assert _pretraining._text_run(lent, run, other).folder == run.folder / "texts" / "oromo"
+    assert len(cut) == 1
+
+
+def test_both_arms_are_pre_trained_with_topk_too(data_folder, tmp_path):
+    figures = reproduced("sparse", tmp_path / "run")
+    plain = Run.open(tmp_path / "run" / "oromo" / "mlm-1-seed-0")
+    runs = {arm: Run.open(tmp_path / "run" / "sparse" / "topk-2" / "oromo" / f"{arm}-1-seed-0")
+            for arm in ("mlm", "guided")}  # fmt: skip
+    one, other = plain.config(), runs["mlm"].config()
+    assert {name for name in one if one[name] != other[name]} == {"attention"}
+    assert other["attention"] == runs["guided"].config()["attention"] == "topk:2"
+    ids = list(range(5, 25))
+    for run in runs.values():  # two keys of a row have weight
+        maps_LHTT = attention_maps(load_pretrained(run).model.encoder, ids)
+        assert ((maps_LHTT > 0).sum(dim=-1) == 2).all()
+    told, free = (looks_at(runs[arm], "prev", 1).mean() for arm in ("guided", "mlm"))
+    assert told > 2 * free
+    assert f"oromo, 1 layers, topk:2: average loss of {GUIDED} less {MLM}" in figures
+    assert sparse.gains_more("topk:2") in figures
 
 
 def test_electra_is_guided_too(data_folder, tmp_path):
@@ -172,11 +248,17 @@ def test_electra_is_guided_too(data_folder, tmp_path):
     part = pretrain.part_of("oromo", 2)
     # 40 updates of learning: about as good as a guess that knows the share
     assert figures[f"{part}: validation loss of {GUIDED}"].mean < 0.5
-    assert figures[f"{part}: loss from the share alone"].mean == pytest.approx(0.4227, abs=1e-4)
     guided, plain = (
         Run.open(tmp_path / "run" / "electra" / "oromo" / f"{arm}-2-seed-0")
         for arm in ("guided", "electra")
     )
+    settings = electra._settings(SMOKES["electra"], GUIDED, 0)
+    text = text_in(Run.open(tmp_path / "run" / "texts" / "oromo-bert"), settings, None)
+    batches = validation_batches(settings, text)
+    share = torch.cat([batches(n).replaced for n in range(len(batches))]).float().mean().item()
+    said = electra.share_replaced(SMOKES["electra"], guided)
+    assert 0.13 < said < 5 / 32 and said == pytest.approx(share, rel=0.03)
+    assert figures[f"{part}: loss from the share alone"].mean == electra.guess_loss(said)
     model, pieces = load_pretrained(guided)
     assert isinstance(model, ReplacedToken) and pieces.piece(pieces.begin) == "[CLS]"
     assert looks_at(guided, "prev", 1).mean() > 2 * looks_at(plain, "prev", 1).mean()
@@ -225,123 +307,6 @@ def test_two_at_once_find_what_one_after_the_other_do(name, data_folder, tmp_pat
     assert found[0] == found[1]
 
 
-def test_best_guess_without_context_is_that_of_bayes():
-    known, asked = torch.tensor([7.0, 0.0, 3.0, 12.0]), torch.tensor([2.0, 1.0, 0.0, 5.0])
-    p_V, asked_V = (known + 1) / (known + 1).sum(), asked / asked.sum()
-    shown_VV = 0.1 * torch.eye(4) + 0.1 / 4  # row: what stands there; column: what is shown
-    joint_VV = p_V[:, None] * shown_VV
-    guess_VV = joint_VV / joint_VV.sum(dim=0)
-    wanted = -(0.8 * asked_V * p_V.log()).sum()
-    wanted -= (asked_V[:, None] * shown_VV * guess_VV.log()).sum()
-    assert best_without_context(known, asked) == pytest.approx(wanted.item(), rel=1e-6)
-
-
-class Planted:
-    """Makes finished runs without training: losses fall from 7 to what is asked for."""
-
-    def __init__(self, folder):
-        self.folder, self.numbers = folder, count()
-
-    def __call__(self, loss=3.0, *, fell_at=20):
-        run = Run.create(self.folder / str(next(self.numbers)), PretrainingConfig())
-        for step in range(10, 101, 10):
-            run.log(step, task_loss=7.0 if step < fell_at else loss)
-        run.save_figures(
-            {f"{name}_loss": loss for name in ("train", "validation", "average")}
-            | {"updates": 100, "tokens_seen": 1e6, "minutes": 1.0, "tokens_per_second": 1e5}
-            | {"parameters": 10, "model_flops_utilisation": 0.5}
-        )
-        run.write_json("frequencies.json", {"loss": 6.5})
-        run.close()
-        return run
-
-    def tuned(self, right, *, task="rte"):
-        """A fine-tuning that is right about the first so many of 100 examples."""
-        run = Run.create(self.folder / str(next(self.numbers)), FinetuningConfig())
-        said = [Prediction("seed-0", n, "no", "no" if n < right else "yes") for n in range(100)]
-        write_predictions(run, said)
-        run.save_figures(
-            {"task": task, "metric": "accuracy", "classes": ["no", "yes"], "score": right / 100}
-            | {"examples": {"train": 10, "test": 100}, "minutes": 1.0, "updates": 10}
-            | {"commonest_class": 0.5}
-        )
-        return run
-
-
-@pytest.fixture
-def plant(tmp_path):
-    return Planted(tmp_path / "planted")
-
-
-def test_every_expected_figure_of_a_pre_training_is_measured(plant, tmp_path, monkeypatch):
-    done = plant()
-    for module in (pretrain, fraction, ablation, electra, robust):
-        monkeypatch.setattr(module, "draw_curves", lambda *args, **named: None, raising=False)
-        monkeypatch.setattr(module, "encoder_run", lambda *args: done, raising=False)
-        monkeypatch.setattr(
-            module, "found_or_pretrained", lambda *args, **named: done, raising=False
-        )
-        config = module.experiment.config
-        run = Run.create(tmp_path / module.__name__, config)
-        figures = module.reproduce(config, run)
-        assert {item.metric for item in module.EXPECTED} <= set(figures), module.__name__
-        assert all(Estimate.of(values) for values in figures.values())
-
-
-def test_every_expected_figure_of_a_fine_tuning_is_measured(plant, tmp_path, monkeypatch):
-    done = plant.tuned(60)
-    for module in (downstream, transfer):
-        monkeypatch.setattr(module, "tuned_run", lambda *args, **named: done)
-        monkeypatch.setattr(module, "check_tasks", lambda *args: None)
-        config = module.experiment.config
-        figures = module.reproduce(config, Run.create(tmp_path / module.__name__, config))
-        assert {item.metric for item in module.EXPECTED} <= set(figures)
-
-
-def test_differences_need_three_seeds_and_an_interval_without_0(plant):
-    runs = {MLM: [plant(3.0), plant(3.2), plant(3.1)], GUIDED: [plant(2.0), plant(2.1), plant(2.2)]}
-    claim = _losses.lower("x", "validation", GUIDED, MLM)
-    pairs = [(GUIDED, MLM)]
-    assert _losses.claim_figures("x", runs, pairs)[claim] == [1.0]
-    few = {arm: several[:2] for arm, several in runs.items()}
-    assert _losses.claim_figures("x", few, pairs)[claim] == [0.5]
-    runs[GUIDED][0] = plant(4.5)
-    assert _losses.claim_figures("x", runs, pairs)[claim] == [0.5]
-    assert _losses.difference_figures("x", runs, pairs)[
-        _losses.difference("x", "validation", GUIDED, MLM)
-    ] == pytest.approx([1.5, -1.1, -0.9])
-
-
-def test_the_plateau_is_left_when_the_loss_is_a_nat_below_frequencies(plant):
-    soon, late, never = plant(fell_at=20), plant(fell_at=80), plant(5.6)
-    assert [_losses.updates_on_plateau(run) for run in (soon, late, never)] == [20, 80, 100]
-    assert [_losses.converged(run) for run in (soon, never)] == [True, False]
-    figures = pretrain.measured("x", {MLM: [late] * 3, GUIDED: [soon] * 3})
-    assert figures[pretrain.sooner("x")] == [1.0]
-    figures = pretrain.measured("x", {MLM: [never], GUIDED: [soon]})
-    assert figures["x: MLM does not converge"] == [1.0]
-
-
-def test_grids_are_compared_setting_by_setting():
-    good, bad = robust.Ended(3.0, True, 6.5, 1.0), robust.Ended(6.4, False, 6.5, 1.0)
-    figures = robust.compared({MLM: [good] * 2 + [bad] * 6, GUIDED: [good] * 8})
-    assert figures[robust.MORE] == [1.0] and figures[robust.LESS_SENSITIVE] == [1.0]
-    figures = robust.compared({MLM: [good] * 3 + [bad] * 5, GUIDED: [good] * 8})
-    assert figures[robust.MORE] == [0.5]  # five of five may be chance
-    figures = robust.compared({MLM: [good] * 8, GUIDED: [good] * 7 + [bad]})
-    assert figures[robust.MORE] == [0.0] and figures[robust.LOWER] == [0.0]
-
-
-def test_scores_are_compared_by_seed_and_over_examples(plant):
-    runs = {MLM: [plant.tuned(60), plant.tuned(62), plant.tuned(61)],
-            GUIDED: [plant.tuned(80), plant.tuned(83), plant.tuned(63)]}  # fmt: skip
-    figures = downstream.measured("rte", runs)
-    assert figures["rte: guided less MLM"] == pytest.approx([20, 21, 2])
-    assert figures[downstream.better("rte")] == [0.5]
-    assert figures["rte: guided better, sure over test examples"] == [1.0, 1.0, 0.0]
-    assert figures["rte: MLM better, sure over test examples"] == [0.0, 0.0, 0.0]
-
-
 def test_others_find_the_english_encoders(tmp_path):
     arms = {"MLM": MLM, "guided 1/2": GUIDED, "guided 1": "guided 1"}
     for theirs, ours in arms.items():
@@ -376,6 +341,14 @@ def test_recipes_are_those_of_the_paper_where_it_says():
         (lambda: pretrain.Config(layers=()), "One text and one number of layers"),
         (lambda: robust.Config(warmups=(1.0,)), "steps must be more than warmup"),
         (lambda: electra.Config(seeds=0), "seeds must be at least 1"),
+        (lambda: sparse.Config(attention="topk:8"), "attention are set by attentions"),
+        (lambda: pretrain.Config(convention="reference_code"), "add guide_schedule=linear"),
+        (
+            lambda: translation.settings_for(
+                translation.Config(convention="reference_code"), "multi30k-en-de", "guided", 0
+            ),
+            "begins to fall after 20,000 updates, and there are 1,500",
+        ),
     ],
 )
 def test_slips_are_said(make, sentence):
@@ -397,16 +370,3 @@ def test_an_encoder_that_was_finished_but_not_tidied_up_is(pretrained, tmp_path)
     there.save_tensors("checkpoint.safetensors", {"x": torch.zeros(1)})
     done = found_or_pretrained(config, run, (job.folder, settings_of(config, job)))
     assert done.names("*.safetensors") == ["model.safetensors"] and done.has("frequencies.json")
-
-
-def test_compiled_models_do_not_pile_up(plant, tmp_path, monkeypatch):
-    done, resets = plant(), []
-    monkeypatch.setattr(_pretraining, "pretrain", lambda *args: done)
-    monkeypatch.setattr(_pretraining, "_text_run", lambda *args: done)
-    monkeypatch.setattr(torch.compiler, "reset", lambda: resets.append(1))
-    config = pretrain.Config()
-    run = Run.create(tmp_path / "run", config)
-    for compiled in (True, False):
-        settings = dataclasses.replace(RECIPES["oromo"], compile=compiled)
-        found_or_pretrained(config, run, ("x", settings))
-    assert len(resets) == 1

@@ -141,7 +141,11 @@ def test_a_batch_whose_words_were_all_cut_costs_nothing():
     assert (total / count).item() == 0
 
 
-def test_a_training_stopped_and_started_again_ends_the_same(files, finished, tmp_path, monkeypatch):
+@pytest.mark.parametrize("every", [20, 500])  # from a checkpoint, or from the start
+def test_a_training_stopped_and_started_again_ends_the_same(
+    files, finished, tmp_path, monkeypatch, every
+):
+    monkeypatch.setattr("headwise.journeys.tuning.config.CHECKPOINT_EVERY", every)
     config = small_config(files["classes"])
 
     def interrupted(*args, **options):
@@ -156,10 +160,17 @@ def test_a_training_stopped_and_started_again_ends_the_same(files, finished, tmp
         patch.setattr(module, "fit", interrupted)
         quietly(config, tmp_path / "run", finetune)
     assert not (tmp_path / "run" / "figures.json").exists()
+    assert bool(list((tmp_path / "run").glob("*/checkpoint.safetensors"))) == (every < 50)
     again = quietly(config, tmp_path / "run", finetune)
     assert lasting(again) == lasting(finished["classes"])
     assert read_predictions(again) == read_predictions(finished["classes"])
     assert not list((tmp_path / "run").glob("*/*checkpoint*"))
+
+
+@pytest.mark.parametrize(("batches", "every"), [(10, 500), (2000, 2000)])
+def test_checkpoints_are_at_least_500_updates_apart(batches, every):
+    settings = FinetuningConfig().fit_config(batches, seed=0)
+    assert settings.checkpoint_every == every and settings.evaluate_every == batches
 
 
 def test_folds_judge_every_example_and_can_be_compared(files, tmp_path):

@@ -92,6 +92,35 @@ def test_the_saved_model_has_the_loss_that_was_said(config, finished):
     assert isinstance(model, MaskedLM) and not model.training and pieces == text.pieces
 
 
+def test_a_model_is_validated_in_the_precision_of_its_training(config, finished):
+    model, _ = load_pretrained(finished)
+    batches = validation_batches(config, text_in(finished, config, None))
+    exact, mixed = (
+        validate(model, map(batches, range(len(batches))), bfloat16=half)["validation_loss"]
+        for half in (False, True)
+    )
+    assert exact != mixed == pytest.approx(exact, rel=1e-2)
+
+
+def test_weights_of_a_moment_are_kept_and_the_last_evaluation_is_not_repeated(
+    config, tmp_path, monkeypatch
+):
+    asked = []
+    monkeypatch.setattr(
+        module, "validate", lambda *args, **named: asked.append(1) or validate(*args, **named)
+    )
+    short = dataclasses.replace(
+        config, guide="", schedule="constant", steps=6, warmup=1, evaluate_every=3
+    )
+    run = quietly(short, tmp_path / "run", lambda *both: pretrain(*both, keep_at=(2,)))
+    assert len(asked) == 2 and run.names("checkpoints/*") == ["checkpoints/2.safetensors"]
+    early = run.load_tensors("checkpoints/2.safetensors")
+    less = quietly(dataclasses.replace(short, steps=2), tmp_path / "less", pretrain)
+    ended = less.load_tensors("model.safetensors")
+    assert early.keys() == ended.keys()
+    assert all(torch.equal(early[name], ended[name]) for name in ended)
+
+
 def test_a_training_stopped_and_started_again_ends_the_same(
     config, finished, tmp_path, monkeypatch
 ):

@@ -8,7 +8,7 @@ again after an interruption it goes on where it stopped.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +47,7 @@ from headwise.models.encoder_flops import training_flops
 from headwise.recording import Run
 from headwise.reporting import write_report
 from headwise.training import fit
+from headwise.training.averaging import keep_weights
 from headwise.training.progress import Report
 
 __all__ = ["Pretrained", "PretrainingConfig", "is_pretraining", "load_pretrained", "pretrain"]
@@ -63,19 +64,22 @@ class Pretrained(NamedTuple):
     pieces: BytePieces
 
 
-def pretrain(config: PretrainingConfig, folder: Path) -> Run:
+def pretrain(config: PretrainingConfig, folder: Path, *, keep_at: Collection[int] = ()) -> Run:
     """Learn a tokenizer, number the text, train; returns the finished run.
 
     It holds `model.safetensors`, `tokenizer.json`, the text in numbers and `report.html`. In
     `figures.json` losses are those of the task alone, guidance left out: `train_loss` over the last
-    twentieth of the updates, dropout included, `validation_loss`, and `average_loss` over all
-    updates. The weights are those of the last update. While it trains `task_loss`, `guidance_loss`
-    without its weight, and that weight, `alpha`, are logged. In several processes, started by
-    `accelerate launch`, the first one writes, and its batches are what training losses are about.
+    twentieth of the updates, dropout included, `validation_loss`, in the precision of the training,
+    and `average_loss` over all updates. The weights are those of the last update. While it trains
+    `task_loss`, `guidance_loss` without its weight, and that weight, `alpha`, are logged. In
+    several processes, started by `accelerate launch`, the first one writes, and its batches are
+    what training losses are about.
 
     Args:
         config: the settings.
         folder: of the run; one that is there is continued.
+        keep_at: after so many updates, less than all, the weights are kept, without what only
+            training needs, as `checkpoints/30.safetensors` and the like.
     """
     texts = read_texts(config, folder)
     with shared_run(folder, config) as run:
@@ -83,7 +87,7 @@ def pretrain(config: PretrainingConfig, folder: Path) -> Run:
             text: PretrainingText = in_first_process_first(lambda: text_in(run, config, texts))
             torch.manual_seed(config.seed)
             model = fresh_model(config, config.shape(len(text.pieces)))
-            figures = _train(config, run, model, text)
+            figures = _train(config, run, model, text, keep_at)
             if is_first_process():
                 _finish(config, run, model, figures)
     return run
@@ -107,13 +111,24 @@ def is_pretraining(run: Run) -> bool:
 
 
 def _train(
-    config: PretrainingConfig, run: Run, model: PretrainingModel, text: PretrainingText
+    config: PretrainingConfig,
+    run: Run,
+    model: PretrainingModel,
+    text: PretrainingText,
+    keep_at: Collection[int],
 ) -> dict[str, Any]:
     """Train in place; losses by name."""
     batches, held_out = training_batches(config, text), validation_batches(config, text)
+    settings = dataclasses.replace(
+        config.fit_config(cuda=torch.cuda.is_available(), replayable=True),
+        beta2=config.beta2,
+        epsilon=config.epsilon,
+        keep_best=False,  # the weights are those of the last update
+    )
 
     def evaluate(model: nn.Module) -> Mapping[str, float]:
-        return validate(model, map(held_out, range(len(held_out))))
+        mixed = settings.precision == "bfloat16"
+        return validate(model, map(held_out, range(len(held_out))), bfloat16=mixed)
 
     so_far = LossSoFar(window=CURVE * config.accumulate)
     with _guided(config, model, text.pieces) as guidance:
@@ -124,13 +139,6 @@ def _train(
             main = main if beside is None else main + beside
             return main if guidance is None else main + guidance.loss()
 
-        cuda = torch.cuda.is_available()
-        settings = dataclasses.replace(
-            config.fit_config(cuda=cuda, replayable=True),
-            beta2=config.beta2,
-            epsilon=config.epsilon,
-            keep_best=False,  # the weights are those of the last update
-        )
         with training_bar(config) as show:
             fit(
                 model,
@@ -141,11 +149,23 @@ def _train(
                 tokens=lambda batch: batch.ids.numel(),
                 progress=_logging(run, so_far, guidance, show),
                 evaluate=Clock(run).timed(evaluate),
-                on_step=guidance.at_step if guidance else None,
+                on_step=_before_update(run, model, guidance, keep_at),
                 beside=so_far.tensors,
             )
-    with torch.no_grad():
-        return {**_last(run), **evaluate(model.eval()), "average_loss": so_far.average}
+    model.eval()
+    return {**_last(run), "average_loss": so_far.average}
+
+
+def _before_update(
+    run: Run, model: nn.Module, guidance: Guidance | None, keep_at: Collection[int]
+) -> Callable[[int], None]:
+    def on_step(done: int) -> None:
+        if guidance is not None:
+            guidance.at_step(done)
+        if done in keep_at and is_first_process():
+            keep_weights(run, model.state_dict(), step=done)
+
+    return on_step
 
 
 def _guided(
@@ -169,15 +189,18 @@ def _logging(run: Run, so_far: LossSoFar, guidance: Guidance | None, show: Repor
 
 
 def _last(run: Run) -> dict[str, float]:
-    """The losses at the end of the training, of its last updates."""
-    rows = [row for row in run.metrics() if "task_loss" in row]
+    """The losses at the end of the training: of its last updates, and as evaluated after all."""
+    every = run.metrics()
+    rows = [row for row in every if "task_loss" in row]
     last = rows[-max(1, len(rows) // LAST) :]
     names = {"task_loss": "train_loss", "guidance_loss": "guidance_loss"}
-    return {
+    trained = {
         new: sum(row[old] for row in last) / len(last)
         for old, new in names.items()
         if old in last[0]
     }
+    both = ((name, value) for row in every for name, value in row.items())
+    return trained | {name: value for name, value in both if name.startswith("validation_")}
 
 
 def _finish(

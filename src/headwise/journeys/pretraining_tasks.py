@@ -100,8 +100,15 @@ def task_loss(model: nn.Module, batch: Batch) -> TaskLoss:
 
 
 @torch.no_grad()
-def validate(model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
+def validate(
+    model: nn.Module, batches: Iterable[Batch], *, bfloat16: bool = False
+) -> dict[str, float]:
     """Losses over some batches; each block has as many places as any other, so blocks count alike.
+
+    Args:
+        model: in evaluation mode.
+        batches: with pairs or without.
+        bfloat16: compute as a training in that precision does.
 
     Returns:
         `validation_loss`, of what is hidden or replaced alone, and with pairs
@@ -112,7 +119,8 @@ def validate(model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
     pairs = False
     for batch in batches:
         there = type(batch)(*(tensor.to(device) for tensor in batch))
-        found = task_loss(model, there)
+        with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
+            found = task_loss(model, there)
         pairs = found.beside is not None
         both = torch.stack([found.main, found.main if found.beside is None else found.beside])
         totals += both.double().cpu() * len(batch.ids)

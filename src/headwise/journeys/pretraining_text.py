@@ -12,7 +12,7 @@ from headwise.data.pretraining import PretrainingTexts, read_pretraining, read_t
 from headwise.journeys.pretraining_settings import PretrainingConfig
 from headwise.recording import Run
 
-__all__ = ["PretrainingText", "read_texts", "text_in"]
+__all__ = ["PretrainingText", "read_texts", "same_text", "text_in"]
 
 TOKENIZER, TEXT = "tokenizer.json", "text.safetensors"
 LARGE = {"debian-docs-en": 52_000}  # pieces of texts that have words enough
@@ -73,6 +73,11 @@ def text_in(
     )
 
 
+def same_text(settings: PretrainingConfig, other: Run) -> bool:
+    """Whether another run has the text and the tokenizer that these settings ask for."""
+    return other.has(TEXT) and other.has(TOKENIZER) and _other_text(settings, other) is None
+
+
 def _write(run: Run, settings: PretrainingConfig, texts: PretrainingTexts) -> None:
     size = settings.vocab or LARGE.get(settings.corpus, SMALL)
     lines = (line for document in texts.train for line in document)
@@ -93,11 +98,16 @@ def _check_same(settings: PretrainingConfig, other: Run) -> None:
             f"{other.folder} holds no text in pieces; text_of names a run of `headwise train mlm` "
             "or `electra` that has begun, and that did not take its text from elsewhere."
         )
+    if name := _other_text(settings, other):
+        there, this = from_json(PretrainingConfig, other.config()), getattr(settings, name)
+        raise ValueError(
+            f"{other.folder} has {name}={getattr(there, name)!r}, but this run {name}={this!r}; "
+            "text_of is for runs on the same text."
+        )
+
+
+def _other_text(settings: PretrainingConfig, other: Run) -> str | None:
+    """The first setting by which the text of another run is another one."""
     there = from_json(PretrainingConfig, other.config())
-    for name in (*SAME, "marks"):
-        one, this = getattr(there, name), getattr(settings, name)
-        if one != this:
-            raise ValueError(
-                f"{other.folder} has {name}={one!r}, but this run {name}={this!r}; text_of is for "
-                "runs on the same text."
-            )
+    differ = (name for name in (*SAME, "marks") if getattr(there, name) != getattr(settings, name))
+    return next(differ, None)

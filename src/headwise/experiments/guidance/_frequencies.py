@@ -10,7 +10,7 @@ from torch import Tensor
 from headwise.data.masking import HIDDEN, RANDOM
 from headwise.journeys.pretraining_text import PretrainingText
 
-__all__ = ["CONVERGED", "best_without_context", "frequency_loss"]
+__all__ = ["CONVERGED", "best_without_context", "drawn_right", "frequency_loss"]
 
 CONVERGED = 1.0  # nats below that loss at which an encoder counts as converged
 
@@ -20,6 +20,14 @@ def frequency_loss(text: PretrainingText) -> float:
     marks, vocabulary = text.pieces.marks, len(text.pieces)
     train_V, valid_V = (part.counts(vocabulary)[marks:] for part in (text.train, text.valid))
     return best_without_context(train_V, valid_V)
+
+
+def drawn_right(text: PretrainingText) -> float:
+    """How often a piece drawn by its frequency in the training part is the true one, held out."""
+    marks, vocabulary = text.pieces.marks, len(text.pieces)
+    known_V, asked_V = (part.counts(vocabulary)[marks:] for part in (text.train, text.valid))
+    shares_V = known_V.double() / known_V.sum()
+    return float((asked_V.double() / asked_V.sum() * shares_V).sum())
 
 
 def best_without_context(

@@ -1,24 +1,31 @@
-"""Figures of pre-trainings: losses by arm, how far arms are apart seed by seed, and costs."""
+"""Figures of pre-trainings: losses by arm, how far arms are apart seed by seed, and costs.
+
+A training that diverged has no loss: it is left out of losses and, with its partner, of
+differences; it did not converge, and was on the plateau throughout. How many there are is said.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headwise.experiments.guidance._frequencies import CONVERGED
-from headwise.experiments.guidance._pretraining import FREQUENCIES
+from headwise.experiments.guidance._pretraining import FREQUENCIES, diverged, in_company
 from headwise.experiments.sparse._method_pairs import surely
 from headwise.recording.run import Run
 
 __all__ = [
     "LOSSES",
+    "Runs",
     "apart",
     "claim_figures",
     "converged",
+    "convergence_figures",
     "cost_figures",
     "difference",
     "difference_figures",
     "frequency_loss_of",
     "loss_figures",
     "lower",
+    "pairwise",
     "plateau_figures",
     "sure",
     "updates_on_plateau",
@@ -39,6 +46,7 @@ COSTS = {
     "share of an H200's arithmetic": ("model_flops_utilisation", 1),
     "million parameters": ("parameters", 1e6),
 }
+SPEEDS = ("minutes", "tokens_per_second", "model_flops_utilisation")
 
 
 def lower(part: str, what: str, first: str, second: str) -> str:
@@ -52,14 +60,30 @@ def difference(part: str, what: str, first: str, second: str) -> str:
 
 
 def values_of(runs: Sequence[Run], name: str) -> list[float]:
-    """A figure of each run; nothing where a run lacks it."""
-    found: list[Any] = [run.figures().get(name) for run in runs]
+    """A figure of each run that did not diverge; nothing where one of these lacks it."""
+    found: list[Any] = [run.figures().get(name) for run in runs if not diverged(run)]
     return [] if None in found else [float(value) for value in found]
 
 
+def pairwise(first: Sequence[Run], second: Sequence[Run], name: str) -> list[float]:
+    """Differences of a figure, seed by seed of those that both have and that did not diverge."""
+    both = [
+        pair for pair in zip(first, second, strict=False) if not any(diverged(run) for run in pair)
+    ]
+    own, other = (values_of([pair[at] for pair in both], name) for at in (0, 1))
+    return apart(own, other)
+
+
 def loss_figures(part: str, runs: Runs) -> Values:
-    """Train, validation and average loss of each arm; beside, the guidance loss at the end."""
-    figures: Values = {}
+    """Train, validation and average loss of each arm; beside, the guidance loss at the end.
+
+    Where trainings diverged, how many.
+    """
+    figures: Values = {
+        f"{part}: trainings that diverged, {arm}": [float(number)]
+        for arm, several in runs.items()
+        if (number := sum(map(diverged, several)))
+    }
     for what, name in (LOSSES | {"guidance": "guidance_loss"}).items():
         for arm, several in runs.items():
             if several and (values := values_of(several, name)):
@@ -85,16 +109,20 @@ def _differences(
 ) -> Iterator[tuple[str, tuple[str, str], list[float]]]:
     for what, name in LOSSES.items():
         for first, second in pairs:
-            if runs.get(first) and runs.get(second):
-                found = apart(values_of(runs[first], name), values_of(runs[second], name))
+            if found := pairwise(runs.get(first, ()), runs.get(second, ()), name):
                 yield what, (first, second), found
 
 
 def cost_figures(part: str, runs: Runs) -> Values:
-    """Updates, tokens, minutes and speed of each arm."""
+    """Updates, tokens, minutes and speed of each arm.
+
+    Minutes and speed are left out where others were trained at the same time.
+    """
     figures: Values = {}
     for what, (name, unit) in COSTS.items():
         for arm, several in runs.items():
+            if name in SPEEDS and in_company(several):
+                continue
             if several and (values := values_of(several, name)):
                 figures[f"{part}: {what}, {arm}"] = [value / unit for value in values]
     return figures
@@ -107,9 +135,23 @@ def plateau_figures(part: str, runs: Runs) -> Values:
         if several:
             figures[f"{part}: loss from frequencies alone"] = [frequency_loss_of(several[0])]
             figures[f"{part}: {arm} converges"] = [float(converged(run)) for run in several]
-            shares = [updates_on_plateau(run) / run.figures()["updates"] for run in several]
+            shares = [
+                1.0 if diverged(run) else updates_on_plateau(run) / run.figures()["updates"]
+                for run in several
+            ]
             figures[f"{part}: share of updates on the plateau, {arm}"] = shares
     return figures
+
+
+def convergence_figures(part: str, runs: Runs, failing: str, beside: str) -> Values:
+    """Whether one arm does not converge, of seeds in which the other does.
+
+    In others the training may only have been too short; where there are no such seeds nothing is
+    said.
+    """
+    both = zip(runs.get(failing, ()), runs.get(beside, ()), strict=False)
+    failed = [float(not converged(one)) for one, other in both if converged(other)]
+    return {f"{part}: {failing} does not converge": failed} if failed else {}
 
 
 def frequency_loss_of(run: Run) -> float:
@@ -119,6 +161,8 @@ def frequency_loss_of(run: Run) -> float:
 
 def converged(run: Run) -> bool:
     """Whether an encoder ended a nat or more below what frequencies alone give."""
+    if diverged(run):
+        return False
     return run.figures()["validation_loss"] < frequency_loss_of(run) - CONVERGED
 
 

@@ -15,15 +15,13 @@ from headwise.models.encoder import Encoder
 from headwise.recording import Run
 from headwise.training.averaging import FOLDER
 
-__all__ = ["KEPT", "SHARES", "PretrainingMoments", "one_per_cent"]
+__all__ = ["SHARES", "PretrainingMoments", "one_per_cent"]
 
 SHARES = (0, 1, 100)  # per cent of the updates
-# checkpoints that must be kept for that: `fit` keeps the last ones, and the first is among so many
-KEPT = 100
 
 
 def one_per_cent(steps: int) -> int:
-    """The update after which 1 % of a training is done; a checkpoint as often keeps its weights.
+    """The update after which 1 % of a training is done.
 
     >>> one_per_cent(3000), one_per_cent(250), one_per_cent(40)
     (30, 3, 1)
@@ -51,9 +49,7 @@ class PretrainingMoments:
             yield 0, fresh_model(config, config.shape(len(pieces))).eval().encoder
         if self.run.has(early := f"{FOLDER}/{one_per_cent(config.steps)}.safetensors"):
             young = fresh_model(config, model.encoder.config)
-            kept = self.run.load_tensors(early)
-            # beside the weights stands what the training has measured so far
-            young.load_state_dict({name: kept[name] for name in young.state_dict()})
+            young.load_state_dict(self.run.load_tensors(early))
             yield 1, young.eval().encoder
         yield 100, model.encoder
 

@@ -3,11 +3,13 @@
 An encoder lies in a folder of its own below the run of its experiment, such as `mlm-12-seed-0` or,
 on another text than the English documentation, `oromo/guided-12-seed-0`. What it is depends on its
 text, arm, layers and seed alone, so experiments lend each other their encoders: `trained=` names
-the runs to look into. The text in pieces lies beside, in `texts/oromo`, and is made once.
+the runs to look into. The text in pieces lies beside, in `texts/oromo`, and is made once and lent
+as well. A training whose loss stops being a number is noted in its folder, `diverged.json`, and
+not tried again.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -18,17 +20,18 @@ import torch
 from headwise.config import suggestion
 from headwise.experiments import lending
 from headwise.experiments.at_once import make_at_once
-from headwise.experiments.guidance._frequencies import frequency_loss
+from headwise.experiments.guidance._frequencies import drawn_right, frequency_loss
 from headwise.guidance import Plan
-from headwise.guidance.schedule import ConventionName, Schedule
+from headwise.guidance.schedule import CONSTANT_FOR, CONVENTIONS, ConventionName, Schedule
 from headwise.journeys.pretraining import PretrainingConfig, pretrain
-from headwise.journeys.pretraining_text import read_texts, text_in
+from headwise.journeys.pretraining_text import read_texts, same_text, text_in
 from headwise.recording.run import Run
 
 __all__ = [
     "ARMS",
     "ASIDE",
     "ENGLISH",
+    "FREQUENCIES",
     "GUIDED",
     "MLM",
     "RECIPES",
@@ -36,20 +39,29 @@ __all__ = [
     "Job",
     "Pretraining",
     "Wanted",
+    "check_decay",
+    "diverged",
     "encoder_run",
     "found_or_pretrained",
+    "in_company",
+    "note_company",
     "places",
     "plan_text",
     "pretrain_at_once",
     "recipe_of",
     "settings_of",
-    "text_folder",
+    "shown",
 ]
 
 ENGLISH = "debian-docs-en"
 MLM, GUIDED = "MLM", "guided"
 ARMS = {MLM: 0.0, "guided 1/4": 1 / 4, GUIDED: 1 / 2, "guided 3/4": 3 / 4, "guided 1": 1.0}
 FREQUENCIES = "frequencies.json"
+DIVERGED = "diverged.json"
+COMPANY = "at-once.json"
+ENDS = ("figures.json", DIVERGED, FREQUENCIES)  # one of the first two, and the last is written last
+# how errors begin that say that a loss is no number
+WENT_WRONG = ("Training went wrong", "The guidance loss is", "validation_loss is ")
 Wanted = tuple[str, PretrainingConfig]  # the folder of an encoder below a run, and its settings
 # what a training comes to does not depend on these
 ASIDE = ("text_of", "evaluate_every", "checkpoint_every", "compile", "graphs", "tensorboard")
@@ -84,7 +96,7 @@ class Pretraining:
 
     seeds: int = 3
     trained: tuple[str, ...] = ()  # folders of runs of guidance/*, whose encoders are taken
-    at_once: int = 1  # trainings at a time, each in a process of its own
+    at_once: int = 1  # trainings at a time, each in its process; then no speeds are said
     alpha: float | None = None  # None: 100 for up to 8 layers and 10 for more, as in the paper
     guide_schedule: Schedule | None = None  # None: as the convention has it
     convention: ConventionName = "mean"
@@ -190,6 +202,7 @@ def settings_of(config: Pretraining, job: Job, *, guide: str | None = None) -> P
     plan = plan_text(ARMS[job.arm], heads=plain.shape(9).heads) if guide is None else guide
     if not plan:
         return plain
+    check_decay(config.convention, config.guide_schedule, plain.steps)
     alpha = config.alpha if config.alpha is not None else 100.0 if job.layers <= 8 else 10.0
     return replace(
         plain,
@@ -198,6 +211,16 @@ def settings_of(config: Pretraining, job: Job, *, guide: str | None = None) -> P
         guide_schedule=config.guide_schedule,
         convention=config.convention,
     )
+
+
+def check_decay(convention: ConventionName, schedule: Schedule | None, steps: int) -> None:
+    """Refuse a weight of guidance that would never fall, as the training is too short for that."""
+    named = schedule or CONVENTIONS[convention].schedule
+    if named == "constant_then_linear" and steps <= CONSTANT_FOR:
+        raise ValueError(
+            f"The weight of guidance begins to fall after {CONSTANT_FOR:,} updates, and there are "
+            f"{steps:,}; add guide_schedule=linear, or train for longer."
+        )
 
 
 def places(config: Pretraining, run: Run) -> Iterator[Path]:
@@ -221,20 +244,51 @@ def found_or_pretrained(
 ) -> Run:
     """The same of an encoder with any settings, in a folder of this run or of one that lends.
 
-    Its `frequencies.json` says what a model loses that only knows how common pieces are.
+    Its `frequencies.json` says what a model loses that only knows how common pieces are. Where the
+    training went wrong, now or earlier, the run has no figures; see `diverged`.
     """
     if found := _found(config, run, wanted):
         return found
     folder, settings = wanted
-    text = _text_run(run, settings)
+    text = _text_run(config, run, settings)
     if settings.compile is not False:
         torch.compiler.reset()  # models of one class share what is compiled, and few are remembered
-    done = pretrain(replace(settings, text_of=str(text.folder)), run.folder / folder)
+    why = ""
+    try:
+        done = pretrain(replace(settings, text_of=str(text.folder)), run.folder / folder)
+    except ValueError as error:
+        if not str(error).startswith(WENT_WRONG):
+            raise
+        done, why = Run.open(run.folder / folder), str(error)
     for name in done.names("*.safetensors"):
-        if name != "model.safetensors" or not keep_weights:
+        if why or name != "model.safetensors" or not keep_weights:
             done.path(name).unlink()
+    note_company(config, done)
+    if why:
+        done.write_json(DIVERGED, {"why": why})
     done.write_json(FREQUENCIES, text.read_json(FREQUENCIES))
     return done
+
+
+def diverged(run: Run) -> bool:
+    """Whether a training ended because its loss was no number any more."""
+    return run.has(DIVERGED)
+
+
+def shown(run: Run) -> dict[str, float]:
+    """What a progress bar says of a training."""
+    return {} if diverged(run) else {"validation_loss": run.figures()["validation_loss"]}
+
+
+def note_company(config: Pretraining, done: Run) -> None:
+    """Write down that others were trained beside, so that its speed says nothing."""
+    if config.at_once > 1:
+        done.write_json(COMPANY, {"at_once": config.at_once})
+
+
+def in_company(runs: Iterable[Run]) -> bool:
+    """Whether one of some trainings, of this experiment or lent, had others beside it."""
+    return any(run.has(COMPANY) for run in runs)
 
 
 def pretrain_at_once(
@@ -257,7 +311,7 @@ def pretrain_at_once(
     left: list[Wanted] = []
     for one in wanted.items() if config.at_once > 1 else ():
         if _found(config, run, one) is None:
-            _text_run(run, one[1])  # which encoders share, so that one process writes it
+            _text_run(config, run, one[1])  # which encoders share, so that one process writes it
             left.append(one)
     train = make or partial(found_or_pretrained, config, keep_weights=keep_weights)
     make_at_once(train, left, run=run, processes=config.at_once)
@@ -266,20 +320,24 @@ def pretrain_at_once(
 def _found(config: Pretraining, run: Run, wanted: Wanted) -> Run | None:
     folder, settings = wanted
     for place in places(config, run):
-        # the latter is written last
-        if all((place / folder / name).is_file() for name in ("figures.json", FREQUENCIES)):
+        there = {name for name in ENDS if (place / folder / name).is_file()}
+        if FREQUENCIES in there and len(there) > 1:
             return lending.checked(Run.open(place / folder), settings, aside=ASIDE)
     return None
 
 
-def text_folder(run: Run, settings: PretrainingConfig) -> Path:
-    """Where the text of an encoder lies in pieces; tokenizers differ in their marks."""
-    marks = "" if settings.marks == "roberta" else f"-{settings.marks}"
-    return run.folder / "texts" / f"{settings.corpus}{marks}"
+def _text_run(config: Pretraining, run: Run, settings: PretrainingConfig) -> Run:
+    """A run that holds a text in pieces and how common they are, and no model; found or made.
 
-
-def _text_run(run: Run, settings: PretrainingConfig) -> Run:
-    """A run that holds a text in pieces and how common they are, and no model."""
+    Those of other runs are taken if text and tokenizer are as wanted, and else left where they are.
+    """
+    marks = "" if settings.marks == "roberta" else f"-{settings.marks}"  # tokenizers have others
+    name = f"texts/{settings.corpus}{marks}"
+    for place in places(config, run):
+        if (place / name / FREQUENCIES).is_file():  # written last; several processes may read it
+            found = Run.open(place / name)
+            if place == run.folder or same_text(settings, found):
+                return found
     # what has nothing to do with the text is as in the recipe, so that all encoders find this one
     plain = replace(
         recipe_of(settings.corpus),
@@ -289,10 +347,10 @@ def _text_run(run: Run, settings: PretrainingConfig) -> Run:
         objective=settings.objective,
         next_sentence=settings.next_sentence,
     )
-    folder = text_folder(run, settings)
-    if (folder / FREQUENCIES).is_file():  # written last; several processes may read it
-        return Run.open(folder)
+    folder = run.folder / name
     texts = read_texts(plain, folder)
     with Run.create(folder, plain) as there:
-        there.write_json(FREQUENCIES, {"loss": frequency_loss(text_in(there, plain, texts))})
+        text = text_in(there, plain, texts)
+        common = {"loss": frequency_loss(text), "drawn_right": drawn_right(text)}
+        there.write_json(FREQUENCIES, common)
     return there

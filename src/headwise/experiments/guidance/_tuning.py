@@ -17,7 +17,9 @@ from headwise.experiments.guidance._pretraining import (
     TINY,
     Job,
     Pretraining,
+    diverged,
     encoder_run,
+    note_company,
     places,
     pretrain_at_once,
     settings_of,
@@ -113,8 +115,16 @@ def tuned_run(config: Tuning, run: Run, start: Start) -> Run:
     """
     if found := _found(config, run, start):
         return found
-    model = str(encoder_run(config, run, start.job).folder)
-    return finetune(_settings(config, start, model=model), run.folder / start.folder)
+    encoder = encoder_run(config, run, start.job)
+    if diverged(encoder):
+        raise ValueError(
+            f"The pre-training in {encoder.folder} diverged, so there is nothing to fine-tune; "
+            "lower learning_rate, or set fewer seeds."
+        )
+    settings = _settings(config, start, model=str(encoder.folder))
+    done = finetune(settings, run.folder / start.folder)
+    note_company(config, done)
+    return done
 
 
 def _found(config: Tuning, run: Run, start: Start) -> Run | None:

@@ -11,7 +11,7 @@ settings and in all others.
 
 Estimated at 30 ms an update of 32 texts: 4 minutes for the tasks of one encoder. Without `trained`
 encoders are pre-trained first, which takes 40 minutes more. `--set at_once=4` trains four at a
-time.
+time, and leaves minutes out.
 
 How it is measured, and where ours differs from the paper:
 
@@ -19,24 +19,28 @@ How it is measured, and where ours differs from the paper:
    entailment, stands for MNLI, MRPC (F1), also about paraphrases, for QQP, and topics of Oromo news
    (5-fold cross-validation) for Oromo named entities, which are licensed. SST-2, CoLA (Matthews)
    and CoNLL-2003 (F1 of spans) are more. There is no Filipino task. So the paper's figures stand
-   beside ours without a verdict.
+   beside ours without a verdict. The Oromo encoders were pre-trained on the articles of the news
+   set's training part among others: most of what cross-validation tests on was seen, without
+   labels, in both arms.
 2. One fine-tuning for each of three pre-trained encoders of an arm, with the same seed; the weights
    that are best on the dev part are tested. Scores are in per cent. Settings are the same for all.
 3. "Better" is judged by differences between seeds: sure if their 95 % interval leaves out 0. The
    paper has one encoder of each kind and a paired t-test. "Sure over test examples" says of each
    seed whether a paired bootstrap over its test examples (2,000 draws) leaves out 0.
-4. "Tasks where guided is better on average": a value a task. The paper's figure is 11 of 12.
+4. "English tasks where guided is better on average": a value a task, which are too few and too
+   different for a verdict. The paper has it in 11 of 12 settings.
 5. "Commonest class" is what one scores who always says it.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import NamedTuple
 
 from headwise.config import suggestion
-from headwise.experiments.base import Estimate, Expected, Experiment
+from headwise.experiments.base import Expected, Experiment
 from headwise.experiments.guidance._losses import apart, sure, values_of
-from headwise.experiments.guidance._pretraining import ENGLISH, GUIDED, MLM, Job
+from headwise.experiments.guidance._pretraining import ENGLISH, GUIDED, MLM, Job, in_company
 from headwise.experiments.guidance._tuning import (
     TINY_TUNING,
     Start,
@@ -73,7 +77,7 @@ TASKS = {
     "masakhanews-orm": Task("oromo", 5, "Oromo NER", (51.5, 67.9)),
 }
 ARMS = (MLM, GUIDED)
-SHARE = f"tasks where {GUIDED} is better on average"
+SHARE = f"English tasks where {GUIDED} is better on average"
 Figures = dict[str, list[float]]
 Found = dict[str, dict[str, list[Run]]]  # by task and arm, one a seed
 
@@ -98,7 +102,7 @@ def better(task: str) -> str:
 
 
 def _expected() -> list[Expected]:
-    found = [Expected(SHARE, 11 / 12, "Table 4, English", margin=0.1, partly=0.3)]
+    found = [Expected(SHARE, None, "11 of 12 in Table 4")]
     for name, task in TASKS.items():
         if task.paper:
             where = f"Table 4 has {{}} for {task.stands_for}, 12 layers"
@@ -118,9 +122,11 @@ def reproduce(config: Config, run: Run) -> Figures:
     figures: Figures = {}
     for task, runs in found.items():
         figures |= measured(task, runs)
-    figures[SHARE] = [
-        float(Estimate.of(figures[f"{task}: {GUIDED} less {MLM}"]).mean > 0) for task in found
-    ]
+    english = [task for task in found if TASKS[task].corpus == ENGLISH]
+    if english:
+        figures[SHARE] = [
+            float(fmean(figures[f"{task}: {GUIDED} less {MLM}"]) > 0) for task in english
+        ]
     _draw(found, run)
     return figures
 
@@ -167,6 +173,8 @@ def measured(task: str, runs: Mapping[str, Sequence[Run]]) -> Figures:
         figures[f"{task}: commonest class"] = [100 * value for value in commonest]
     for what in ("updates", "minutes"):
         for arm, several in runs.items():
+            if what == "minutes" and in_company(several):
+                continue
             figures[f"{task}: {what}, {arm}"] = values_of(several, what)
     return figures
 

@@ -11,11 +11,12 @@ encoders of λ = 1 are what `guidance/probing` asks.
 
 The time is estimated: 5.5 minutes for each of nine encoders of 12 layers, where `trained` names a
 run of `guidance/pretrain` that has those without guidance and with λ = 1/2; else 80 minutes.
-`--set at_once=4` trains four at a time.
+`--set at_once=4` trains four at a time, and leaves speeds out.
 
 How it is measured: as in `guidance/pretrain`, in English with 12 layers. Of twelve heads one looks
-at the next token and one at the previous, and 1, 4, 7 or 10 at the first. The loss of a pattern is
-the mean over its heads, so that λ changes how many heads are bound and not how strong guidance is.
+at the next token and one at the previous, and 1, 4, 7 or 10 at the first. With `convention=mean`,
+the default, the loss of a pattern is the mean over its heads, so that λ changes how many heads are
+bound and not how strong guidance is. With `convention=paper` heads are summed, and it changes both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,7 @@ from headwise.experiments.guidance._pretraining import (
     encoder_run,
     pretrain_at_once,
     settings_of,
+    shown,
 )
 from headwise.experiments.guidance.pretrain import part_of
 from headwise.experiments.sparse._table import expected_claim
@@ -109,7 +111,7 @@ def _pretrained(config: Config, run: Run) -> dict[str, list[Run]]:
     with progress_bar(len(jobs), label="pre-trainings") as show:
         for number, job in enumerate(jobs, start=1):
             runs[job.arm].append(encoder_run(config, run, job))
-            show(number, {"validation_loss": runs[job.arm][-1].figures()["validation_loss"]})
+            show(number, shown(runs[job.arm][-1]))
     return runs
 
 

@@ -9,7 +9,8 @@ encoders are pre-trained, the same but for guidance, and looked at.
 
 `trained=FOLDER` takes encoders from a run of `guidance/pretrain` instead, where no weights of the
 first updates are kept: there only beginning and end are shown. `--set at_once=4` trains four at a
-time.
+time. Whatever the convention, the weight of guidance falls in a line: with so few updates that of
+`reference_code` would not fall at all.
 
 How it is measured:
 
@@ -39,7 +40,6 @@ from headwise.experiments.base import Expected, Experiment
 from headwise.experiments.guidance._looking import STATIC, look
 from headwise.experiments.guidance._maps import pattern_matrices
 from headwise.experiments.guidance._moments import (
-    KEPT,
     SHARES,
     PretrainingMoments,
     one_per_cent,
@@ -50,11 +50,13 @@ from headwise.guidance import Aim, pattern
 from headwise.journeys.pretraining import PretrainingConfig, pretrain
 from headwise.journeys.pretraining_text import read_texts, text_in
 from headwise.recording import Run
+from headwise.training.checkpoint import CHECKPOINT
 
 WORDS = ("<s>", "Welcome", "to", "EMNLP", ".", "</s>")  # Fig. 2
 OTHER = ("<s>", "Yes", ".", "</s>", "Works", "</s>")  # as long, and two texts in one
 ARMS = {"guided": "guided 1/2", "MLM": "MLM"}  # here, and among pre-training runs
 FIRST = "guided-seed-0"  # the folder of the encoder that has the text
+CHECKPOINT_EVERY = 500  # updates; only for going on after an interruption
 
 Figures = dict[str, list[float]]
 
@@ -98,14 +100,14 @@ class Config:
             feed_forward=4 * self.width,
             guide=self.guide if guided else "",
             alpha=self.alpha,
+            guide_schedule="linear",
             convention=self.convention,
             steps=self.steps,
             block=self.block,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             warmup=self.warmup,
-            average=KEPT,
-            checkpoint_every=one_per_cent(self.steps),
+            checkpoint_every=CHECKPOINT_EVERY,
             evaluate_every=self.steps,
             seed=seed,
         )
@@ -190,7 +192,9 @@ def _pretrained(config: Config, run: Run, arm: str, seed: int) -> PretrainingMom
     folder, first = run.folder / f"{arm.lower()}-seed-{seed}", run.folder / FIRST
     text_of = "" if folder == first else str(first)
     settings = config.pretraining(seed=seed, guided=arm == "guided", text_of=text_of)
-    return PretrainingMoments(pretrain(settings, folder))
+    done = pretrain(settings, folder, keep_at=(one_per_cent(config.steps),))
+    done.path(CHECKPOINT).unlink(missing_ok=True)
+    return PretrainingMoments(done)
 
 
 def _pretrain_at_once(config: Config, run: Run) -> None:

@@ -9,14 +9,15 @@ Table 3 and Fig. 3 of the paper: losses of masked language modelling with guidan
 Estimated at 400,000 pieces a second for 12 layers: English 12 layers, two arms and three seeds, 33
 minutes; 8 and 16 layers, one seed, 22; each of the other texts 14. Every encoder is a run of its
 own, and what is finished is not repeated; `--set at_once=4` trains four at a time. Parts can be
-made one at a time, in folders of their own, and be put together by `trained`:
+made one at a time, in folders of their own, and be put together by `trained`, which lends texts in
+pieces too:
 
     headwise reproduce guidance/pretrain --set corpora=debian-docs-en --set layers=12 --out A
     headwise reproduce guidance/pretrain --set trained=A/guidance/pretrain
     headwise reproduce guidance/pretrain --set corpora=debian-docs-en --set layers=12 \\
         --set steps=500 --set batch_size=64 --set warmup=50     # 8 minutes: 16 million pieces each
 
-`--set attention=topk:8` trains both arms with explicit sparse attention.
+Both arms with explicit sparse attention are compared by `guidance/sparse`.
 
 How it is measured, and where ours differs from the paper:
 
@@ -34,12 +35,15 @@ How it is measured, and where ours differs from the paper:
 4. "Loss from frequencies alone" is that of the best guess without looking at other pieces: the
    plateau of Fig. 3. An encoder *converges* if at the end its validation loss is a nat or more
    below that; it is *on the plateau* until its training loss is. The paper says that of nine
-   settings only guided models converge in five; there "MLM does not converge" is expected.
+   settings only guided models converge in five; there "MLM does not converge" is expected. It is
+   said of seeds in which the guided model converges, as else all may have been too short.
 5. The texts: documentation of Debian packages and WikiText-2 for English, see `guidance/data`. Only
    the former is large enough for the paper's vocabulary of 52,000; others have 8,000 pieces.
    Filipino models have BERT's second task too, as in the paper; it is in no loss said here.
 6. "Share of an H200's arithmetic" counts products of matrices that the model needs and that were
-   computed, by 790 TFLOP/s; those of guidance do not count.
+   computed, by 790 TFLOP/s; those of guidance do not count. With `at_once` more than 1 trainings
+   share the GPU, and minutes, speed and this share are left out; `headwise bench mlm` measures
+   speed.
 """
 
 from dataclasses import dataclass
@@ -49,6 +53,7 @@ from headwise.experiments.guidance._curves import draw_curves
 from headwise.experiments.guidance._losses import (
     apart,
     claim_figures,
+    convergence_figures,
     cost_figures,
     difference_figures,
     frequency_loss_of,
@@ -68,6 +73,7 @@ from headwise.experiments.guidance._pretraining import (
     encoder_run,
     pretrain_at_once,
     settings_of,
+    shown,
 )
 from headwise.experiments.sparse._table import expected_claim
 from headwise.recording.run import Run
@@ -178,7 +184,7 @@ def _pretrained(config: Config, run: Run) -> dict[str, dict[str, list[Run]]]:
         for number, job in enumerate(jobs, start=1):
             runs = found.setdefault(part_of(job.corpus, job.layers), {MLM: [], GUIDED: []})
             runs[job.arm].append(encoder_run(config, run, job))
-            show(number, {"validation_loss": runs[job.arm][-1].figures()["validation_loss"]})
+            show(number, shown(runs[job.arm][-1]))
     return found
 
 
@@ -203,11 +209,10 @@ def measured(part: str, runs: dict[str, list[Run]]) -> Figures:
     plateau = plateau_figures(part, runs)
     shares = {arm: plateau[f"{part}: share of updates on the plateau, {arm}"] for arm in runs}
     gains = apart(shares[MLM], shares[GUIDED])
-    failed = [1 - value for value in plateau[f"{part}: {MLM} converges"]]
     return {
         **figures,
         **plateau,
-        f"{part}: {MLM} does not converge": failed,
+        **convergence_figures(part, runs, MLM, GUIDED),
         sooner(part): [sure(gains)],
         **cost_figures(part, runs),
     }

@@ -32,7 +32,9 @@ How it is measured, and where ours differs from the paper:
    the nearest mention and the nearest one with the same head word.
 4. The best of 144 heads is better by luck too. "Chosen on other passages" is the head that is best
    on every other passage, scored on the rest, with the ends of its 95 % interval (bootstrap over
-   passages).
+   passages). Claims about which model is below which are judged by this score, or that of the best
+   rule: sure if there are three seeds or more and the 95 % interval of the differences between
+   seeds leaves out 0, "partly" if only their mean says so.
 5. *Synthetic* are reflexives of Lin et al. (2019) with a sentence that names somebody else, drawn
    from nine levels of difficulty; see `headwise.data.opensesame`. `convention=paper` puts that
    sentence after, `reference_code` before, and asks only where every word is one token. The
@@ -53,6 +55,7 @@ from typing import Literal
 from headwise.data.byte_pieces import train_byte_pieces
 from headwise.data.opensesame import read_reflexives, with_distractors
 from headwise.experiments.base import Expected, Experiment
+from headwise.experiments.guidance._losses import sure
 from headwise.experiments.guidance._probe import Probed, probe
 from headwise.experiments.guidance._probing_plots import draw_scores
 from headwise.experiments.guidance._subjects import (
@@ -245,7 +248,9 @@ def _of_set(name: str, probed: Probed) -> Iterator[tuple[str, float]]:
 
 
 def claims(scores: BySeed, rules: Figures) -> Figures:
-    """1 for each seed in which the best head of one is below that of the other.
+    """Whether the head of one that was chosen on other passages is surely below that of the other.
+
+    See `sure`; of a rule the best one counts.
 
     Args:
         scores: of encoders; only seeds that both have are compared.
@@ -254,7 +259,7 @@ def claims(scores: BySeed, rules: Figures) -> Figures:
     claims: Figures = {}
     for name, pairs in CLAIMS.items():
         for less, more in pairs.items():
-            named = [f"{arm}: {name}: {BEST}" for arm in (less, more)]
+            named = [f"{arm}: {name}: {BEST if arm == RULE else OTHERS}" for arm in (less, more)]
             if not all(one in scores or one in rules for one in named):
                 continue
             seeds = set.intersection(*(set(scores[one]) for one in named if one in scores))
@@ -263,9 +268,8 @@ def claims(scores: BySeed, rules: Figures) -> Figures:
                 for one in named
             )
             if seeds:
-                claims[f"{name}: {less} is below {more}"] = [
-                    float(low[seed] < high[seed]) for seed in sorted(seeds)
-                ]
+                gains = [high[seed] - low[seed] for seed in sorted(seeds)]
+                claims[f"{name}: {less} is below {more}"] = [sure(gains)]
     return claims
 
 

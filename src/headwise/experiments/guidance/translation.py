@@ -11,7 +11,7 @@ Table 7. Translators are trained in four ways, same data, batches and number of 
 - *guided, also first*: one more head is guided to the first token, which the paper says is bad.
 
 The commands; `trained` names runs whose translators are taken instead of trained, and
-`--set at_once=4` trains four at a time:
+`--set at_once=4` trains four at a time, and leaves minutes and speeds out:
 
     headwise reproduce guidance/translation              # about 30 minutes on an H200, estimated
     headwise reproduce guidance/translation --set corpora=multi30k-en-de
@@ -63,6 +63,7 @@ from typing import Any
 from headwise.config import suggestion
 from headwise.experiments.at_once import make_at_once
 from headwise.experiments.base import Expected, Experiment
+from headwise.experiments.guidance._pretraining import check_decay
 from headwise.experiments.guidance._translation_plots import draw
 from headwise.experiments.sparse._method_pairs import surely
 from headwise.experiments.sparse._table import as_in_paper, expected_claim
@@ -181,6 +182,8 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     """Train and compare; each figure with one value a seed."""
     for corpus in config.corpora:  # refused before training
         task_named(corpus)
+        for arm in config.arms:
+            settings_for(config, corpus, arm, 0)
     every = list(dict.fromkeys(product(config.corpora, config.arms, range(config.seeds))))
     make_at_once(partial(_train, config), every, run=run, processes=config.at_once)
     figures: dict[str, list[float]] = {}
@@ -190,10 +193,20 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
             arm: [translator(config, run, corpus, arm, seed) for seed in range(config.seeds)]
             for arm in config.arms
         }
-        figures |= _measured(corpus, runs)
+        measured = _measured(corpus, runs)
+        figures |= measured if config.at_once == 1 else _without_speeds(measured)
         drawn[corpus] = runs
     draw(drawn, {corpus: task_named(corpus).judged for corpus in drawn}, run)
     return figures
+
+
+def _without_speeds(figures: Values) -> Values:
+    """Trainings that share a GPU have none that mean anything."""
+    return {
+        name: values
+        for name, values in figures.items()
+        if not any(f": {what}" in name for what in ("minutes", "pieces a second", "speed"))
+    }
 
 
 def settings_for(config: Config, corpus: str, arm: str, seed: int) -> TranslationConfig:
@@ -201,6 +214,7 @@ def settings_for(config: Config, corpus: str, arm: str, seed: int) -> Translatio
     plain = settings_of(config, Job(corpus, "softmax", seed))
     changes: dict[str, Any] = {**ARMS[arm]}
     if "guide" in changes:
+        check_decay(config.convention, config.guide_schedule, plain.steps)
         names = ("alpha", "guide_schedule", "convention")
         changes |= {name: getattr(config, name) for name in names}
     return replace(plain, **changes)

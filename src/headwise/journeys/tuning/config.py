@@ -14,6 +14,7 @@ from headwise.training import FitConfig
 
 __all__ = ["FinetuningConfig"]
 
+CHECKPOINT_EVERY = 500  # updates at least, as each is written with the state of the optimiser
 SHORTEST = 8  # pieces of a text: a pair has four marks, and some of both must be left
 NOT_NEGATIVE = (
     "train_examples",
@@ -92,7 +93,11 @@ class FinetuningConfig:
         )
 
     def fit_config(self, per_epoch: int, seed: int) -> FitConfig:
-        """The settings that `fit` wants, for so many batches an epoch."""
+        """The settings that `fit` wants, for so many batches an epoch.
+
+        A training of less than 500 updates has no checkpoint but at its end: stopped before, it
+        begins anew.
+        """
         steps = self.epochs * per_epoch
         often = max(1, math.ceil(per_epoch / self.evaluations))
         automatic = "bfloat16" if torch.cuda.is_available() else "float32"
@@ -106,7 +111,7 @@ class FinetuningConfig:
             weight_decay=self.weight_decay,
             precision=automatic if self.precision == "auto" else self.precision,
             evaluate_every=often,
-            checkpoint_every=often,
+            checkpoint_every=max(often, CHECKPOINT_EVERY),
             patience=self.patience,
             better="higher",
             seed=seed,

@@ -1,0 +1,192 @@
+"""Pre-training with guidance and without: what is concluded from runs, planted and not trained."""
+
+import dataclasses
+from itertools import count
+
+import pytest
+import torch
+
+from headwise.experiments.base import Estimate
+from headwise.experiments.guidance import (
+    _losses,
+    _pretraining,
+    ablation,
+    downstream,
+    electra,
+    fraction,
+    pretrain,
+    robust,
+    sparse,
+    transfer,
+)
+from headwise.experiments.guidance._frequencies import best_without_context
+from headwise.experiments.guidance._pretraining import GUIDED, MLM, RECIPES, found_or_pretrained
+from headwise.journeys.finetuning import FinetuningConfig, Prediction
+from headwise.journeys.pretraining import PretrainingConfig
+from headwise.journeys.tuning.judging import write_predictions
+from headwise.recording import Run
+
+
+class Planted:
+    """Makes finished runs without training: losses fall from 7 to what is asked for."""
+
+    def __init__(self, folder):
+        self.folder, self.numbers = folder, count()
+
+    def __call__(self, loss=3.0, *, fell_at=20):
+        run = Run.create(self.folder / str(next(self.numbers)), PretrainingConfig())
+        for step in range(10, 101, 10):
+            run.log(step, task_loss=7.0 if step < fell_at else loss)
+        run.save_figures(
+            {f"{name}_loss": loss for name in ("train", "validation", "average")}
+            | {"updates": 100, "tokens_seen": 1e6, "minutes": 1.0, "tokens_per_second": 1e5}
+            | {"parameters": 10, "model_flops_utilisation": 0.5}
+        )
+        run.write_json("frequencies.json", {"loss": 6.5, "drawn_right": 0.01})
+        run.close()
+        return run
+
+    def tuned(self, right, *, task="rte"):
+        """A fine-tuning that is right about the first so many of 100 examples."""
+        run = Run.create(self.folder / str(next(self.numbers)), FinetuningConfig())
+        said = [Prediction("seed-0", n, "no", "no" if n < right else "yes") for n in range(100)]
+        write_predictions(run, said)
+        run.save_figures(
+            {"task": task, "metric": "accuracy", "classes": ["no", "yes"], "score": right / 100}
+            | {"examples": {"train": 10, "test": 100}, "minutes": 1.0, "updates": 10}
+            | {"commonest_class": 0.5}
+        )
+        return run
+
+
+@pytest.fixture
+def plant(tmp_path):
+    return Planted(tmp_path / "planted")
+
+
+def test_arms_all_of_whose_seeds_diverge_have_no_losses(plant):
+    wild = plant()
+    wild.path("figures.json").unlink()
+    wild.write_json("diverged.json", {"why": "nan"})
+    figures = pretrain.measured("x", {MLM: [wild] * 3, GUIDED: [plant()] * 3})
+    assert figures["x: trainings that diverged, MLM"] == [3.0]
+    assert figures["x: MLM does not converge"] == [1.0] * 3
+    assert not any("loss of MLM" in name or "less MLM" in name for name in figures)
+
+
+def test_speeds_of_trainings_beside_others_are_left_out(plant):
+    alone, beside = plant(), plant()
+    _pretraining.note_company(pretrain.Config(at_once=4), beside)
+    _pretraining.note_company(pretrain.Config(), alone)
+    figures = _losses.cost_figures("x", {MLM: [alone, alone], GUIDED: [alone, beside]})
+    costs = {name.removeprefix("x: ") for name in figures}
+    assert {"minutes, MLM", "updates, MLM", "updates, guided"} <= costs
+    assert not {"minutes, guided", "thousand pieces a second, guided"} & costs
+    assert "share of an H200's arithmetic, guided" not in costs
+
+
+def test_best_guess_without_context_is_that_of_bayes():
+    known, asked = torch.tensor([7.0, 0.0, 3.0, 12.0]), torch.tensor([2.0, 1.0, 0.0, 5.0])
+    p_V, asked_V = (known + 1) / (known + 1).sum(), asked / asked.sum()
+    shown_VV = 0.1 * torch.eye(4) + 0.1 / 4  # row: what stands there; column: what is shown
+    joint_VV = p_V[:, None] * shown_VV
+    guess_VV = joint_VV / joint_VV.sum(dim=0)
+    wanted = -(0.8 * asked_V * p_V.log()).sum()
+    wanted -= (asked_V[:, None] * shown_VV * guess_VV.log()).sum()
+    assert best_without_context(known, asked) == pytest.approx(wanted.item(), rel=1e-6)
+
+
+def test_every_expected_figure_of_a_pre_training_is_measured(plant, tmp_path, monkeypatch):
+    done = plant()
+    for module in (pretrain, sparse, fraction, ablation, electra, robust):
+        monkeypatch.setattr(module, "draw_curves", lambda *args, **named: None, raising=False)
+        monkeypatch.setattr(module, "encoder_run", lambda *args: done, raising=False)
+        monkeypatch.setattr(
+            module, "found_or_pretrained", lambda *args, **named: done, raising=False
+        )
+        config = module.experiment.config
+        run = Run.create(tmp_path / module.__name__, config)
+        figures = module.reproduce(config, run)
+        assert {item.metric for item in module.EXPECTED} <= set(figures), module.__name__
+        assert all(Estimate.of(values) for values in figures.values())
+
+
+def test_every_expected_figure_of_a_fine_tuning_is_measured(plant, tmp_path, monkeypatch):
+    done = plant.tuned(60)
+    for module in (downstream, transfer):
+        monkeypatch.setattr(module, "tuned_run", lambda *args, **named: done)
+        monkeypatch.setattr(module, "check_tasks", lambda *args: None)
+        config = module.experiment.config
+        figures = module.reproduce(config, Run.create(tmp_path / module.__name__, config))
+        assert {item.metric for item in module.EXPECTED} <= set(figures)
+        if module is downstream:
+            assert len(figures[downstream.SHARE]) == 6  # Oromo news is not English
+
+
+def test_differences_need_three_seeds_and_an_interval_without_0(plant):
+    runs = {MLM: [plant(3.0), plant(3.2), plant(3.1)], GUIDED: [plant(2.0), plant(2.1), plant(2.2)]}
+    claim = _losses.lower("x", "validation", GUIDED, MLM)
+    pairs = [(GUIDED, MLM)]
+    assert _losses.claim_figures("x", runs, pairs)[claim] == [1.0]
+    few = {arm: several[:2] for arm, several in runs.items()}
+    assert _losses.claim_figures("x", few, pairs)[claim] == [0.5]
+    runs[GUIDED][0] = plant(4.5)
+    assert _losses.claim_figures("x", runs, pairs)[claim] == [0.5]
+    assert _losses.difference_figures("x", runs, pairs)[
+        _losses.difference("x", "validation", GUIDED, MLM)
+    ] == pytest.approx([1.5, -1.1, -0.9])
+
+
+def test_the_plateau_is_left_when_the_loss_is_a_nat_below_frequencies(plant):
+    soon, late, never = plant(fell_at=20), plant(fell_at=80), plant(5.6)
+    assert [_losses.updates_on_plateau(run) for run in (soon, late, never)] == [20, 80, 100]
+    assert [_losses.converged(run) for run in (soon, never)] == [True, False]
+    figures = pretrain.measured("x", {MLM: [late] * 3, GUIDED: [soon] * 3})
+    assert figures[pretrain.sooner("x")] == [1.0]
+    figures = pretrain.measured("x", {MLM: [never], GUIDED: [soon]})
+    assert figures["x: MLM does not converge"] == [1.0]
+    figures = pretrain.measured("x", {MLM: [never, never], GUIDED: [never, soon]})
+    assert figures["x: MLM does not converge"] == [1.0]  # of the second seed
+    # where neither does, the runs may be too short
+    assert "x: MLM does not converge" not in pretrain.measured("x", {MLM: [never], GUIDED: [never]})
+
+
+def test_grids_are_compared_seed_by_seed():
+    good, bad = robust.Ended(3.0, True, 6.5, 1.0), robust.Ended(6.4, False, 6.5, 1.0)
+    plain, guided = [good] + [bad] * 7, [good] * 8
+    figures = robust.compared({MLM: plain, GUIDED: guided}, seeds=1)
+    assert figures["sign test over settings, p"] == [2 / 2**7]
+    for claim in (robust.MORE, robust.LESS_SENSITIVE, robust.LOWER):
+        assert figures[claim] == [0.5]  # one seed is none too many
+    figures = robust.compared({MLM: plain * 3, GUIDED: guided * 3}, seeds=3)
+    for claim in (robust.MORE, robust.LESS_SENSITIVE, robust.LOWER):
+        assert figures[claim] == [1.0]
+    other = [[good] * 8, [good] * 8, plain]  # two seeds are as good
+    figures = robust.compared({MLM: [one for seed in other for one in seed],
+                               GUIDED: guided * 3}, seeds=3)  # fmt: skip
+    assert figures[robust.MORE] == [0.5]
+    figures = robust.compared({MLM: guided * 3, GUIDED: plain * 3}, seeds=3)
+    assert figures[robust.MORE] == [0.0] and figures[robust.LOWER] == [0.0]
+
+
+def test_scores_are_compared_by_seed_and_over_examples(plant):
+    runs = {MLM: [plant.tuned(60), plant.tuned(62), plant.tuned(61)],
+            GUIDED: [plant.tuned(80), plant.tuned(83), plant.tuned(63)]}  # fmt: skip
+    figures = downstream.measured("rte", runs)
+    assert figures["rte: guided less MLM"] == pytest.approx([20, 21, 2])
+    assert figures[downstream.better("rte")] == [0.5]
+    assert figures["rte: guided better, sure over test examples"] == [1.0, 1.0, 0.0]
+    assert figures["rte: MLM better, sure over test examples"] == [0.0, 0.0, 0.0]
+
+
+def test_compiled_models_do_not_pile_up(plant, tmp_path, monkeypatch):
+    done, resets = plant(), []
+    monkeypatch.setattr(_pretraining, "pretrain", lambda *args: done)
+    monkeypatch.setattr(_pretraining, "_text_run", lambda *args: done)
+    monkeypatch.setattr(torch.compiler, "reset", lambda: resets.append(1))
+    config = pretrain.Config()
+    run = Run.create(tmp_path / "run", config)
+    for compiled in (True, False):
+        settings = dataclasses.replace(RECIPES["oromo"], compile=compiled)
+        found_or_pretrained(config, run, ("x", settings))
+    assert len(resets) == 1
