@@ -303,6 +303,14 @@ def test_rich_shows_the_table(table):
     assert "encoder.0.self.1" in console.export_text()
 
 
+def test_a_narrow_console_has_whole_columns_and_the_names_of_the_others(table):
+    console = Console(width=30, record=True, file=StringIO())
+    console.print(table)
+    shown = console.export_text()
+    assert "confidence" in shown.splitlines()[0] and "…" not in shown
+    assert "1 more columns do not fit here: role." in " ".join(shown.split())
+
+
 def test_repr_is_short(table):
     assert repr(table) == "HeadTable(5 heads: confidence, role)"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, SupportsFloat, TypeGuard, cast
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import matplotlib.figure
     import pandas
 
+BETWEEN = 2  # spaces between printed columns
 Row = dict[str, Value]
 Measured = Value | SupportsFloat  # what becomes a value: numpy's numbers and tensors too
 
@@ -228,17 +229,34 @@ class HeadTable:
         with files.replacing(Path(path)) as temporary:
             frame.to_parquet(temporary, index=False, engine="pyarrow")
 
-    def __rich__(self) -> Table:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        """Whole columns, as many as the console has room for, and the names of the others."""
+        cells = printed(self.columns)
+        widths = {
+            # a long name is broken at its spaces, so that the column stays narrow
+            name: max(map(len, (*texts, *name.split("_"))))
+            for name, texts in cells.items()
+        }
+        room = options.max_width - max((len(str(head)) for head in self.heads), default=4)
+        shown: list[str] = []
+        for name, width in widths.items():
+            room -= width + BETWEEN
+            if room < 0:
+                break
+            shown.append(name)
+        yield self._printed({name: cells[name] for name in shown}, widths)
+        if left := [name for name in cells if name not in shown]:
+            yield Text(f"{len(left)} more columns do not fit here: {', '.join(left)}.")
+
+    def _printed(self, cells: Mapping[str, Sequence[str]], widths: Mapping[str, int]) -> Table:
         table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("head", no_wrap=True)
-        cells = printed(self.columns)
         for name in cells:
             is_text = any(isinstance(value, str) for value in self.columns[name])
-            # spaces, so that a long name can be broken and the column stay narrow
-            header = name.replace("_", " ")
-            widest = max(map(len, (*cells[name], *header.split())))  # no cell is cut
             side = "left" if is_text else "right"
-            table.add_column(header, justify=side, min_width=widest)
+            table.add_column(name.replace("_", " "), justify=side, min_width=widths[name])
         for head, *row in zip(self.heads, *cells.values(), strict=True):
             # Text, because Rich would read brackets in a plain string as markup
             table.add_row(str(head), *(Text(cell, no_wrap=True) for cell in row))
