@@ -22,7 +22,7 @@ from headwise.pruning.recipe import RECIPE, digest
 from headwise.pruning.record import record_of
 from headwise.pruning.saving import load, save
 from headwise.sites import find_sites, masked
-from tests.hf.families import batch_of, build, outputs, randomised
+from tests.hf.families import FAMILIES, batch_of, build, outputs, randomised
 from tests.pruning.shrinking import bare_keep, randomised_biases, removed, uneven_keep
 from tests.pruning.test_cutting_own import CASES, built, uneven
 
@@ -192,6 +192,14 @@ def test_numbers_by_layer_are_not_written_where_no_host_reads_them(tmp_path):
     save(prune(model, {"decoder.0.self": [0, 1]}), tmp_path / "small")
     settings = json.loads((tmp_path / "small" / "config.json").read_text())
     assert "per_layer_config" not in settings and settings["num_attention_heads"] == 4
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_layers_with_some_heads_each_come_back(name, tmp_path):
+    model = adopt(randomised_biases(build(name)))
+    save(prune(model, uneven_keep(model)), tmp_path / "small")
+    wanted = outputs(model, batch_of(name))
+    torch.testing.assert_close(outputs(load(tmp_path / "small"), batch_of(name)), wanted)
 
 
 def test_generation_settings_and_tokenizers_come_along(tmp_path):

@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -65,6 +65,9 @@ def layers_in_config(model: PreTrainedModel, settings: Mapping[str, Any]) -> dic
     """
     config: Any = model.config
     modules = list(attention_modules(model).values())
+    numbers: list[Any] = [getattr(x, "layer_idx", place) for place, x in enumerate(modules)]
+    if len({number for number in numbers if isinstance(number, int)}) < len(modules):
+        return {}  # no stack of numbered layers, as in an encoder and a decoder
     if not modules or any(module.config is not config for module in modules):
         return {}
     counts = [(head_count(module), _key_value_heads(module)) for module in modules]
@@ -77,8 +80,8 @@ def layers_in_config(model: PreTrainedModel, settings: Mapping[str, Any]) -> dic
     for name, values in zip(SETTINGS, zip(*counts, strict=True), strict=False):
         same = len({*values}) == 1
         told |= {name: values[0]} if same else {}
-        for place, (module, value) in enumerate(zip(modules, values, strict=True)):
-            layer = layers.setdefault(cast(int, getattr(module, "layer_idx", place)), {})
+        for number, value in zip(numbers, values, strict=True):
+            layer = layers.setdefault(number, {})
             layer.pop(name, None)
             layer |= {} if same else {name: value}
     told["per_layer_config"] = {str(number): layers[number] for number in sorted(layers)}
