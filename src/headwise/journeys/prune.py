@@ -11,7 +11,7 @@ an interruption, the same command goes on.
 
 import os
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,9 @@ HALF = (torch.float16, torch.bfloat16)
 SPEED = "trace/speed.json"
 
 
-def prune_folder(config: PruneConfig, out: Path | str) -> Run:
+def prune_folder(
+    config: PruneConfig, out: Path | str, *, before: Mapping[str, float] | None = None
+) -> Run:
     """Prune the model in a folder on text files; the smaller model is in `out`.
 
     A pruning that was stopped goes on where it was; one that is finished is not done again.
@@ -57,6 +59,8 @@ def prune_folder(config: PruneConfig, out: Path | str) -> Run:
     Args:
         config: the settings.
         out: folder of the smaller model; its run stands beside it, see `run_folder`.
+        before: what is known of the unpruned model from the `before.json` of another pruning with
+            the same dev set; None measures it.
 
     Returns:
         The run, with figures before and after, `trace/speed.json`, and a report.
@@ -70,7 +74,7 @@ def prune_folder(config: PruneConfig, out: Path | str) -> Run:
     with Run.create(run_folder(out), config) as run:
         if task is not None:
             try:
-                _prune(config, task, out, run)
+                _prune(config, task, out, run, before)
             except SafetensorError as problem:  # what writing to a full disk raises
                 raise OSError(f"{run.folder} could not be written: {problem}") from None
         elif not out.exists():
@@ -123,12 +127,14 @@ def _stays_run(model: Path) -> bool:
     return (model / "environment.json").exists() and not is_pretraining(Run.open(model))
 
 
-def _prune(config: PruneConfig, task: Task, out: Path, run: Run) -> None:
+def _prune(
+    config: PruneConfig, task: Task, out: Path, run: Run, known: Mapping[str, float] | None
+) -> None:
     started = time.perf_counter()
     task.model.to(chosen_device("auto"))
     parameters = count_parameters(task.model)
     if not run.has("before.json"):
-        run.write_json("before.json", _measured(config, task, task.model))
+        run.write_json("before.json", known or _measured(config, task, task.model))
     before: dict[str, float] = run.read_json("before.json")
     run.write_text(DEV, "".join(f"{text}\n" for text in task.texts))
     functions = functions_of(config, task, run)

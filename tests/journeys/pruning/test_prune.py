@@ -93,6 +93,14 @@ def test_replayed_steps_prune_as_others_do(small_translation, far, tmp_path):
     assert found[True][1] == found[False][1]
 
 
+def test_what_is_known_of_the_unpruned_model_is_not_measured_again(tmp_path):
+    model = saved("classification", tmp_path / "host")
+    config = config_for("classification", model, steps=0, choose="random")
+    known = {"accuracy": 0.125, "validation_loss": 7.5}
+    figures = prune_folder(config, tmp_path / "small", before=known).figures()
+    assert figures["accuracy_before"] == 0.125 and figures["accuracy_after"] != 0.125
+
+
 def test_a_dear_head_closes_all_and_a_cheap_one_none(tmp_path):
     model = saved("classification", tmp_path / "host")
     counts = [

@@ -210,6 +210,9 @@ def prune_at_once(
             files_of(run, job, base)  # which prunings share, so that one process writes them
             entered.append(job)
     left = [cut for cut in dict.fromkeys(cuts) if cut.job in entered]
+    order = list(dict.fromkeys(cut.amount for cut in cuts))
+    # amount by amount, as the first pruning of a translator measures it for all the others
+    left.sort(key=lambda cut: order.index(cut.amount))
     make_at_once(make, left, run=run, processes=config.at_once)
 
 
@@ -263,7 +266,10 @@ def pruned(
     lent = find_file(config, run, f"{place}-pruning/figures.json")
     if lent is not None and lent.parent != run_folder(out):
         return Pruned(amount, lent.parent.with_name(out.name), _checked(lent.parent, settings))
-    done = prune_folder(settings, out)
+    known = f"before/{name}/{job.folder}.json"
+    done = prune_folder(settings, out, before=run.read_json(known) if run.has(known) else None)
+    if not run.has(known):
+        run.write_json(known, done.read_json("before.json"))
     (run_folder(out) / "checkpoint.safetensors").unlink(missing_ok=True)
     return Pruned(amount, out, done)
 

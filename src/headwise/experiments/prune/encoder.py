@@ -127,6 +127,9 @@ def _prune_at_once(config: Config, run: Run, jobs: Sequence[Job]) -> None:
 def _prune_and_look(config: Config, run: Run, cut: Cut) -> None:
     one = _pruned(config, run, cut)
     _functions(config, run, cut.job, cut.amount.name, one.folder)
+    if cut.amount == amounts(config)[0]:
+        unpruned = translator_run(config, run, cut.job).folder
+        _functions(config, run, cut.job, "unpruned", unpruned)
 
 
 def _pruned(config: Config, run: Run, cut: Cut) -> Pruned:
