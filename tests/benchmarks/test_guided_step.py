@@ -33,9 +33,11 @@ def test_compiled_steps_take_turns_among_themselves_after_the_others_are_kept(mo
 
     measured = guided_step.measure(1, CPU, keep=keep, settings=SETTINGS)
     plain = ["eager, loss from the matrices", "plain", "guided"]
-    compiled = ["plain, compiled", "guided, compiled"]
-    assert kept == [[], [], [], plain, plain, plain, plain + compiled]
-    assert [row["ratio"] for row in measured.rows if row["who"].startswith("plain")] == [1, 1]
+    compiled = ["plain, compiled", "adopted, compiled", "guided, compiled"]
+    assert kept == [[], [], [], *[plain] * 4, plain + compiled]
+    ratios = {row["who"]: row["ratio"] for row in measured.rows}
+    assert ratios["plain"] == 1
+    assert min(ratios["plain, compiled"], ratios["adopted, compiled"]) == 1
     assert measured.wrong == 0
 
 

@@ -53,8 +53,8 @@ def test_a_guided_step_is_that_of_the_cpu_and_waits_for_nothing(padded):
     there, on_gpu, gpu_step = guided_on("cuda", model, ids.cuda(), mask.cuda())
     gpu_step()  # makes what is made once
     output = there(input_ids=ids.cuda(), attention_mask=mask.cuda())
-    torch.cuda.set_sync_debug_mode("error")  # the host's own mask may wait, guidance may not
-    try:
+    try:  # the host's own mask may wait, guidance may not
+        torch.cuda.set_sync_debug_mode("error")
         there.zero_grad()
         (output.logits.square().mean() + on_gpu.loss()).backward()
     finally:

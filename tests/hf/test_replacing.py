@@ -9,6 +9,7 @@ from torch import Tensor
 from headwise.hf import adopt
 from headwise.ops import softmax_attention, topk_attention, uniform_attention
 from headwise.sites import find_sites, gated, masked, observe, replace
+from tests.alone import run_alone
 from tests.hf.families import BACKENDS, FAMILIES, Batch, Watch, batch_of, build, outputs
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
@@ -174,6 +175,12 @@ def test_a_compiled_host_obeys_masks_and_forgets_them(name, backend, unchecked):
 @pytest.mark.filterwarnings("ignore")
 def test_a_host_compiled_with_inductor_obeys_masks_and_forgets_them(unchecked):
     check_compiled("BERT", "sdpa", compiler="inductor")
+
+
+@pytest.mark.slow
+def test_kernels_take_the_masks_of_compiled_hosts():
+    pytest.importorskip("triton", reason="Triton is not installed")
+    run_alone("-m", "tests.hf.compiling")
 
 
 def test_gates_of_each_item_act_on_that_item_alone():

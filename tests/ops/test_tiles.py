@@ -23,7 +23,7 @@ def _scores(
     q, k, lengths, mask, out, scale, first, heads, groups, n_queries, n_keys, n_blocks,
     q_batch, q_head, q_row, k_batch, k_head, k_row, mask_batch, mask_head, mask_row, mask_key,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, KEYS_FIRST: tl.constexpr,
 ):  # fmt: skip
     block, batch, head, group = place(n_blocks, heads, groups)
     rows = block * ROWS + tl.arange(0, ROWS)
@@ -34,7 +34,10 @@ def _scores(
         s_QK = score_tile(
             q_QD, k_KD, rows, keys, tl.load(lengths + batch), n_queries, scale, first,
             mask + batch * mask_batch + head * mask_head, mask_row, mask_key, CAUSAL, MASKED,
+            KEYS_FIRST,
         )  # fmt: skip
+        if KEYS_FIRST:
+            s_QK = tl.trans(s_QK)
         at = ((batch * heads + head) * n_queries + rows[:, None]) * n_keys + keys[None, :]
         tl.store(at + out, s_QK, mask=(rows[:, None] < n_queries) & (keys[None, :] < n_keys))
 
@@ -42,7 +45,8 @@ def _scores(
 @pytest.mark.parametrize("sizes", [(1, 1), (7, 63), (65, 17)], ids=str)
 @pytest.mark.parametrize("options", ["", "causal", "lengths", "mask", "causal lengths mask"])
 @pytest.mark.parametrize("groups", [1, 2])
-def test_a_tile_holds_the_scores(sizes, options, groups):
+@pytest.mark.parametrize("keys_first", [False, True])
+def test_a_tile_holds_the_scores(sizes, options, groups, keys_first):
     n_queries, n_keys = sizes
     q = torch.randn(2, n_queries, 4, 5).transpose(1, 2)  # heads and rows interleaved
     k = torch.randn(2, groups, n_keys, 5)
@@ -57,7 +61,6 @@ def test_a_tile_holds_the_scores(sizes, options, groups):
     call = tiles.Call.of(scores)
     out = torch.full(scores.shape, torch.nan)
     n_blocks = -(-n_queries // 16)
-    _scores[(n_blocks * 8,)](
-        **call.arguments(), out=out, n_blocks=n_blocks, PADDED=16, ROWS=16, KEYS=32
-    )
+    constants = {"PADDED": 16, "ROWS": 16, "KEYS": 32, "KEYS_FIRST": keys_first}
+    _scores[(n_blocks * 8,)](**call.arguments(), out=out, n_blocks=n_blocks, **constants)
     torch.testing.assert_close(out, scores.rows())

@@ -1,7 +1,7 @@
 """The function that stands in transformers' attention interface and calls our sites.
 
 It is registered under one neutral name for each host backend, together with that backend's own
-mask function, so that the host computes exactly what it would have computed without us.
+mask function, so that the host computes what it would have computed without us.
 """
 
 import math
@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import eager_mask, sdpa_mask
 
+from headwise.hf.masks import eager_mask_or_none, only_hides, sdpa_mask_or_none
 from headwise.hf.naming import interface_forward
 from headwise.ops.attended import Attended
 from headwise.ops.rows import softmax_rows
 from headwise.ops.scores import Scores
 from headwise.sites import Site, in_backward
 
-MASKS: dict[str, Callable[..., Any]] = {"eager": eager_mask, "sdpa": sdpa_mask}
+MASKS: dict[str, Callable[..., Any]] = {"eager": eager_mask_or_none, "sdpa": sdpa_mask_or_none}
 PREFIX = "headwise_over_"  # no backend's name at its start: transformers treats some specially
 
 # Arguments of the host that change the scores and that we do not follow.
@@ -224,11 +224,10 @@ def visibility(call: HostCall) -> Visibility:
     if mask is None:
         return _without_mask(call, bias)
     if mask.dtype != torch.bool:
-        added = mask
-        mask = added > torch.finfo(added.dtype).min / 2
-        added = added.masked_fill(~mask, 0)
-        # what only hides keys is no bias; a compiled graph cannot ask
-        if torch.compiler.is_compiling() or bool(added.any()):
+        additive = mask
+        mask = additive > torch.finfo(additive.dtype).min / 2
+        added = additive.masked_fill(~mask, 0)
+        if not only_hides(additive, added):
             bias = added if bias is None else bias + added
     first = _first_position(call, mask)
     return Visibility(mask, bias, _is_last(call, first), first)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from headwise.ops.scores import Scores
 
-__all__ = ["Call", "load_rows", "place", "score_tile", "score_tile_KQ"]
+__all__ = ["Call", "load_rows", "place", "score_tile"]
 
 
 class Call(NamedTuple):
@@ -131,49 +131,28 @@ def score_tile(
     mask_key,
     CAUSAL: tl.constexpr,
     MASKED: tl.constexpr,
+    KEYS_FIRST: tl.constexpr = False,
 ):
-    """scale * q k^T in float32, -inf where a key may not be attended.
+    """scale * q k^T in float32, -inf where a key may not be attended; k q^T with KEYS_FIRST.
+
+    What is computed from k q^T enters a product with q as it lies in registers; the transpose of a
+    tile would have to pass through shared memory.
 
     Args: tiles of q and k; the numbers of their rows; how many keys of this batch item are real;
     where this head's part of the mask starts, and its strides.
     """
-    score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
-    seen_QK = (keys[None, :] < length) & (rows[:, None] < n_queries)
+    if KEYS_FIRST:
+        score = tl.dot(k_KD, tl.trans(q_QD), input_precision="ieee") * scale
+        row, key = rows[None, :], keys[:, None]
+    else:
+        score = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
+        row, key = rows[:, None], keys[None, :]
+    seen = (key < length) & (row < n_queries)
     if CAUSAL:
-        seen_QK = seen_QK & (keys[None, :] <= rows[:, None] + first)
+        seen = seen & (key <= row + first)
     if MASKED:
-        at = mask + rows[:, None].to(tl.int64) * mask_row + keys[None, :].to(tl.int64) * mask_key
-        seen_QK = seen_QK & (tl.load(at, mask=seen_QK, other=0) != 0)
-    return tl.where(seen_QK, score_QK, float("-inf"))
-
-
-@triton.jit
-@no_type_check
-def score_tile_KQ(
-    k_KD,
-    q_QD,
-    rows,
-    keys,
-    length,
-    n_queries,
-    scale,
-    first,
-    mask,
-    mask_row,
-    mask_key,
-    CAUSAL: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    """scale * k q^T, which is `score_tile` the other way round, of the same arguments.
-
-    What is computed from it enters a product with q_QD as it lies in registers; the transpose of a
-    tile would have to pass through shared memory.
-    """
-    score_KQ = tl.dot(k_KD, tl.trans(q_QD), input_precision="ieee") * scale
-    seen_KQ = (keys[:, None] < length) & (rows[None, :] < n_queries)
-    if CAUSAL:
-        seen_KQ = seen_KQ & (keys[:, None] <= rows[None, :] + first)
-    if MASKED:
-        at = mask + rows[None, :].to(tl.int64) * mask_row + keys[:, None].to(tl.int64) * mask_key
-        seen_KQ = tl.load(at, mask=seen_KQ, other=0) != 0
-    return tl.where(seen_KQ, score_KQ, float("-inf"))
+        at = mask + row.to(tl.int64) * mask_row + key.to(tl.int64) * mask_key
+        kept = tl.load(at, mask=seen, other=0) != 0
+        # The same either way: with keys first `&` spills registers, in `topk.selection` its lack.
+        seen = kept if KEYS_FIRST else seen & kept
+    return tl.where(seen, score, float("-inf"))

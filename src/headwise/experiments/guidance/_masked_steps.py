@@ -129,9 +129,12 @@ def plain(
     host: Host = ROBERTA,
     compiled: bool = False,
     checkpointing: bool = False,
+    adopted: bool = False,
 ) -> Trainee:
-    """What everybody does."""
+    """What everybody does; adopted, RoBERTa makes no masks that a compiled graph must obey."""
     model, batch = _model(settings, device, host, checkpointing), _batch(settings, device)
+    if adopted:
+        adopt(model)
     ask = own_loss(model, torch.compile(model) if compiled else None)
     own, _ = _quiet(model, lambda: (own_loss(model)(batch), None), device)
     return Trainee(_stepper(model, lambda: ask(batch), device), own)

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from headwise.ops.launching import Tile, padded
-from headwise.ops.tiles import Call, load_rows, place, score_tile, score_tile_KQ, with_rows
+from headwise.ops.tiles import Call, load_rows, place, score_tile, with_rows
 from headwise.ops.topk.selection import ANY, IN_DOUBT, keys_seen, whole_tiles
 
 __all__ = [
@@ -398,10 +398,10 @@ def _keys_kernel(
             q_QD = load_rows(q_at, row, q_row, left, WIDTH, PADDED)
             # Keys by queries, so that products take what is computed as it lies in registers.
             if masking:
-                score_KQ = score_tile_KQ(
-                    k_KD, q_QD, rows, keys, length, n_queries, scale, first,
+                score_KQ = score_tile(
+                    q_QD, k_KD, rows, keys, length, n_queries, scale, first,
                     mask + batch * mask_batch + head * mask_head, mask_row, mask_key,
-                    CAUSAL, MASKED,
+                    CAUSAL, MASKED, KEYS_FIRST=True,
                 )  # fmt: skip
             else:
                 score_KQ = tl.dot(k_KD, tl.trans(q_QD), input_precision="ieee") * scale

@@ -1,0 +1,72 @@
+"""The masks that adopted hosts make: transformers' own, but for what compiling makes of them.
+
+A compiled graph cannot look at the contents of a mask. Two things are therefore settled when it is
+made: whether there must be one, and whether an additive one only hides keys.
+"""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers.masking_utils import eager_mask, sdpa_mask
+
+__all__ = ["eager_mask_or_none", "only_hides", "sdpa_mask_or_none"]
+
+MARK = "headwise_only_hides"  # an attribute of additive masks: all 0 or the lowest number
+
+
+def sdpa_mask_or_none(**given: Any) -> Tensor | None:
+    """The host's mask for SDPA; none where nothing is hidden, or only what a causal flag hides.
+
+    Transformers leaves such masks out itself, except in graphs that are compiled. There the mask,
+    expanded from one number, suits no fused kernel: SDPA computes all scores in float32.
+    """
+    if _nothing_hidden(**given) or _only_later_hidden(**given):
+        return None
+    return sdpa_mask(**given)
+
+
+def eager_mask_or_none(**given: Any) -> Tensor | None:
+    """The host's additive mask, marked as one that only hides keys; none where nothing is hidden.
+
+    Compiling follows attributes of tensors. What a host computes from a mask, a sum or a part, is
+    another tensor without the mark; only writing into the mask itself would make the mark untrue.
+    """
+    if _nothing_hidden(**given):
+        return None
+    mask = cast(Tensor | None, eager_mask(**given))
+    if mask is not None:
+        setattr(mask, MARK, True)
+    return mask
+
+
+def only_hides(additive: Tensor, added: Tensor) -> bool:
+    """Whether an additive mask is no bias.
+
+    Args:
+        additive: the mask.
+        added: what it adds to scores that it does not hide.
+    """
+    if torch.compiler.is_compiling():
+        return getattr(additive, MARK, False)
+    return not bool(added.any())
+
+
+def _nothing_hidden(*, allow_is_bidirectional_skip: bool = False, **given: Any) -> bool:
+    return allow_is_bidirectional_skip and _unpadded(**given)
+
+
+def _only_later_hidden(*, allow_is_causal_skip: bool = True, **given: Any) -> bool:
+    return allow_is_causal_skip and given["q_length"] == given["kv_length"] and _unpadded(**given)
+
+
+def _unpadded(
+    *,
+    kv_length: int,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    **_: Any,
+) -> bool:
+    """Whether a graph is compiled in which padding and windows hide nothing."""
+    compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    return compiling and attention_mask is None and (local_size is None or kv_length < local_size)
