@@ -68,5 +68,7 @@ def _unpadded(
     **_: Any,
 ) -> bool:
     """Whether a graph is compiled in which padding and windows hide nothing."""
-    compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    # is_exporting() says yes in every compiled graph up to torch 2.11
+    exporting: bool = getattr(torch.compiler, "_is_exporting_flag", False)
+    compiling = torch.compiler.is_compiling() and not exporting
     return compiling and attention_mask is None and (local_size is None or kv_length < local_size)
