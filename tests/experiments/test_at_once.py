@@ -1,9 +1,11 @@
 """Trainings in several processes leave what one process leaves."""
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from headwise.experiments.at_once import make_at_once
 from headwise.experiments.sparse.choose_k import experiment
@@ -20,6 +22,22 @@ def test_processes_begin_by_themselves_and_what_one_raises_is_raised(tmp_path: P
         with pytest.raises(ValueError, match=r"missing\.json"):
             make_at_once(Run.read_json, ["config.json", "missing.json"], run=run, processes=2)
         assert run.names("at-once/*.log")
+
+
+def short_of_memory(run: Run, place: tuple[str, int]) -> None:
+    """Fails as often as it is told, as a device does whose memory others hold."""
+    name, failures = place
+    tried = len(run.names(f"tried/{name}-*"))
+    run.write_text(f"tried/{name}-{tried}", str(os.getpid()))
+    if tried < failures:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
+def test_jobs_that_find_too_little_memory_are_made_again_fewer_at_a_time(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", _Config()) as run:
+        with pytest.raises(ValueError, match=r"never.* even alone"):
+            make_at_once(short_of_memory, [("later", 1), ("never", 9)], run=run, processes=2)
+        assert [len(run.names(f"tried/{name}-*")) for name in ("later", "never")] == [2, 2]
 
 
 def test_refuses_no_process_and_leaves_one_to_the_experiment(tmp_path: Path) -> None:

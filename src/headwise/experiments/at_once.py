@@ -8,6 +8,7 @@ made them one after the other.
 import gc
 import multiprocessing
 import os
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -30,7 +31,8 @@ def make_at_once(
     """Call `make(run, job)` for every job; with one process nothing is done ahead.
 
     What the processes print goes to `at-once/<process>.log` of the run. The first error stops what
-    has not begun and is raised; what is finished stays.
+    has not begun and is raised; what is finished stays. Jobs that find too little memory on a
+    device which they share are made again, half as many at a time, as long as there is a half.
 
     Args:
         make: leaves what it made in the run; a function of a module, or a `partial` of one.
@@ -44,7 +46,22 @@ def make_at_once(
         return
     logs = run.path("at-once")
     logs.mkdir(exist_ok=True)
-    processes = min(processes, len(jobs)) or 1
+    while jobs:
+        too_large = _make_some(make, jobs, run=run, processes=min(processes, len(jobs)), logs=logs)
+        if too_large and processes == 1:
+            raise ValueError(f"{too_large[0]} finds too little memory on the device even alone.")
+        jobs, processes = too_large, max(1, processes // 2)
+
+
+def _make_some(
+    make: Callable[[Run, Job], object],
+    jobs: Sequence[Job],
+    *,
+    run: Run,
+    processes: int,
+    logs: Path,
+) -> list[Job]:
+    """Make what fits; those that found too little memory on the device are returned."""
     pool = ProcessPoolExecutor(
         processes,
         mp_context=multiprocessing.get_context("spawn"),  # a forked process cannot use CUDA
@@ -57,6 +74,7 @@ def make_at_once(
             for done, one in enumerate(as_completed(made), start=1):
                 one.result()
                 show(done, {})
+            return [job for job, one in zip(jobs, made, strict=True) if not one.result()]
         except BrokenProcessPool as error:
             raise ValueError(
                 f"One of at_once={processes} processes was ended from outside, perhaps for want of "
@@ -75,13 +93,22 @@ def _begin(logs: Path, threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _make(make: Callable[[Run, Job], object], folder: Path, job: Job) -> None:
-    make(Run.open(folder), job)
+def _make(make: Callable[[Run, Job], object], folder: Path, job: Job) -> bool:
+    """Whether there was memory enough. Other errors are raised."""
+    enough = True
+    try:
+        make(Run.open(folder), job)
+    except RuntimeError as problem:
+        if "out of memory" not in str(problem):
+            raise
+        enough = False
+        traceback.print_exc()
     gc.collect()  # a recorded training step holds itself
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+    return enough
 
 
-def _cancel(made: Sequence[Future[None]]) -> None:
+def _cancel(made: Sequence[Future[bool]]) -> None:
     for one in made:
         one.cancel()

@@ -23,6 +23,7 @@ from headwise.recording.run import Run
 
 __all__ = [
     "MULTI30K",
+    "RECIPE",
     "TARGETS",
     "TINY",
     "Domain",

@@ -9,6 +9,7 @@ from headwise.config import from_json, suggestion, to_json
 from headwise.data.translation import Lines, read_parallel_texts
 from headwise.experiments.at_once import make_at_once
 from headwise.experiments.heads._training import (
+    RECIPE,
     TINY,
     Domain,
     Job,
@@ -70,10 +71,9 @@ class Pruning(Training):
     prune_rate: float = 3e-4  # of the weights
     prune_warmup: int = 0
     gate_rate: float = 0.05
-    batch_size: int = 384  # sentence pairs
 
 
-SMALL: dict[str, Any] = {**TINY, "prune_steps": 10, "gate_rate": 1.5, "batch_size": 32}
+SMALL: dict[str, Any] = {**TINY, "prune_steps": 10, "gate_rate": 1.5}
 
 
 class Amount(NamedTuple):
@@ -255,7 +255,7 @@ def pruned(
         learning_rate=config.prune_rate,
         warmup=config.prune_warmup,
         gate_learning_rate=config.gate_rate,
-        batch_size=config.batch_size,
+        tokens=config.tokens or RECIPE.tokens,
         beams=config.beams or 4,
         evaluate_every=max(1, config.prune_steps // 8),
         checkpoint_every=max(1, config.prune_steps),  # it takes less than a minute

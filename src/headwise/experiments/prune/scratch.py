@@ -28,7 +28,6 @@ from statistics import fmean
 import torch
 
 from headwise.config import from_json
-from headwise.data.batching import Epochs
 from headwise.experiments.base import Expected, Experiment
 from headwise.experiments.heads._inspecting import entering
 from headwise.experiments.heads._training import Job
@@ -49,7 +48,6 @@ from headwise.experiments.prune._translators import (
 from headwise.journeys import PruneConfig, TranslationConfig, Translator
 from headwise.journeys.pruning.translator_task import translator_task
 from headwise.journeys.training_run import training_bar
-from headwise.journeys.translation_batches import MULTIPLE
 from headwise.models import Transformer
 from headwise.pruning.cutting import rebuild
 from headwise.recording.run import Run
@@ -149,6 +147,7 @@ def _trained(
         data=(str(files[0]),),
         dev=(str(files[1]),),
         keep=0,  # nothing is pruned here: the task is all that is taken
+        tokens=settings.tokens,
         beams=settings.beams,
     )
     task = translator_task(given, translator)
@@ -157,13 +156,7 @@ def _trained(
         fit(
             translator.model,
             task.loss,
-            Epochs(
-                task.train.lengths,
-                task.train.collate,
-                tokens=settings.tokens,
-                multiple=MULTIPLE if cuda else 1,
-                seed=settings.seed,
-            ),
+            task.train.epochs(size=given.batch_size, seed=settings.seed),
             run=run,
             config=settings.fit_config(cuda=cuda, replayable=True),
             progress=show,

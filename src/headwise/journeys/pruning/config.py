@@ -11,6 +11,7 @@ __all__ = ["PruneConfig"]
 GATES, GREEDY, RANDOM = "gates", "greedy", "random"
 NOT_NEGATIVE = (
     *("steps", "group", "at_once", "dev_lines", "look", "speed_seconds", "penalty", "keep"),
+    "tokens",
 )
 
 
@@ -46,6 +47,7 @@ class PruneConfig(TrainingSettings):
     group: int = 0  # heads that go together; 0 takes as many as share keys and values
     at_once: int = 0  # of greedy: groups that go in a round; 0 takes a tenth of those there are
     batch_size: int = 32  # sentences, or blocks of a language model
+    tokens: int = 0  # of runs that translate: most pieces of a batch; 0 takes batch_size sentences
     length: int = 128  # most tokens of a sentence; of language models, tokens of a block
     dev_lines: int = 0  # only so many, the first ones; 0 takes all
     dropped: float = 0.15  # share of the words that are hidden from a masked model

@@ -38,6 +38,8 @@ def hugging_face_task(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
             f"{type(subject.model).__name__} is pruned for {kind}, so task={config.task!r} is none "
             "of its own; leave it out."
         )
+    if config.tokens:
+        raise ValueError("tokens is for runs that translate; give batch_size instead.")
     makers: dict[str, Callable[[PruneConfig, HuggingFaceSubject], Task]] = {
         "classification": _classification,
         "masked": _masked,

@@ -33,10 +33,15 @@ class Data:
 
     lengths: Sequence[int]
     collate: Callable[[list[int]], Batch]
+    tokens: int = 0  # the most ids of a batch, padding included; 0: so many sequences
+    multiple: int = 1  # of the widths of batches
 
     def epochs(self, *, size: int, seed: int) -> Epochs[Batch]:
-        """Batches in an order that the seed decides."""
-        return Epochs(self.lengths, self.collate, size=size, seed=seed)
+        """Batches in an order that the seed decides; `size` is not asked where `tokens` is set."""
+        if not self.tokens:
+            return Epochs(self.lengths, self.collate, size=size, seed=seed)
+        multiple = self.multiple
+        return Epochs(self.lengths, self.collate, tokens=self.tokens, multiple=multiple, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,8 +48,8 @@ def translator_task(config: PruneConfig, translator: Translator) -> Task:
     return Task(
         kind="translation",
         model=translator.model,
-        train=_data(translator, train),
-        dev=_data(translator, dev),
+        train=_data(translator, train, tokens=config.tokens),
+        dev=_data(translator, dev, tokens=config.tokens),
         predict=_predict,
         quality="bleu",
         score=score,
@@ -67,7 +67,7 @@ def _predict(model: nn.Module, batch: Batch) -> Predicted:
     return Predicted(logits, batch["labels"])
 
 
-def _data(translator: Translator, lines: Lines) -> Data:
+def _data(translator: Translator, lines: Lines, *, tokens: int) -> Data:
     """Pairs as ids; those too long for the model are left out."""
     both = zip(
         map(translator.source.encode, lines.source),
@@ -89,4 +89,5 @@ def _data(translator: Translator, lines: Lines) -> Data:
             "labels": torch.where(batch.target_out == PAD, IGNORED, batch.target_out),
         }
 
-    return Data([max(map(len, pair)) + 1 for pair in pairs], collate)
+    lengths = [max(map(len, pair)) + 1 for pair in pairs]
+    return Data(lengths, collate, tokens=tokens, multiple=multiple)
