@@ -113,7 +113,7 @@ def _measure(
         return measure(repeat, device, only=only, keep=keep)
     if module == "guided_step":
         return measure(repeat, device, keep=keep, compiled=not only)
-    if module == "fitting":
+    if module in ("fitting", "encoder"):
         return measure(repeat, device, keep=keep)
     return measure(repeat, device, only=only) if only else measure(repeat, device)
 

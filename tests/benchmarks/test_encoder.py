@@ -1,6 +1,9 @@
 """The benchmark of masked language modelling: the same task for all, and figures that follow."""
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,26 +13,58 @@ from headwise.experiments.guidance._masked_steps import FIRST_WORD
 from headwise.models.encoder_flops import training_flops
 
 CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[2]
 SIZES = replace(encoder.SIZES["cpu"], batch=2, length=16)
 
 
 def test_everybody_starts_with_one_loss_and_learns(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda call: call)  # takes its time
     measured = encoder.measure(2, CPU, sizes=replace(SIZES, compiled=True))
-    names = ["ours", "RoBERTa", "ours, compiled", "RoBERTa, compiled"]
-    assert [row["contestant"] for row in measured.rows] == names
-    assert len({row["loss_before"] for row in measured.rows}) == 1
+    names = ["ours", "RoBERTa", "RoBERTa, rounded vocabulary"]
+    assert [row["contestant"] for row in measured.rows] == [
+        *names,
+        *(f"{name}, compiled" for name in names),
+    ]
+    same = [row["loss_before"] for row in measured.rows if "rounded" not in row["contestant"]]
+    more = [row["loss_before"] for row in measured.rows if "rounded" in row["contestant"]]
+    assert len(set(same)) == len(set(more)) == 1
+    assert same[0] < more[0] < same[0] + 0.05  # 512 words to choose from, and not 500
     assert all(row["loss_after"] < row["loss_before"] for row in measured.rows)
     assert measured.wrong == 0
-    assert {"over RoBERTa", "over RoBERTa, compiled"} <= measured.rows[0].keys()
-    assert measured.table.row_count == 4
+    assert {f"over {peer}" for peer in encoder.PEERS} <= measured.rows[0].keys()
+    assert measured.table.row_count == 6 and {row["turns"] for row in measured.rows} == {2}
+
+
+def test_rows_are_kept_as_they_come_with_a_speed_each():
+    kept = []
+    measured = encoder.measure(2, CPU, sizes=SIZES, keep=lambda rows: kept.append(len(rows)))
+    assert kept == [1, 2, 3, 3, 3]
+    seen = []
+
+    def killed(rows):
+        seen.append([dict(row) for row in rows])
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        encoder.measure(2, CPU, sizes=SIZES, keep=killed)
+    assert [row["turns"] for row in seen[-1]] == [1, 1]
+    assert all(row["tokens_per_second"] > 0 for row in (*seen[-1], *measured.rows))
+
+
+@pytest.mark.slow
+def test_every_compiled_contestant_has_a_graph_of_its_own():
+    command = [sys.executable, "-m", "tests.benchmarks.compiling_encoder"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_only_what_is_really_computed_counts():
-    ours, theirs = encoder.measure(1, CPU, sizes=SIZES).rows
+    ours, theirs, rounded = encoder.measure(1, CPU, sizes=SIZES).rows
     config = SIZES.config
     assert ours["flops"] == training_flops(config, texts=2, length=16, scored=4)
     assert theirs["flops"] - ours["flops"] == 6 * (32 - 4) * (32 * 32 + 32 * 500)
+    assert rounded["flops"] - theirs["flops"] == 6 * 32 * 32 * 12  # 512 words, and not 500
 
 
 def test_masks_are_where_the_labels_are():

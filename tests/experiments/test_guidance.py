@@ -162,6 +162,20 @@ def test_pretrained_encoders_are_probed_where_their_runs_lie(
     assert reproduce("guidance/probing", config, tmp_path / "run") == figures  # nothing is repeated
 
 
+@pytest.mark.slow
+def test_encoders_asked_at_once_in_other_batches_find_the_same(
+    pictured: Path, data_folder: Path, tmp_path: Path
+) -> None:
+    for arm in ("mlm", "guided"):
+        (tmp_path / f"{arm}-2-seed-0").symlink_to(pictured / f"{arm}-seed-0")
+    config = replace(probing.experiment.smoke, trained=(str(tmp_path),), sets=("winogender",))
+    alone = reproduce("guidance/probing", config, tmp_path / "alone")
+    beside = replace(config, at_once=2, batch_size=16)
+    assert reproduce("guidance/probing", beside, tmp_path / "beside") == alone
+    run = Run.open(tmp_path / "beside")
+    assert len(run.names("probed/*/winogender.json")) == 3 and run.names("at-once/*.log")
+
+
 @pytest.mark.parametrize(
     "convention", ["paper", pytest.param("reference_code", marks=pytest.mark.slow)]
 )

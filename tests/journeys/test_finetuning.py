@@ -21,11 +21,12 @@ from headwise.journeys.finetuning import (
 from headwise.journeys.pretraining import PretrainingConfig, load_pretrained, pretrain
 from headwise.journeys.tuning.classifier import class_scores
 from headwise.journeys.tuning.reading import IGNORED, batch_of
-from headwise.journeys.tuning.starting import from_folder
+from headwise.journeys.tuning.starting import from_folder, from_nothing
 from headwise.journeys.tuning.training import train_part
 from headwise.models.encoder import Encoder, EncoderConfig
 from headwise.models.encoder_heads import TokenClassifier
 from headwise.models.encoder_weights import to_hugging_face
+from headwise.recording import Run
 from tests.journeys.small_finetuning import (
     SIZES,
     small_config,
@@ -145,7 +146,7 @@ def test_a_batch_whose_words_were_all_cut_costs_nothing():
 def test_a_training_stopped_and_started_again_ends_the_same(
     files, finished, tmp_path, monkeypatch, every
 ):
-    monkeypatch.setattr("headwise.journeys.tuning.config.CHECKPOINT_EVERY", every)
+    monkeypatch.setattr("headwise.journeys.tuning.config.CHECKPOINT_EVERY", {"cpu": every})
     config = small_config(files["classes"])
 
     def interrupted(*args, **options):
@@ -167,10 +168,43 @@ def test_a_training_stopped_and_started_again_ends_the_same(
     assert not list((tmp_path / "run").glob("*/*checkpoint*"))
 
 
-@pytest.mark.parametrize(("batches", "every"), [(10, 500), (2000, 2000)])
-def test_checkpoints_are_at_least_500_updates_apart(batches, every):
-    settings = FinetuningConfig().fit_config(batches, seed=0)
-    assert settings.checkpoint_every == every and settings.evaluate_every == batches
+@pytest.mark.parametrize(
+    ("batches", "cpu", "cuda"), [(50, 0, 0), (51, 500, 0), (201, 500, 2000), (3000, 3000, 3000)]
+)
+def test_short_trainings_have_no_checkpoints_and_others_few(batches, cpu, cuda, monkeypatch):
+    for there, every in ((False, cpu), (True, cuda)):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        settings = FinetuningConfig().fit_config(batches, seed=0)
+        assert settings.checkpoint_every == every and settings.evaluate_every == batches
+
+
+def test_steps_of_our_own_encoders_are_replayed_on_a_gpu(host, files, monkeypatch):
+    config = small_config(files["pairs"])
+    task = read_task(config)
+    ours = from_nothing(task, shape=config.shape, vocab=300, length=24)
+    theirs = from_folder(host, task, length=24, fresh=False)
+    found = {}
+    for there in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        for start in (ours, theirs):
+            settings = config.fit_config(10, seed=0, replayable=start.replayable)
+            found[start, there] = settings.graphs
+    assert [one for one, graphs in found.items() if graphs] == [(ours, True)]
+    plain = dataclasses.replace(config, graphs=False)
+    assert not plain.fit_config(10, seed=0, replayable=True).graphs
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", WRITERS)
+def test_replayed_steps_learn_as_others_do(name, files, tmp_path):
+    found = {}
+    for graphs in (True, False):
+        run = quietly(small_config(files[name], graphs=graphs), tmp_path / str(graphs), finetune)
+        curve = Run.open(run.folder / "seed-0").metrics()
+        found[graphs] = [row["loss"] for row in curve if "loss" in row]
+        assert run.figures()["score"] > 0.9
+    assert found[True] == pytest.approx(found[False], rel=0.05, abs=0.02)
 
 
 def test_folds_judge_every_example_and_can_be_compared(files, tmp_path):

@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,13 +16,19 @@ from headwise.journeys import LanguageConfig, PretrainingConfig, load_pretrained
 from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
 from headwise.journeys.inspecting.sentence import Sentence
 from headwise.journeys.opening import open_subject
-from headwise.journeys.pretraining_tasks import training_batches, validate, validation_batches
+from headwise.journeys.pretraining_tasks import (
+    task_loss,
+    training_batches,
+    validate,
+    validation_batches,
+)
 from headwise.journeys.pretraining_text import read_texts, text_in
 from headwise.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence, ReplacedToken
 from headwise.recording import Run
 from tests.journeys.small_translation import lasting, quietly, stopping
 
 module = sys.modules[pretrain.__module__]
+ROOT = Path(__file__).parents[2]
 SMALL = {
     "corpus": "file",
     "vocab": 300,
@@ -220,6 +227,26 @@ def test_sizes_are_those_of_the_papers():
     bert = PretrainingConfig(next_sentence=True, layers=16).shape(8000)
     assert (bert.family, bert.token_types, bert.padding_id, bert.heads) == ("bert", 2, 0, 16)
     assert PretrainingConfig(objective="electra").shape(8000).family == "electra"
+
+
+@pytest.mark.slow
+def test_a_compiled_loss_is_one_graph_and_the_same(tmp_path):
+    command = [sys.executable, "-m", "tests.journeys.compiling_pretraining", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_loss_is_compiled_with_the_model_where_nothing_wraps_it(
+    processes, config, tmp_path, monkeypatch
+):
+    seen = []
+    monkeypatch.setattr(torch, "compile", lambda call: seen.append(call) or call)
+    monkeypatch.setattr(module, "process_count", lambda: processes)
+    short = dataclasses.replace(config, steps=2, warmup=1, compile=True)
+    quietly(short, tmp_path / "run", pretrain)
+    (compiled,) = seen
+    assert compiled is task_loss if processes == 1 else isinstance(compiled, MaskedLM)
 
 
 @pytest.mark.parametrize(("said", "on_gpu"), [(None, True), (True, True), (False, False)])

@@ -130,11 +130,14 @@ def _train(
         mixed = settings.precision == "bfloat16"
         return validate(model, map(held_out, range(len(held_out))), bfloat16=mixed)
 
+    # in one process the loss is compiled with the model; several have a wrapper around the model
+    whole = settings.compile and process_count() == 1
+    of_task = torch.compile(task_loss) if whole else task_loss
     so_far = LossSoFar(window=CURVE * config.accumulate)
     with _guided(config, model, text.pieces) as guidance:
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
-            main, beside = task_loss(model, batch)
+            main, beside = of_task(model, batch)
             so_far.add(main)
             main = main if beside is None else main + beside
             return main if guidance is None else main + guidance.loss()
@@ -145,7 +148,7 @@ def _train(
                 loss,
                 batches,
                 run=run,
-                config=settings,
+                config=dataclasses.replace(settings, compile=settings.compile and not whole),
                 tokens=lambda batch: batch.ids.numel(),
                 progress=_logging(run, so_far, guidance, show),
                 evaluate=Clock(run).timed(evaluate),

@@ -98,7 +98,8 @@ class Loop:
                     self._evaluate(evaluate)
                 if self.done or self.step % self.config.log_every == 0:
                     self._log()
-                if self.done or self.step % self.config.checkpoint_every == 0:
+                often = self.config.checkpoint_every
+                if often and (self.done or self.step % often == 0):
                     self._checkpoint()
         finally:
             self.write.wait()

@@ -22,7 +22,8 @@ class FitConfig:
     weight_decay: float = 0.0
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass; weights stay
     log_every: int = 10  # steps
-    checkpoint_every: int = 500  # steps; one is always written at the end
+    # steps; one is always written at the end. 0 writes none: once stopped, training begins anew
+    checkpoint_every: int = 500
     seed: int = 0  # of dropout and whatever else is random inside the model
     compile: bool = False  # train through torch.compile; resuming then repeats up to rounding
     graphs: bool = False  # replay steps as CUDA graphs; see `fit` for what that asks of the loss
@@ -34,10 +35,15 @@ class FitConfig:
     tensorboard: bool = False  # write what is logged as TensorBoard's scalars too
 
     def __post_init__(self) -> None:
-        counts = ("steps", "accumulate", "log_every", "checkpoint_every", "keep", "evaluate_every")
+        counts = ("steps", "accumulate", "log_every", "keep", "evaluate_every")
         for name in counts:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.checkpoint_every < 0 or (self.keep > 1 and not self.checkpoint_every):
+            raise ValueError(
+                "checkpoint_every must be 0 steps or more, and 1 where several are kept, got "
+                f"{self.checkpoint_every} with keep={self.keep}."
+            )
         if self.patience < 0:
             raise ValueError(f"patience must be 0 evaluations or more, got {self.patience}.")
         if self.graphs and self.compile:

@@ -69,6 +69,17 @@ def test_what_does_not_fit_is_cut_and_said():
     assert labels.shape == (1, 8) and int((labels == 1).sum()) == inside
 
 
+def test_batches_have_few_widths_and_none_that_a_model_has_no_room_for():
+    _, reader = pieces(length=20)
+    rows = reader.read([read_example("film " * number) for number in range(1, 31)])
+    epochs = batches(reader, rows, [[0]] * len(rows), size=4, seed=0)
+    made = [epochs(number) for number in range(3 * len(epochs))]
+    assert {batch["ids"].shape[1] for batch in made} == {8, 16, 20}
+    assert all(batch["types"].shape == batch["ids"].shape for batch in made)
+    sizes = [len(batch["ids"]) for batch in made]
+    assert set(sizes) == {4, 2} and sizes.count(2) == 3  # one smaller batch an epoch
+
+
 def test_batches_hold_every_example_once_with_its_label():
     _, reader = pieces()
     rows = reader.read([read_example("film " * (1 + number % 5)) for number in range(11)])

@@ -29,7 +29,7 @@ from headwise.recording.run import Run
 
 __all__ = ["TINY_TUNING", "Start", "Tuning", "check_tasks", "scores", "tune_at_once", "tuned_run"]
 
-ASIDE = ("model", "keep")  # what a fine-tuning comes to does not depend on these
+ASIDE = ("model", "keep", "graphs")  # what a fine-tuning comes to does not depend on these
 
 
 @dataclass(frozen=True)

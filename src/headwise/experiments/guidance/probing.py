@@ -11,7 +11,8 @@ if there are any.
     headwise reproduce guidance/probing --smoke     # 5 seconds on a CPU core
 
 `trained` are folders of runs with `mlm-12-seed-0`, `guided-12-seed-0` or `guided-1-12-seed-0` below
-them. Without any, rules and an encoder that nobody trained are measured.
+them. Without any, rules and an encoder that nobody trained are measured. `at_once=4` asks four
+encoders at a time, each in a process of its own.
 
 How it is measured, and where ours differs from the paper:
 
@@ -50,14 +51,26 @@ How it is measured, and where ours differs from the paper:
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Literal
 
 from headwise.data.byte_pieces import train_byte_pieces
 from headwise.data.opensesame import read_reflexives, with_distractors
+from headwise.experiments.at_once import make_at_once
 from headwise.experiments.base import Expected, Experiment
 from headwise.experiments.guidance._losses import sure
 from headwise.experiments.guidance._probe import Probed, probe
 from headwise.experiments.guidance._probing_plots import draw_scores
+from headwise.experiments.guidance._probing_scores import (
+    BEST,
+    KINDS,
+    OTHERS,
+    BySeed,
+    Figures,
+    Found,
+    of_encoders,
+    of_rules,
+)
 from headwise.experiments.guidance._subjects import (
     ARMS,
     RANDOM,
@@ -74,13 +87,7 @@ from headwise.recording.run import Run
 
 SYNTHETIC, SIMPLE = "synthetic", "synthetic, level 0"
 SETS = ("litbank", "gap", "winobias", "winogender", SYNTHETIC, SIMPLE)
-KINDS = ("nominal", "pronoun", "proper")
-BEST, AMONG_WORDS, OTHERS = "best", "best among words", "chosen on other passages"
 LOSS = "MLM loss (valid)"
-
-Figures = dict[str, list[float]]
-BySeed = dict[str, dict[int, float]]  # a figure's values
-Found = dict[str, dict[int, dict[str, Probed]]]  # by arm, by seed, by set
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,8 @@ class Config:
     passages: int = 0  # of each other set, drawn by the seed; 0 takes all
     pieces: int = 8000  # of the encoder that stands alone, where none is given
     width: int = 768  # of that encoder
-    batch_size: int = 64
+    batch_size: int = 256  # passages; sentences are short, and a batch is thousands of small steps
+    at_once: int = 1  # encoders at a time, each in a process of its own
     device: str = "auto"
     seed: int = 0  # of draws and intervals
 
@@ -137,26 +145,33 @@ EXPECTED = (
 
 def reproduce(config: Config, run: Run) -> Figures:
     """Ask all encoders that are given; each figure has a value a seed."""
-    sets = {name: _passages(config, name) for name in config.sets}
-    arms = [
-        *trained_arms(config.trained, layers=config.layers, device=config.device),
-        *given_arms(config.models, seed=config.seed, device=config.device),
-    ]
-    arms = arms or [_alone(config, sets)]
+    arms = _arms(config)
+    left = [arm.folder for arm in arms if not all(map(run.has, _files(config, arm).values()))]
+    make_at_once(partial(_probe_one, config), left, run=run, processes=config.at_once)
     found: Found = {}
     losses: BySeed = {}
     for arm in arms:
-        found.setdefault(arm.name, {})[arm.seed] = _probed(config, run, arm, sets)
+        found.setdefault(arm.name, {})[arm.seed] = _probed(config, run, arm)
         if arm.run is not None and (loss := arm.run.figures().get("validation_loss")):
             losses.setdefault(f"{arm.name}: {LOSS}", {})[arm.seed] = float(loss)
     run.write_json("skipped.json", [name for name in (RANDOM, *ARMS) if name not in found])
-    scores, rules = _scores(found), _rules(found)
+    scores, rules = of_encoders(found), of_rules(found)
     figures = rules | {name: [*values.values()] for name, values in (losses | scores).items()}
     figures |= claims(scores, rules)
     draw_scores(figures, [RULE, *found], list(config.sets), run)
     return figures
 
 
+def _arms(config: Config) -> list[Arm]:
+    """All encoders that are asked; none is opened yet."""
+    arms = [
+        *trained_arms(config.trained, layers=config.layers, device=config.device),
+        *given_arms(config.models, seed=config.seed, device=config.device),
+    ]
+    return arms or [_alone(config)]
+
+
+@cache  # a process may ask several encoders
 def _passages(config: Config, name: str) -> list[Sentence]:
     if name in (SYNTHETIC, SIMPLE):
         where = "after" if config.convention == "paper" else "before"
@@ -169,9 +184,9 @@ def _passages(config: Config, name: str) -> list[Sentence]:
     return [every[place] for place in chosen]
 
 
-def _alone(config: Config, sets: dict[str, list[Sentence]]) -> Arm:
+def _alone(config: Config) -> Arm:
     """An encoder that nobody trained, with pieces of the very texts it is asked about."""
-    lines = (sentence.text for sentences in sets.values() for sentence in sentences)
+    lines = (sentence.text for name in config.sets for sentence in _passages(config, name))
     pieces = train_byte_pieces(lines, size=config.pieces)
     width = config.width
     shape = EncoderConfig.roberta(
@@ -180,14 +195,23 @@ def _alone(config: Config, sets: dict[str, list[Sentence]]) -> Arm:
     return untrained(shape, pieces, seed=config.seed, device=config.device)
 
 
-def _probed(
-    config: Config, run: Run, arm: Arm, sets: dict[str, list[Sentence]]
-) -> dict[str, Probed]:
-    """What an encoder finds; sets that were asked before are not asked again."""
-    files = {
+def _probe_one(config: Config, run: Run, folder: str) -> None:
+    """Ask the encoder whose results have this folder; in a process that has to find it first."""
+    (arm,) = (arm for arm in _arms(config) if arm.folder == folder)
+    _probed(config, run, arm)
+
+
+def _files(config: Config, arm: Arm) -> dict[str, str]:
+    """Where the results of each set are."""
+    return {
         name: f"probed/{arm.folder}/{name.replace(', ', '-').replace(' ', '-')}.json"
-        for name in sets
+        for name in config.sets
     }
+
+
+def _probed(config: Config, run: Run, arm: Arm) -> dict[str, Probed]:
+    """What an encoder finds; sets that were asked before are not asked again."""
+    files = _files(config, arm)
     missing = [name for name, file in files.items() if not run.has(file)]
     subject = arm.open() if missing else None
     for name in missing:
@@ -195,56 +219,13 @@ def _probed(
         code = config.convention == "reference_code" and name in (SYNTHETIC, SIMPLE)
         found = probe(
             subject,
-            sets[name],
+            _passages(config, name),
             whole_words=code,
             batch_size=config.batch_size,
             seed=config.seed,
         )
         run.write_json(files[name], found.to_json())
     return {name: Probed.from_json(run.read_json(file)) for name, file in files.items()}
-
-
-def _labels(name: str) -> dict[str, str]:
-    """How a set and its kinds of mentions are called here, and by `Probed`."""
-    kinds = KINDS if name == "litbank" else ()
-    return {name: "coreference"} | {f"{name}, {kind}": f"coreference_{kind}" for kind in kinds}
-
-
-def _rules(found: Found) -> Figures:
-    """What rules reach; of a set that models cut differently, on what the first of them saw."""
-    figures: Figures = {}
-    first = next(iter(found.values()))
-    for name, probed in next(iter(first.values())).items():
-        for label, theirs in _labels(name).items():
-            if theirs in probed.rules:
-                figures[f"{RULE}: {label}: {BEST}"] = [max(probed.rules[theirs].values())]
-        for rule, share in probed.rules.get("coreference", {}).items():
-            figures[f"{RULE}: {name}: {rule.replace('_', ' ')}"] = [share]
-        figures[f"{name}: mentions"] = [float(probed.mentions.get("coreference", 0))]
-    return figures
-
-
-def _scores(found: Found) -> BySeed:
-    scores: BySeed = {}
-    for arm, seeds in found.items():
-        for seed, by_set in seeds.items():
-            for probed in by_set.items():
-                for metric, value in _of_set(*probed):
-                    scores.setdefault(f"{arm}: {metric}", {})[seed] = value
-    return scores
-
-
-def _of_set(name: str, probed: Probed) -> Iterator[tuple[str, float]]:
-    for label, theirs in _labels(name).items():
-        if theirs in probed.tokens:
-            yield f"{label}: {BEST}", probed.tokens[theirs].best
-    if "coreference" not in probed.tokens:  # no passage was of whole words
-        return
-    score = probed.tokens["coreference"]
-    yield f"{name}: {AMONG_WORDS}", probed.words["coreference"].best
-    yield f"{name}: {OTHERS}", score.held_out
-    yield f"{name}: {OTHERS}, low end", score.held_out_low
-    yield f"{name}: {OTHERS}, high end", score.held_out_high
 
 
 def claims(scores: BySeed, rules: Figures) -> Figures:

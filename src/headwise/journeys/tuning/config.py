@@ -14,7 +14,8 @@ from headwise.training import FitConfig
 
 __all__ = ["FinetuningConfig"]
 
-CHECKPOINT_EVERY = 500  # updates at least, as each is written with the state of the optimiser
+# updates at least, as each is written with the state of the optimiser; a GPU does so many a minute
+CHECKPOINT_EVERY = {"cpu": 500, "cuda": 2000}
 SHORTEST = 8  # pieces of a text: a pair has four marks, and some of both must be left
 NOT_NEGATIVE = (
     "train_examples",
@@ -60,6 +61,7 @@ class FinetuningConfig:
     evaluations: int = 1  # on dev, an epoch
     patience: int = 3  # evaluations without a better one after which to stop; 0 never stops
     precision: Precision = "auto"  # bfloat16 on a GPU, float32 elsewhere
+    graphs: bool = True  # replay steps as CUDA graphs on a GPU, those of our own encoders
     keep: Literal["first", "all", "none"] = "first"  # whose weights stay
 
     def __post_init__(self) -> None:
@@ -92,15 +94,20 @@ class FinetuningConfig:
             max_length=self.length,
         )
 
-    def fit_config(self, per_epoch: int, seed: int) -> FitConfig:
-        """The settings that `fit` wants, for so many batches an epoch.
+    def fit_config(self, per_epoch: int, seed: int, *, replayable: bool = False) -> FitConfig:
+        """The settings that `fit` wants.
 
-        A training of less than 500 updates has no checkpoint but at its end: stopped before, it
-        begins anew.
+        A training of up to 500 updates, 2,000 on a GPU, has no checkpoint: stopped, it begins anew.
+
+        Args:
+            per_epoch: batches.
+            seed: of this training.
+            replayable: whether CUDA graphs can be made of steps.
         """
-        steps = self.epochs * per_epoch
+        steps, cuda = self.epochs * per_epoch, torch.cuda.is_available()
         often = max(1, math.ceil(per_epoch / self.evaluations))
-        automatic = "bfloat16" if torch.cuda.is_available() else "float32"
+        automatic = "bfloat16" if cuda else "float32"
+        apart = CHECKPOINT_EVERY["cuda" if cuda else "cpu"]
         return FitConfig(
             steps=steps,
             learning_rate=self.learning_rate,
@@ -111,7 +118,8 @@ class FinetuningConfig:
             weight_decay=self.weight_decay,
             precision=automatic if self.precision == "auto" else self.precision,
             evaluate_every=often,
-            checkpoint_every=max(often, CHECKPOINT_EVERY),
+            checkpoint_every=max(often, apart) if steps > apart else 0,
+            graphs=replayable and self.graphs and cuda,
             patience=self.patience,
             better="higher",
             seed=seed,

@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 IGNORED = -100  # the label of a position that does not count
+MULTIPLE = 8  # of widths of batches: few shapes, which a GPU can record and likes
 Batch = Mapping[str, Tensor]
 
 
@@ -101,14 +102,14 @@ def batches(
 
 def batch_of(pieces: Pieces, rows: Sequence[Row], labels: Sequence[Sequence[int]]) -> Batch:
     """One batch: `ids`, `lengths`, `types` and `labels`, in the order of the rows."""
-    multiple = 8 if pieces.length % 8 == 0 else 1  # few widths, and no row longer than allowed
-    padded = pad([row.ids for row in rows], value=pieces.pad, multiple=multiple)
-    width = padded.ids.shape[1]
+    padded = pad([row.ids for row in rows], value=pieces.pad, multiple=MULTIPLE)
+    types = pad([row.types for row in rows], multiple=MULTIPLE)
+    width = min(padded.ids.shape[1], pieces.length)  # a model has no room for more
     wanted = [_labels(row, own, width) for row, own in zip(rows, labels, strict=True)]
     return {
-        "ids": padded.ids,
+        "ids": padded.ids[:, :width],
         "lengths": padded.lengths,
-        "types": pad([row.types for row in rows], multiple=multiple).ids,
+        "types": types.ids[:, :width],
         "labels": torch.tensor(wanted),
     }
 

@@ -35,6 +35,7 @@ class Start:
 
     pieces: Pieces
     build: Callable[[], nn.Module]  # with a new head, whose weights are drawn when called
+    replayable: bool = False  # whether CUDA graphs can be made of its steps
 
 
 def from_nothing(
@@ -111,7 +112,7 @@ def _ours(
         return classifier
 
     room = min(length, shape.max_length)
-    return Start(Pieces(pieces.definition, pieces.pad, room), build)
+    return Start(Pieces(pieces.definition, pieces.pad, room), build, replayable=True)
 
 
 def _hugging_face(folder: Path, task: Task, *, length: int, fresh: bool) -> Start:

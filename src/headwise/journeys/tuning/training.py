@@ -1,5 +1,6 @@
 """One training: from a start to predictions on the part that it is judged by."""
 
+import gc
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -52,7 +53,7 @@ def train_part(
         size=config.batch_size,
         seed=split.seed,
     )
-    settings = config.fit_config(len(train), split.seed)
+    settings = config.fit_config(len(train), split.seed, replayable=start.replayable)
     with Run.create(run.folder / split.name, settings) as part:
         if not part.has("figures.json"):
             torch.manual_seed(split.seed)
@@ -94,11 +95,14 @@ def _fit(
             progress=_without_minutes(show),
             evaluate=clock.timed(evaluate),
         )
+    if settings.graphs:
+        gc.collect()  # a recorded step holds itself, and memory that the next training needs
     classifier.model.load_state_dict(part.load_tensors(BEST))
     classifier.model.eval()
 
 
 def _loss(model: nn.Module, batch: Batch) -> Summed:
+    """Reads no tensor in Python, so that a step can be recorded."""
     logits, labels = class_scores(model, batch), batch["labels"]
     flat = logits.flatten(0, -2).float(), labels.flatten()
     total = cross_entropy(*flat, ignore_index=IGNORED, reduction="sum")
