@@ -4,7 +4,8 @@ Random weights of BERT-base's shape, on which speed does not depend. The same he
 layer. Ours is measured against the unpruned model by `headwise.pruning.speed`, forward passes in
 turns; with Torch-Pruning installed (`pip install torch-pruning`), what it makes of the same model,
 with as many heads, is measured the same way. A pruned model whose outputs are not those of the
-model with these heads masked is wrong, and not timed. A GPU is timed in bfloat16, a CPU in float32.
+model with these heads masked is wrong, and not timed. A GPU is timed in bfloat16, a CPU in float32;
+on a GPU passes are started from Python, and replayed as CUDA graphs.
 
     python -m benchmarks prune                     # a quarter of an hour on two cores
     python -m benchmarks prune --device cuda
@@ -51,6 +52,7 @@ class Sizes:
     long_lengths: tuple[int, ...] = (1024, 2048)  # with a batch of 1
     most_on_cpu: int = 1024  # tokens of a pass there: more take many seconds, and 16 are timed
     backends: tuple[str, ...] = ("sdpa", "eager")
+    on_a_gpu: tuple[str, ...] = ("sdpa", "sdpa, replayed")
 
 
 SIZES = Sizes()
@@ -167,7 +169,8 @@ def _timed(
 ) -> list[Row]:
     long = part == "attention"
     lengths = SIZES.long_lengths if long else SIZES.lengths
-    most = SIZES.most_on_cpu if next(before.parameters()).device.type == "cpu" else math.inf
+    on_cpu = next(before.parameters()).device.type == "cpu"
+    most = SIZES.most_on_cpu if on_cpu else math.inf
     rows: list[Row] = []
     for batch in (1,) if long else SIZES.batches:
         fitting = [length for length in lengths if batch * length <= most]
@@ -176,7 +179,7 @@ def _timed(
             after,
             batches=(batch,),
             lengths=fitting,
-            backends=SIZES.backends,
+            backends=SIZES.backends if on_cpu else SIZES.on_a_gpu,
             seconds=seconds,
         )
         shared = {"contestant": name, "removed": share, "parameters": list(found.parameters)}

@@ -70,6 +70,17 @@ def test_heads_that_are_gone_are_found_and_models_left_as_they_came(bert, halved
     assert json.loads(json.dumps(found.to_json()))["verdicts"] == found.verdicts()
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_passes_are_replayed_on_a_gpu_and_models_left_as_they_came(bert, halved):
+    bert, halved = bert.cuda(), halved.cuda()
+    found = pruning.speed(bert, halved, backends=("sdpa", "sdpa, replayed"), **QUICK)
+    assert [work.backend for work in found.workloads] == ["sdpa", "sdpa, replayed"]
+    from_python, replayed = (work.time.before for work in found.workloads)
+    assert 0 < replayed < from_python
+    assert is_adopted(halved) and not is_adopted(bert)
+
+
 def test_a_model_against_itself_is_not_faster_and_says_so(bert):
     found = pruning.speed(bert, copy.deepcopy(bert), measure=lambda model: 0.5, **QUICK)
     assert found.quality == (0.5, 0.5)
@@ -129,5 +140,7 @@ def test_what_cannot_be_measured_gets_one_sentence(bert):
         pruning.speed(bert, bert, batches=())
     with pytest.raises(ValueError, match="cannot attend with 'no_such'"):
         pruning.speed(bert, bert, **{**QUICK, "backends": ("no_such",)})
+    with pytest.raises(ValueError, match="on a GPU only"):
+        pruning.speed(bert, bert, **{**QUICK, "backends": ("sdpa, replayed",)})
     with pytest.raises(ValueError, match="give inputs="):
         random_text(nn.Linear(2, 2), 1, 1)

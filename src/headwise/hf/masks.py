@@ -1,7 +1,7 @@
-"""The masks that adopted hosts make: transformers' own, but for what compiling makes of them.
+"""The masks that adopted hosts make: transformers' own, but for what graphs make of them.
 
-A compiled graph cannot look at the contents of a mask. Two things are therefore settled when it is
-made: whether there must be one, and whether an additive one only hides keys.
+A compiled graph, or a recorded one, cannot look at the contents of a mask. Two things are therefore
+settled when it is made: whether there must be one, and whether an additive one only hides keys.
 """
 
 from typing import Any, cast
@@ -18,8 +18,8 @@ MARK = "headwise_only_hides"  # an attribute of additive masks: all 0 or the low
 def sdpa_mask_or_none(**given: Any) -> Tensor | None:
     """The host's mask for SDPA; none where nothing is hidden, or only what a causal flag hides.
 
-    Transformers leaves such masks out itself, except in graphs that are compiled. There the mask,
-    expanded from one number, suits no fused kernel: SDPA computes all scores in float32.
+    Transformers leaves such masks out itself, except in graphs that are compiled or recorded. There
+    the mask, expanded from one number, suits no fused kernel: SDPA computes all scores in float32.
     """
     if _nothing_hidden(**given) or _only_later_hidden(**given):
         return None
@@ -67,8 +67,8 @@ def _unpadded(
     local_size: int | None = None,
     **_: Any,
 ) -> bool:
-    """Whether a graph is compiled in which padding and windows hide nothing."""
+    """Whether padding and windows hide nothing; an exported graph must serve other lengths too."""
     # is_exporting() says yes in every compiled graph up to torch 2.11
     exporting: bool = getattr(torch.compiler, "_is_exporting_flag", False)
-    compiling = torch.compiler.is_compiling() and not exporting
-    return compiling and attention_mask is None and (local_size is None or kv_length < local_size)
+    short = local_size is None or kv_length < local_size
+    return attention_mask is None and short and not exporting

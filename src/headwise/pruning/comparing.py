@@ -10,6 +10,7 @@ model with a quarter of its heads is hardly faster; what is measured here says s
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from transformers import PreTrainedModel
 
 from headwise.hf import adopt, release
 from headwise.hf.adoption import backend_of, is_adopted
+from headwise.ops.graphs import on_a_stream, record
 from headwise.pruning.record import innermost
 from headwise.pruning.turns import Compared, take_turns
 from headwise.pruning.workloads import (
@@ -33,6 +35,7 @@ from headwise.pruning.workloads import (
 )
 
 OWN = "own"  # the only backend of headwise's own models
+REPLAYED = ", replayed"  # after a backend's name: passes are recorded as CUDA graphs
 SMALL = 0.05  # a share of the FLOPs below which leaving them out is not noticed
 
 
@@ -143,6 +146,8 @@ def speed(
         batches: numbers of rows to try.
         lengths: numbers of tokens to try; those too long for the model are left out.
         backends: of attention in a Hugging Face model: "sdpa", "eager". Headwise's own have one.
+            On a GPU "sdpa, replayed" times what the device does for a recorded pass; started from
+            Python, a small pass takes as long as Python needs, with however many heads.
         inputs: makes what the models are called with, of model, batch and length.
         measure: the quality of a model, if it is to stand beside.
         seconds: about how long to time each combination.
@@ -164,7 +169,7 @@ def speed(
         for length in lengths
         if length not in fitting
     ]
-    names = tuple(backends) if isinstance(innermost(before), PreTrainedModel) else (OWN,)
+    names = _names(before, backends, device)
     plan = [(name, b, n) for name in names for b in batches for n in fitting]
     found: list[Workload] = []
     with _measurable(before), _measurable(after), torch.inference_mode():
@@ -191,10 +196,37 @@ def _workload(
     batch, length = size
     device = next(before.parameters()).device
     old, new = inputs(before, batch, length), inputs(after, batch, length)
-    time = take_turns(lambda: before(**old), lambda: after(**new), seconds=seconds, device=device)
+    start = _recorded if backend.endswith(REPLAYED) else partial
+    time = take_turns(start(before, **old), start(after, **new), seconds=seconds, device=device)
     flops = count_flops(before, old), count_flops(after, new)
     memory = peak_memory(before, old), peak_memory(after, new)
     return Workload(backend, batch, length, time, flops, memory)
+
+
+def _names(model: nn.Module, backends: Sequence[str], device: torch.device) -> list[str]:
+    """Of the backends that are timed."""
+    if device.type != "cuda" and any(name.endswith(REPLAYED) for name in backends):
+        raise ValueError(f"Passes are replayed on a GPU only, got backends={list(backends)}.")
+    if isinstance(innermost(model), PreTrainedModel):
+        return list(backends)
+    ends = (REPLAYED if name.endswith(REPLAYED) else "" for name in backends)
+    return [f"{OWN}{end}" for end in dict.fromkeys(ends)]
+
+
+def _recorded(model: nn.Module, **given: Any) -> Callable[[], object]:
+    """A forward pass as a CUDA graph."""
+    inner = innermost(model)
+    host = inner if isinstance(inner, PreTrainedModel) else None
+    if host is not None:
+        adopt(host)  # otherwise transformers makes masks that it leaves out elsewhere
+    try:
+        with on_a_stream(next(model.parameters()).device):
+            model(**given)
+            graph, _ = record(lambda: model(**given), pool=torch.cuda.graph_pool_handle())
+    finally:
+        if host is not None:
+            release(host)
+    return graph.replay
 
 
 @contextmanager
@@ -229,7 +261,7 @@ def _switch(model: nn.Module, backend: str) -> None:
     if not isinstance(inner, PreTrainedModel):
         return
     try:
-        inner.set_attn_implementation(backend)
+        inner.set_attn_implementation(backend.removesuffix(REPLAYED))
     except (ValueError, ImportError) as problem:
         raise ValueError(
             f"{type(inner).__name__} cannot attend with {backend!r}: {str(problem).split('. ')[0]}."
