@@ -49,7 +49,7 @@ VARIANTS: dict[str, tuple[Variant, ...]] = {
         Variant(bf16, 64, keys=SWEPT),
         Variant(fp16, 48, 32, causal=True, ties="first", keys=(65, 128)),
         Variant(fp32, 32, mask="queries", keys=(33, 1023)),
-        Variant(bf16, 128, 128, mask="queries", keep=(9, 16), ties="first", keys=SWEPT),
+        Variant(bf16, 128, 128, mask="keys", keep=(9, 16), ties="first", keys=SWEPT),
         Variant(fp16, 64, causal=True, mask="queries", keep=(17, 32), keys=SWEPT),
         Variant(fp32, 64, keep=(33, 64), ties="first", keys=(33, 3000)),
         Variant(bf16, 32, 96, causal=True, keep=(33, 64), keys=(33, 64)),
@@ -61,7 +61,8 @@ VARIANTS: dict[str, tuple[Variant, ...]] = {
         Variant(fp32, 32, 32, keys=(1024, 16384), long=True, keep=(15, 16), ties="first"),
         Variant(bf16, 128, 128, causal=True, dropout=True, keys=LONG, long=True, keep=(7, 8)),
         Variant(fp32, 128, 48, mask="queries", keys=(8192, 9500), long=True, keep=(5, 6)),
-        Variant(fp16, 64, 96, causal=True, keys=LONG, long=True, keep=(1, 2), ties="first"),
+        Variant(fp16, 64, 96, causal=True, mask="keys", keys=LONG, long=True, keep=(1, 2),
+                ties="first"),
         Variant(bf16, 64, 32, mask="keys", keys=(1, 16)),
     ),
     "entmax": (
@@ -83,7 +84,7 @@ VARIANTS: dict[str, tuple[Variant, ...]] = {
         Variant(fp32, 32, mask="keys"),
         Variant(fp32, 64, causal=True, sets=True),
         Variant(fp16, 128, sets=True, keys=(1, 3000)),
-        Variant(bf16, 32, mask="queries", sets=True, read="some"),
+        Variant(bf16, 32, mask="keys", sets=True, read="some"),
     ),
     "guidance": (
         Variant(bf16, 64, sets=True),
@@ -92,7 +93,7 @@ VARIANTS: dict[str, tuple[Variant, ...]] = {
         Variant(fp32, 32, mask="keys", sets=True),
         Variant(fp32, 64, causal=True),
         Variant(fp16, 128, sets=True, keys=(1, 3000)),
-        Variant(bf16, 32, mask="queries", sets=True),
+        Variant(bf16, 32, mask="keys", sets=True),
     ),
 }  # fmt: skip
 

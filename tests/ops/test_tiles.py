@@ -43,7 +43,9 @@ def _scores(
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (7, 63), (65, 17)], ids=str)
-@pytest.mark.parametrize("options", ["", "causal", "lengths", "mask", "causal lengths mask"])
+@pytest.mark.parametrize(
+    "options", ["", "causal", "mask", "padding", "causal lengths mask", "causal lengths padding"]
+)
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("keys_first", [False, True])
 def test_a_tile_holds_the_scores(sizes, options, groups, keys_first):
@@ -57,6 +59,8 @@ def test_a_tile_holds_the_scores(sizes, options, groups, keys_first):
         given["lengths"] = torch.tensor([n_keys, n_keys // 2])
     if "mask" in options:
         given["mask"] = torch.rand(2, 1, n_queries, n_keys) > 0.3
+    if "padding" in options:  # the same for all queries
+        given["mask"] = torch.rand(2, 1, 1, n_keys) > 0.3
     scores = Scores(q, k, **given)
     call = tiles.Call.of(scores)
     out = torch.full(scores.shape, torch.nan)

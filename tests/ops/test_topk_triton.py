@@ -94,7 +94,9 @@ def test_kernels_equal_the_definition(small_tiles, poisoned_memory, follow, size
         ("causal", "all"),
         ("lengths", "all"),
         ("mask", "all"),
+        ("padding", "all"),
         ("all of them", "first"),
+        ("padding in long rows", "first"),
         pytest.param("causal", "first", marks=pytest.mark.slow),
         pytest.param("lengths", "first", marks=pytest.mark.slow),
         pytest.param("mask", "first", marks=pytest.mark.slow),
@@ -102,7 +104,7 @@ def test_kernels_equal_the_definition(small_tiles, poisoned_memory, follow, size
     ],
 )
 def test_only_visible_keys_are_kept(small_tiles, poisoned_memory, follow, option, ties):
-    follow("gather" if option == "all of them" else "sweep")
+    follow("gather" if option in ("all of them", "padding in long rows") else "sweep")
     n_queries, n_keys = 35, 40
     options: dict[str, object] = {"keep": 5, "ties": ties, "scale": 0.5}
     if option in ("causal", "all of them"):
@@ -113,6 +115,10 @@ def test_only_visible_keys_are_kept(small_tiles, poisoned_memory, follow, option
         mask = torch.rand(n_keys, 1, 2, n_queries).permute(2, 1, 3, 0) > 0.3
         mask[:, :, 4] = False
         options["mask"] = mask
+    if option.startswith("padding"):  # a mask that is the same for all queries
+        options["mask"] = torch.rand(2, 1, 1, n_keys) > 0.3
+        options["mask"][1, ..., 7:] = False
+        options["causal"] = ties == "first"
     assert_same(*with_ties(*inputs(n_queries, n_keys, heads=1)), **options)
 
 

@@ -31,7 +31,7 @@ class Call(NamedTuple):
     scale: float
     first: int  # position of the first query among the keys
     causal: bool
-    masked: bool
+    masked: int  # 0: no mask; 1: of queries and keys; 2: of keys, the same for all queries
 
     @staticmethod
     def of(scores: Scores) -> "Call":
@@ -49,7 +49,7 @@ class Call(NamedTuple):
             scale=float(scores.multiplier),
             first=scores.first_position,
             causal=scores.causal,
-            masked=scores.mask is not None,
+            masked=0 if scores.mask is None else 2 if mask.stride(2) == 0 else 1,
         )
 
     def arguments(self) -> dict[str, Any]:
@@ -147,10 +147,13 @@ def score_tile(
     else:
         score = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
         row, key = rows[:, None], keys[None, :]
+    if MASKED == 2:  # the same for all queries: read once a tile
+        kept = tl.load(mask + key.to(tl.int64) * mask_key, mask=key < length, other=0) != 0
+        score = tl.where(kept, score, float("-inf"))
     seen = (key < length) & (row < n_queries)
     if CAUSAL:
         seen = seen & (key <= row + first)
-    if MASKED:
+    if MASKED == 1:
         at = mask + row.to(tl.int64) * mask_row + key.to(tl.int64) * mask_key
         kept = tl.load(at, mask=seen, other=0) != 0
         # The same either way: with keys first `&` spills registers, in `topk.selection` its lack.

@@ -65,8 +65,7 @@ def above(z, tau):
 def seen_tile(rows, keys, sight, CAUSAL: tl.constexpr, MASKED: tl.constexpr):
     """Which keys the rows may attend. `sight` holds what decides it, in the order unpacked here.
 
-    Args: numbers of rows and keys, one of them along each axis; MASKED: 0 not, 1 by a mask of
-    queries and keys, 2 by one of keys, the same for all queries.
+    Args: numbers of rows and keys, one of them along each axis; MASKED: see `Call.masked`.
     """
     length, first, n_queries, mask, mask_row, mask_key = sight
     seen = (keys < length) & (rows >= 0)

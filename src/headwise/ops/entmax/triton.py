@@ -232,10 +232,7 @@ def _call(
 def _options(
     call: Call, v: Tensor, alpha: Tensor | None, seed: Tensor | None, power: int, dropout: float
 ) -> dict[str, Any]:
-    """What all kernels take. A tensor that is not there is replaced by one that is not read.
-
-    MASKED is 2 where a mask is the same for all queries: then it is read once a tile.
-    """
+    """What all kernels take. A tensor that is not there is replaced by one that is not read."""
     return {
         **call.arguments(),
         "v": v,
@@ -250,7 +247,6 @@ def _options(
         "VALUE_PADDED": padded(v.shape[3]),
         "POWER": power,
         "DROPOUT": seed is not None,
-        "MASKED": 0 if not call.masked else 2 if call.mask.stride(2) == 0 else 1,
     }
 
 

@@ -103,7 +103,7 @@ def settings(calls: Calls, which: str) -> dict[str, Any]:
     needy = first.masked or first.causal or first.q.dtype == torch.float16
     if needy and which in TIGHT and tile.rows > TIGHT[which].rows:
         tile = TIGHT[which]
-    if first.masked and which == "forward" and tile.rows > 64:
+    if first.masked == 1 and which == "forward" and tile.rows > 64:
         tile = Tile(32, 64, 8, 2)  # or they would not fit either
     return {"PADDED": width} | tile.arguments()
 
@@ -111,10 +111,11 @@ def settings(calls: Calls, which: str) -> dict[str, Any]:
 def parts_of(calls: Calls) -> int:
     """Among how many threads a row of scores is divided, of which each adds up its own part.
 
-    Products of 16-bit numbers leave a row with four. A mask, which is read in another order, makes
-    the compiler move scores, and there is no such order: parts are then whole rows.
+    Products of 16-bit numbers leave a row with four. A mask of queries and keys, which is read in
+    another order, makes the compiler move scores, and there is no such order: parts are then whole
+    rows.
     """
-    return 4 if calls.first.q.element_size() == 2 and not calls.first.masked else 1
+    return 4 if calls.first.q.element_size() == 2 and calls.first.masked != 1 else 1
 
 
 def calls_of(
@@ -257,7 +258,12 @@ def hidden(
     Looking at every score takes as long as its exponential: it is done where the tile is `ragged`,
     that is, where it reaches beyond the length or over the diagonal.
     """
-    if MASKED:
+    if MASKED == 2:  # the same for all queries: read once a tile
+        seen = tl.load(mask + keys.to(tl.int64) * mask_key, keys < length, other=0) != 0
+        if CAUSAL:
+            seen = seen & (keys <= rows + first)
+        s = tl.where(seen, s, nowhere)
+    elif MASKED == 1:
         seen = (keys < length) & (rows < n_queries)
         if CAUSAL:
             seen = seen & (keys <= rows + first)

@@ -97,8 +97,8 @@ def _fitting(sweep: Tile, call: Call, keep: int) -> Tile:
         return sweep._replace(rows=16, keys=16, warps=8)
     if call.q.dtype == torch.float32 and call.causal and call.q.shape[3] <= 64:
         return sweep._replace(rows=16, keys=32, warps=8)
-    crowded = levels_for(keep) > 4 or call.masked
-    if levels_for(keep) > 6 and call.masked:
+    crowded = levels_for(keep) > 4 or call.masked == 1
+    if levels_for(keep) > 6 and call.masked == 1:
         sweep = sweep._replace(rows=min(sweep.rows, 32))
     return sweep._replace(warps=8) if crowded else sweep
 

@@ -43,6 +43,7 @@ def attend_resident(
     given = call.arguments() | strides("v", v) | widths(call, v)
     if v.element_size() == 2:
         given["PADDED_VALUES"] = max(given["PADDED_VALUES"], LEAST_WIDTH)
+    given["MASKED"] = min(given["MASKED"], 1)  # read for every score, it spills less
     if programs := batch * heads * n_blocks:
         _resident_kernel[(programs,)](
             **given, v=v, low=low, high=high, last=last, out=out, lse=lse, seed=seed,

@@ -27,6 +27,7 @@ __all__ = ["topk_selected", "topk_values"]
 
 GATHER_KEYS = 1024  # rows of so many keys are long
 GATHER_KEEP = 16  # if they keep at most so many
+LARGEST = 2**31 - 1  # as 32 bits
 
 
 class Sweeps(NamedTuple):
@@ -119,13 +120,21 @@ def _selected(
         kept = Kept(*listed.chosen[:3], True, 0.0, None)
         _weigh_flagged(call, k, kept, listed, out=k.new_empty(q.shape))  # for their lse
         list_flagged(call, listed)
-    keys, weights = (x.permute(1, 2, 3, 0) for x in (listed.keys, listed.weights))
-    weights = weights.masked_fill(listed.lse.isnan()[..., None], torch.nan)
-    # By weight, of equal ones the first key; vacant places last.
-    order = keys.masked_fill(keys < 0, 2**31 - 1).argsort(dim=-1)
-    keys, weights = (x.gather(-1, order) for x in (keys, weights))
-    order = weights.masked_fill(keys < 0, -1).sort(dim=-1, descending=True, stable=True).indices
-    return keys.gather(-1, order), weights.gather(-1, order)
+    keys, weights = _by_weight(*(x.permute(1, 2, 3, 0) for x in (listed.keys, listed.weights)))
+    return keys, weights.masked_fill(listed.lse.isnan()[..., None], torch.nan)
+
+
+def _by_weight(keys: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Sorted by weight, of equal ones the first key; vacant places, whose key is -1, last.
+
+    Both are sorted as one integer: bits of numbers that are not negative rise as they do.
+    """
+    vacant = keys < 0
+    bits = weights.masked_fill(vacant, 0).view(torch.int32).long()
+    both = ((LARGEST - bits) << 32) | keys.masked_fill(vacant, LARGEST).long()
+    both = both.sort(dim=-1).values
+    keys, bits = (both & LARGEST).int(), LARGEST - (both >> 32)
+    return keys.masked_fill(keys == LARGEST, -1), bits.int().view(torch.float32)
 
 
 @_selected.register_fake
@@ -187,7 +196,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The output and, for the backward pass, lse and what each query keeps."""
     call = _call(q, k, mask, lengths, scale, first, causal)
-    sweeps = _sweeps(q, v, masked=call.masked, dropout=dropout)
+    sweeps = _sweeps(q, v, masked=bool(call.masked), dropout=dropout)
     with torch.cuda.device_of(q):
         if _gathers(k, keep, scale):
             out, listed = _gather(call, v, keep, first_ties, dropout, seed, sweeps.gather)
@@ -299,7 +308,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v."""
     call = _call(q, k, mask, lengths, scale, first, causal)
-    sweeps = _sweeps(q, v, masked=call.masked, dropout=dropout)
+    sweeps = _sweeps(q, v, masked=bool(call.masked), dropout=dropout)
     kept = Kept(low, high, last, first_ties, dropout, seed)
     with torch.cuda.device_of(q):
         if not keys.numel() or torch.are_deterministic_algorithms_enabled():
