@@ -152,31 +152,40 @@ class Calls(NamedTuple):
 bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
 HALF = ((bf16, 64), (bf16, 128))
 LESS_USUAL = ((fp16, 48), (fp32, 64), (fp32, 128))
-SEEN: tuple[dict[str, Any], ...] = ({}, {"causal": True}, {"mask": True})
-DROPPED: tuple[dict[str, Any], ...] = ({"dropout": 0.1}, {"dropout": 0.1, "mask": True})
+SEEN: tuple[dict[str, Any], ...] = ({}, {"causal": True}, {"mask": "queries"})
+PADDED: tuple[dict[str, Any], ...] = ({"mask": "keys"}, {"mask": "keys", "causal": True})
+DROPPED: tuple[dict[str, Any], ...] = ({"dropout": 0.1}, {"dropout": 0.1, "mask": "queries"})
 # Not all of everything: a kernel is compiled for a tile, by numbers of keys, and for each option.
 CALLS = (
     # Rows in a tile, swept, and gathered.
     Calls((top_k,), (70, 300, 1100), SEEN, HALF),
-    Calls((top_k,), (70, 300, 1100), ({}, {"mask": True}), LESS_USUAL),
+    Calls((top_k,), (70, 300, 1100), ({}, {"mask": "queries"}), LESS_USUAL),
     Calls((top_k,), (30, 300), ({"keep": 64, "ties": "first"},), ((fp32, 64),)),
     Calls((top_k,), (300,), (
         {"keep": 32}, {"keep": 64}, {"keep": 64, "causal": True},
-        {"keep": 64, "mask": True, "ties": "first"}, *DROPPED,
+        {"keep": 64, "mask": "queries", "ties": "first"}, *DROPPED,
     ), HALF),
     Calls((top_k,), (1100,), (
-        {"keep": 16, "dropout": 0.1}, {"keep": 16, "mask": True, "ties": "first"}, DROPPED[1],
+        {"keep": 16, "dropout": 0.1}, {"keep": 16, "mask": "queries", "ties": "first"}, DROPPED[1],
     ), HALF),
-    Calls((selected,), (300,), ({"keep": 16}, {"keep": 64}, {"keep": 64, "mask": True}), HALF),
+    Calls((selected,), (300,), ({"keep": 16}, {"keep": 64}, {"keep": 64, "mask": "queries"}), HALF),
     # Resident keys, and in float32 streaming ones; then tiles for more keys.
     Calls((entmax, sparsemax, learned), (70,), SEEN, ((bf16, 64),)),
-    Calls((entmax, learned), (70,), ({}, {"mask": True}), LESS_USUAL),
+    Calls((entmax, learned), (70,), ({}, {"mask": "queries"}), LESS_USUAL),
     Calls((entmax,), (200, 300), SEEN, ((bf16, 64),)),
     Calls((entmax,), (70, 200, 300, 1100), SEEN, ((bf16, 128),)),
     Calls((entmax, learned), (200, 300, 1100), DROPPED, HALF),
     Calls((statistics, guidance), (70,), SEEN, ((bf16, 64),)),
-    Calls((statistics, guidance), (70,), ({}, {"mask": True}), ((bf16, 128), *LESS_USUAL)),
+    Calls((statistics, guidance), (70,), PADDED, HALF),
+    Calls((top_k,), (300, 1100), PADDED, HALF),
+    Calls((statistics, guidance), (70,), ({}, {"mask": "queries"}), ((bf16, 128), *LESS_USUAL)),
 )  # fmt: skip
+
+
+def _mask(kind: str | None, n_keys: int) -> Tensor | None:
+    """One that tells queries apart, or not."""
+    shapes = {"queries": (65, n_keys), "keys": (n_keys,)}
+    return None if kind is None else torch.ones(shapes[kind], dtype=torch.bool)
 
 
 def main() -> None:
@@ -189,8 +198,7 @@ def main() -> None:
                 k = torch.randn(2, 2, n_keys, width, dtype=dtype, requires_grad=True)
                 for options, op in product(calls.options, calls.ops):
                     report.call = f"{op.__name__} {dtype} {n_keys} keys {options}"
-                    mask = torch.ones(65, n_keys, dtype=torch.bool) if "mask" in options else None
-                    op(q, k, **options | {"mask": mask})
+                    op(q, k, **options | {"mask": _mask(options.get("mask"), n_keys)})
     for assembled in report.kernels.values():
         assembled.result()  # raises what was raised there
 

@@ -23,6 +23,7 @@ from headwise.training import progress_bar
 __all__ = ["make_at_once"]
 
 Job = TypeVar("Job")
+TOO_LITTLE = ("out of memory", "ALLOC_FAILED")  # how CUDA and its libraries say so
 
 
 def make_at_once(
@@ -47,9 +48,13 @@ def make_at_once(
     logs = run.path("at-once")
     logs.mkdir(exist_ok=True)
     while jobs:
-        too_large = _make_some(make, jobs, run=run, processes=min(processes, len(jobs)), logs=logs)
+        processes = min(processes, len(jobs))
+        too_large = _make_some(make, jobs, run=run, processes=processes, logs=logs)
         if too_large and processes == 1:
-            raise ValueError(f"{too_large[0]} finds too little memory on the device even alone.")
+            raise ValueError(
+                f"{too_large[0]} finds too little memory on the device even alone; what it said is "
+                f"in {logs}."
+            )
         jobs, processes = too_large, max(1, processes // 2)
 
 
@@ -99,7 +104,7 @@ def _make(make: Callable[[Run, Job], object], folder: Path, job: Job) -> bool:
     try:
         make(Run.open(folder), job)
     except RuntimeError as problem:
-        if "out of memory" not in str(problem):
+        if not any(words in str(problem) for words in TOO_LITTLE):
             raise
         enough = False
         traceback.print_exc()

@@ -47,7 +47,7 @@ def only_hides(additive: Tensor, added: Tensor) -> bool:
         additive: the mask.
         added: what it adds to scores that it does not hide.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or _in_a_graph():
         return getattr(additive, MARK, False)
     return not bool(added.any())
 
@@ -67,8 +67,18 @@ def _unpadded(
     local_size: int | None = None,
     **_: Any,
 ) -> bool:
-    """Whether padding and windows hide nothing; an exported graph must serve other lengths too."""
-    # is_exporting() says yes in every compiled graph up to torch 2.11
-    exporting: bool = getattr(torch.compiler, "_is_exporting_flag", False)
-    short = local_size is None or kv_length < local_size
-    return attention_mask is None and short and not exporting
+    """Whether a graph is made, for these lengths alone, in which padding and windows hide nothing.
+
+    Elsewhere transformers decides: an exported or traced graph must serve other lengths too.
+    """
+    if not _in_a_graph() or attention_mask is not None:
+        return False
+    return local_size is None or kv_length < local_size
+
+
+def _in_a_graph() -> bool:
+    """Whether this is compiled, or recorded as a CUDA graph."""
+    if torch.compiler.is_compiling():
+        # is_exporting() says yes in every compiled graph up to torch 2.11
+        return not getattr(torch.compiler, "_is_exporting_flag", False)
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

@@ -32,6 +32,7 @@ from headwise.pruning.workloads import (
     peak_memory,
     random_text,
     room_of,
+    without_full_masks,
 )
 
 OWN = "own"  # the only backend of headwise's own models
@@ -219,10 +220,11 @@ def _recorded(model: nn.Module, **given: Any) -> Callable[[], object]:
     host = inner if isinstance(inner, PreTrainedModel) else None
     if host is not None:
         adopt(host)  # otherwise transformers makes masks that it leaves out elsewhere
+    needed = without_full_masks(given)  # a graph cannot look whether a mask hides anything
     try:
         with on_a_stream(next(model.parameters()).device):
-            model(**given)
-            graph, _ = record(lambda: model(**given), pool=torch.cuda.graph_pool_handle())
+            model(**needed)
+            graph, _ = record(lambda: model(**needed), pool=torch.cuda.graph_pool_handle())
     finally:
         if host is not None:
             release(host)

@@ -61,6 +61,20 @@ def random_text(model: nn.Module, batch: int, length: int) -> Inputs:
     return inputs
 
 
+def without_full_masks(inputs: Inputs) -> Inputs:
+    """The same for a Hugging Face model, without attention masks that hide nothing.
+
+    >>> given = {"input_ids": torch.ones(1, 2), "attention_mask": torch.ones(1, 2)}
+    >>> list(without_full_masks(given))
+    ['input_ids']
+    """
+    return {
+        name: value
+        for name, value in inputs.items()
+        if not (name.endswith("attention_mask") and bool(value.all()))
+    }
+
+
 def _marks(settings: Any) -> Iterator[int]:
     """Ids that stand for no word, as far as a model's settings name them."""
     for name in dir(settings):
