@@ -72,6 +72,16 @@ SHORT = [
     ),
     WEIGH,
 ]
+MERGED = [
+    # Two scores are put in order and sink into 4 levels: 12 maxima and minima. Lists of 16 buckets
+    # are merged: 8 times 12, 4 times 28, 3 times 32 maxima and minima; then 8 turns over 4 lists:
+    # maximum, compare and 5 selects; and of their 32 scores, what is around the last one.
+    Kernel(
+        "select and weigh",
+        Work(products=3, exponentials=1, logic=6 + 2.5, arithmetic=1),
+        Work(logic=4 * 304 + 8 * 4 * 7 + 32 * 8, arithmetic=32 * 4, exponentials=32),
+    ),
+]
 DENSE_BACKWARD = [
     Kernel("dq", Work(products=3, exponentials=1, logic=2.5, arithmetic=4)),
     Kernel("dk, dv", Work(products=4, exponentials=1, logic=3, arithmetic=4)),
@@ -125,6 +135,7 @@ def estimates(length: int) -> dict[str, list[Kernel]]:
         "SDPA forward": SDPA,
         "top-k keep 8 forward": topk,
         "top-k keep 8 forward + backward": [*topk, *backward],
+        "top-k keep 8 forward, merged": MERGED,
         "entmax-1.5 forward + backward": [*ENTMAX, *ENTMAX_BACKWARD],
         "statistics forward": STATISTICS,
         "the same without entropy and peak_key": PLAIN_SWEEP,

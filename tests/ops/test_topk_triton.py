@@ -20,6 +20,7 @@ from tests.ops.attention_cases import assert_no_worse, inputs, out_and_grads
 
 pytest.importorskip("triton", reason="Triton is not installed")
 kernels = import_module("headwise.ops.topk.triton")
+merged = import_module("headwise.ops.topk.merged")
 selection = import_module("headwise.ops.topk.selection")
 Call = import_module("headwise.ops.tiles").Call
 
@@ -32,7 +33,8 @@ by_kernel = partial(topk_attention, impl="triton")
 by_definition = partial(topk_attention, impl="reference")
 
 
-PLANS = ["resident", "sweep", "gather"]  # of rows that fit a tile, of short rows, of long ones
+# of rows that fit a tile, of short rows by one kernel and by two, of long ones
+PLANS = ["resident", "merge", "sweep", "gather"]
 
 
 @pytest.fixture
@@ -41,6 +43,7 @@ def small_tiles(monkeypatch) -> None:
     for name in ("HALF", "WIDE", "ROOMY", "SINGLE"):
         monkeypatch.setattr(kernels, name, kernels.Sweeps(*[SMALL] * 5))
     monkeypatch.setattr(selection, "LEVELS", {64: 2})
+    monkeypatch.setattr(merged, "TILE", SMALL._replace(keys=32))  # sixteen buckets
 
 
 @pytest.fixture
@@ -49,6 +52,7 @@ def follow(monkeypatch) -> Callable[[str], None]:
 
     def set_plan(plan: str) -> None:
         monkeypatch.setattr(kernels, "GATHER_KEYS", 1 if plan == "gather" else 10**9)
+        monkeypatch.setattr(kernels, "_merges", lambda call, v, keep: plan == "merge")
         monkeypatch.setattr(
             kernels, "MOST_KEYS", dict.fromkeys((2, 4), 10**9 * (plan == "resident"))
         )
@@ -89,22 +93,29 @@ def test_kernels_equal_the_definition(small_tiles, poisoned_memory, follow, size
 
 @interpreted
 @pytest.mark.parametrize(
-    ("option", "ties"),
+    ("option", "ties", "plan"),
     [
-        ("causal", "all"),
-        ("lengths", "all"),
-        ("mask", "all"),
-        ("padding", "all"),
-        ("all of them", "first"),
-        ("padding in long rows", "first"),
-        pytest.param("causal", "first", marks=pytest.mark.slow),
-        pytest.param("lengths", "first", marks=pytest.mark.slow),
-        pytest.param("mask", "first", marks=pytest.mark.slow),
-        pytest.param("all of them", "all", marks=pytest.mark.slow),
+        ("causal", "all", "sweep"),
+        ("lengths", "all", "sweep"),
+        ("mask", "all", "sweep"),
+        ("padding", "all", "sweep"),
+        ("causal", "all", "merge"),
+        ("lengths", "first", "merge"),
+        ("padding", "all", "merge"),
+        ("all of them", "first", "merge"),
+        ("all of them", "first", "gather"),
+        ("padding", "first", "gather"),
+        pytest.param("causal", "first", "sweep", marks=pytest.mark.slow),
+        pytest.param("lengths", "first", "sweep", marks=pytest.mark.slow),
+        pytest.param("mask", "first", "sweep", marks=pytest.mark.slow),
+        pytest.param("mask", "all", "merge", marks=pytest.mark.slow),
+        pytest.param("padding", "first", "merge", marks=pytest.mark.slow),
+        pytest.param("all of them", "all", "merge", marks=pytest.mark.slow),
+        pytest.param("all of them", "all", "gather", marks=pytest.mark.slow),
     ],
 )
-def test_only_visible_keys_are_kept(small_tiles, poisoned_memory, follow, option, ties):
-    follow("gather" if option in ("all of them", "padding in long rows") else "sweep")
+def test_only_visible_keys_are_kept(small_tiles, poisoned_memory, follow, option, ties, plan):
+    follow(plan)
     n_queries, n_keys = 35, 40
     options: dict[str, object] = {"keep": 5, "ties": ties, "scale": 0.5}
     if option in ("causal", "all of them"):
@@ -115,7 +126,7 @@ def test_only_visible_keys_are_kept(small_tiles, poisoned_memory, follow, option
         mask = torch.rand(n_keys, 1, 2, n_queries).permute(2, 1, 3, 0) > 0.3
         mask[:, :, 4] = False
         options["mask"] = mask
-    if option.startswith("padding"):  # a mask that is the same for all queries
+    if option == "padding":  # a mask that is the same for all queries
         options["mask"] = torch.rand(2, 1, 1, n_keys) > 0.3
         options["mask"][1, ..., 7:] = False
         options["causal"] = ties == "first"
@@ -148,7 +159,9 @@ def test_grouped_heads_choose_for_each_query_head(small_tiles, follow, ties, pla
 
 
 @interpreted
-@pytest.mark.parametrize(("width", "plan"), [(32, "gather"), (48, "sweep"), (128, "gather")])
+@pytest.mark.parametrize(
+    ("width", "plan"), [(32, "gather"), (48, "merge"), (48, "sweep"), (128, "gather")]
+)
 def test_half_precision_and_any_width(small_tiles, poisoned_memory, follow, width, plan):
     follow(plan)
     q, k, v = inputs(17, 33, batch=1, width=width, value_width=40, dtype=torch.float16)
@@ -292,6 +305,7 @@ def test_queries_that_see_nothing_give_zeros_and_no_gradient(
 
 
 @interpreted
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, about NaN
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_score_that_is_not_a_number_shows(small_tiles, follow, plan):
     follow(plan)
@@ -313,7 +327,11 @@ def test_nothing_to_compute_is_fine(follow, empty, plan):
 @interpreted
 @pytest.mark.parametrize(
     ("ties", "plan"),
-    [("all", "sweep"), pytest.param("first", "gather", marks=pytest.mark.slow)],
+    [
+        ("all", "sweep"),
+        ("first", "merge"),
+        pytest.param("first", "gather", marks=pytest.mark.slow),
+    ],
 )
 def test_weights_are_dropped_after_the_softmax_and_alike_in_both_passes(
     small_tiles, follow, ties, plan
@@ -351,7 +369,7 @@ def test_dropout_draws_anew_at_every_call(small_tiles):
 
 @interpreted
 @pytest.mark.parametrize(
-    "plan", [pytest.param("resident", marks=pytest.mark.slow), "sweep", "gather"]
+    "plan", [pytest.param("resident", marks=pytest.mark.slow), "merge", "sweep", "gather"]
 )
 def test_the_operation_is_registered_as_torch_wants_it(small_tiles, follow, plan):
     follow(plan)

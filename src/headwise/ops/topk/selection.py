@@ -45,6 +45,7 @@ __all__ = [
     "rescue",
     "room",
     "select",
+    "set_flags",
     "store_bounds",
     "whole_tiles",
 ]
@@ -295,7 +296,7 @@ def fill_levels(
 
 @triton.jit
 @no_type_check
-def _set_flags(flags, line, rows, n_queries, doubtful):
+def set_flags(flags, line, rows, n_queries, doubtful):
     """Of a head of which `line` is the number, mark rows for the rescue."""
     at = flags + line * tl.cdiv(n_queries, FLAG_ROWS) + rows // FLAG_ROWS
     tl.atomic_max(at, IN_DOUBT, mask=doubtful, sem="relaxed")
@@ -357,7 +358,7 @@ def _select_kernel(
         doubtful = doubtful | (more & (tau > float("-inf")))
     inside = rows < n_queries
     line = batch * heads + head
-    _set_flags(flags, line, rows, n_queries, doubtful & inside)
+    set_flags(flags, line, rows, n_queries, doubtful & inside)
     at = line * n_queries + rows
     tl.store(peak + at, largest, mask=inside)
     below = tl.where(doubtful, tau, below)  # then low is tau itself, where the rescue starts

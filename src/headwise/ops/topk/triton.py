@@ -1,10 +1,11 @@
 """Top-k attention by Triton kernels, as operations that torch.compile can see.
 
-Rows that fit a tile: one kernel (`resident`). Short rows: scores are swept twice, to select
-(`selection`) and to weigh (`weighing`). Both are swept twice backward. Long rows: they are swept
-once for candidates (`gathering`), of which the best are listed (`ranking`), and only kept pairs are
-visited from then on (`pairs`), unless torch.use_deterministic_algorithms asks for sweeps in the
-backward pass. Memory is O(B H Q keep). The choice of keys is a constant in the backward pass.
+Rows that fit a tile: one kernel (`resident`). Short rows: scores are swept twice, to select and to
+weigh, by two kernels (`selection`, `weighing`) or, once that is switched on and where it has room,
+by one (`merged`). All these are swept twice backward. Long rows: they are swept once for candidates
+(`gathering`), of which the best are listed (`ranking`), and only kept pairs are visited from then
+on (`pairs`), unless torch.use_deterministic_algorithms asks for sweeps in the backward pass. Memory
+is O(B H Q keep). The choice of keys is a constant in the backward pass.
 """
 
 from typing import Any, NamedTuple
@@ -17,16 +18,18 @@ from headwise.ops.launching import Tile
 from headwise.ops.scores import Scores
 from headwise.ops.tiles import Call
 from headwise.ops.topk.gathering import list_flagged, list_keys
+from headwise.ops.topk.merged import MOST_KEEP, attend_merged
 from headwise.ops.topk.pairs import pair_gradients, pair_values
 from headwise.ops.topk.ranking import Listed, doubtful_tile, spare_places
 from headwise.ops.topk.resident import MOST_KEYS, attend_resident
-from headwise.ops.topk.selection import Selection, flagged_tile, room, select
+from headwise.ops.topk.selection import Selection, flagged_tile, rescue, room, select
 from headwise.ops.topk.weighing import Kept, flagged_gradients, gradients, weigh
 
 __all__ = ["topk_selected", "topk_values"]
 
 GATHER_KEYS = 1024  # rows of so many keys are long
 GATHER_KEEP = 16  # if they keep at most so many
+MERGES = False  # whether short rows may be merged; not before a GPU has run and timed it
 LARGEST = 2**31 - 1  # as 32 bits
 
 
@@ -221,11 +224,24 @@ def _sweep(
     if call.k.shape[2] <= MOST_KEYS[v.element_size()]:
         chosen, flags = room(call, first_ties, flagged_tile(call.q).rows)
         attend_resident(call, v, keep, first_ties, dropout, seed, chosen, out=out, lse=lse)
+    elif _merges(call, v, keep):
+        chosen, flags = room(call, first_ties, flagged_tile(call.q).rows)
+        results = {"out": out, "lse": lse, "flags": flags}
+        attend_merged(call, v, keep, first_ties, dropout, seed, chosen, **results)
+        rescue(call, chosen, flags, keep, first_ties, flagged_tile(call.q))
+        kept = Kept(*chosen[:3], first_ties, dropout, seed)
+        weigh(call, v, kept, chosen.peak, flagged_tile(call.q), **results)
     else:
         chosen, flags = select(call, keep, first_ties, sweeps.select)
         kept = Kept(*chosen[:3], first_ties, dropout, seed)
         weigh(call, v, kept, chosen.peak, sweeps.weigh, out=out, lse=lse)
     return out, Listed(chosen, lse, flags.new_empty(0), lse.new_empty(0), flags)
+
+
+def _merges(call: Call, v: Tensor, keep: int) -> bool:
+    """Whether one kernel has room for short rows. It compares scores before scaling."""
+    narrow = v.element_size() == 2 and max(call.q.shape[3], v.shape[3]) <= 64
+    return MERGES and narrow and keep <= MOST_KEEP and call.scale > 0
 
 
 def _gather(

@@ -1,0 +1,306 @@
+# Arguments of kernels have no types that a type checker would know.
+# pyright: basic
+# ruff: noqa: RUF005  Triton cannot unpack a tuple into another
+"""Top-k attention of rows of some hundred keys: one kernel selects, and weighs what it selected.
+
+Buckets remember their four largest scores as in `selection`, the last only as a bound of what was
+forgotten. Scores sink into them in sorted pairs, which takes six maxima and minima a score instead
+of seven. Then lists are merged, all within a thread, until four a row are left, in which the eight
+largest remembered scores of the row are found; a list too full to be sure of raises doubt. Sixteen
+queries with one in doubt get a flag, and are selected and weighed anew by other kernels.
+"""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from headwise.ops.launching import Tile
+from headwise.ops.tiles import Call, load_rows, place, score_tile, with_rows
+from headwise.ops.topk.selection import (
+    ANY,
+    Selection,
+    between,
+    blocks,
+    keys_seen,
+    launch_arguments,
+    pull,
+    set_flags,
+    store_bounds,
+    whole_tiles,
+)
+from headwise.ops.topk.weighing import drop_tile, strides, widths
+
+__all__ = ["MOST_KEEP", "attend_merged"]
+
+TILE = Tile(rows=128, keys=128, warps=8, stages=2)
+MOST_KEEP = 8
+LIST = tl.constexpr(MOST_KEEP)
+
+
+def attend_merged(
+    call: Call, v: Tensor, keep: int, first_ties: bool, dropout: float, seed: Tensor | None,
+    chosen: Selection, flags: Tensor, *, out: Tensor, lse: Tensor,
+) -> None:  # fmt: skip
+    """Write the output and what the backward pass needs, and set flags where both are in doubt.
+
+    The scale must be above 0, and `keep` at most MOST_KEEP.
+    """
+    v = with_rows(v)
+    given = launch_arguments(call, chosen, flags, keep, first_ties, TILE)
+    if programs := blocks(call, TILE):
+        _merged_kernel[(programs,)](
+            **(given | strides("v", v) | widths(call, v)), v=v, peak=chosen.peak, out=out, lse=lse,
+            seed=seed, dropout=dropout,
+        )  # fmt: skip
+
+
+@triton.jit
+@no_type_check
+def _halves(x_QK):
+    """The first and the second half of every row; no number changes its thread."""
+    rows: tl.constexpr = x_QK.shape[0]
+    half: tl.constexpr = x_QK.shape[1] // 2
+    return tl.split(tl.permute(tl.reshape(x_QK, (rows, 2, half)), (0, 2, 1)))
+
+
+@triton.jit
+@no_type_check
+def _neighbours(x_QK):
+    """Of every two neighbours in a row the first ones, and the second ones."""
+    rows: tl.constexpr = x_QK.shape[0]
+    half: tl.constexpr = x_QK.shape[1] // 2
+    return tl.split(tl.reshape(x_QK, (rows, half, 2)))
+
+
+@triton.jit
+@no_type_check
+def _ordered(one, other):
+    """The larger and the smaller of two, element by element."""
+    return tl.maximum(one, other), tl.minimum(one, other)
+
+
+@triton.jit
+@no_type_check
+def _push_pair(levels, score_QK):
+    """Let the two scores of each bucket sink into its four sorted levels; the least fall out."""
+    one, other = _halves(score_QK)
+    high, low = _ordered(one, other)
+    a, c = _ordered(levels[0], tl.maximum(levels[2], low))
+    b, d = _ordered(levels[1], tl.maximum(levels[3], high))
+    a, b = _ordered(a, b)
+    c, d = _ordered(c, d)
+    return a, b, c, d
+
+
+@triton.jit
+@no_type_check
+def _merge_threes(one, other):
+    """Two sorted lists of three as one of six."""
+    a, f = _ordered(one[0], other[0])
+    b, g = _ordered(one[1], other[1])
+    c, h = _ordered(one[2], other[2])
+    b, f = _ordered(b, f)
+    c, g = _ordered(c, g)
+    c, f = _ordered(c, f)
+    return a, b, c, f, g, h
+
+
+@triton.jit
+@no_type_check
+def _sorted_eight(a, b, c, d, e, f, g, h):
+    """A list that falls and then rises, sorted."""
+    a, e = _ordered(a, e)
+    b, f = _ordered(b, f)
+    c, g = _ordered(c, g)
+    d, h = _ordered(d, h)
+    a, c = _ordered(a, c)
+    b, d = _ordered(b, d)
+    e, g = _ordered(e, g)
+    f, h = _ordered(f, h)
+    a, b = _ordered(a, b)
+    c, d = _ordered(c, d)
+    e, f = _ordered(e, f)
+    g, h = _ordered(g, h)
+    return a, b, c, d, e, f, g, h
+
+
+@triton.jit
+@no_type_check
+def _merge_sixes(one, other):
+    """The eight largest of two sorted lists of six, sorted."""
+    c = tl.maximum(one[2], other[5])
+    d = tl.maximum(one[3], other[4])
+    e = tl.maximum(one[4], other[3])
+    f = tl.maximum(one[5], other[2])
+    return _sorted_eight(one[0], one[1], c, d, e, f, other[1], other[0])
+
+
+@triton.jit
+@no_type_check
+def _merge_eights(one, other):
+    """The eight largest of two sorted lists of eight, sorted."""
+    best = ()
+    for rank in tl.static_range(LIST):
+        best = best + (tl.maximum(one[rank], other[LIST - 1 - rank]),)
+    return _sorted_eight(best[0], best[1], best[2], best[3], best[4], best[5], best[6], best[7])
+
+
+@triton.jit
+@no_type_check
+def _parted(lists, RANKS: tl.constexpr, NEIGHBOURS: tl.constexpr):
+    """Lists of every row, or their first RANKS places, in two parts that can be merged."""
+    one, other = (), ()
+    for rank in tl.static_range(RANKS):
+        parts = _neighbours(lists[rank]) if NEIGHBOURS else _halves(lists[rank])
+        one, other = one + (parts[0],), other + (parts[1],)
+    return one, other
+
+
+@triton.jit
+@no_type_check
+def _lists(levels):
+    """Of every sixteen buckets of a row the eight largest scores they show, sorted."""
+    one, other = _parted(levels, 3, False)  # the last level only bounds what was forgotten
+    six = _merge_threes(one, other)
+    one, other = _parted(six, 6, False)
+    eight = _merge_sixes(one, other)
+    one, other = _parted(eight, LIST, False)
+    eight = _merge_eights(one, other)
+    one, other = _parted(eight, LIST, True)  # in a thread two neighbours are left
+    return _merge_eights(one, other)
+
+
+@triton.jit
+@no_type_check
+def _search(lists, keep):
+    """The largest score of each row, and the keep-th unless two lists share a larger one."""
+    largest = tl.max(lists[0], axis=1)
+    tau = largest
+    for turn in tl.static_range(LIST):
+        value = tl.max(lists[0], axis=1)
+        tau = tl.where(turn < keep, value, tau)
+        lists = pull(lists, lists[0] == value[:, None], LIST - turn)
+    return largest, tau
+
+
+@triton.jit
+@no_type_check
+def _around(lists, largest, tau, unit):
+    """How many scores are above tau and how many reach it, the next larger and smaller one, and
+    the sum of exp2(unit (score - largest)) of those that reach it."""
+    nothing = tl.full(lists[0].shape, float("-inf"), tl.float32)
+    below_QL, above_QL = nothing, -nothing
+    total_QL = tl.full(lists[0].shape, 0.0, tl.float32)
+    larger_QL, reach_QL = total_QL, total_QL
+    norm = tl.where(largest == float("-inf"), 0.0, largest)
+    for rank in tl.static_range(LIST):
+        reaches_QL, above_it_QL = lists[rank] >= tau[:, None], lists[rank] > tau[:, None]
+        reach_QL += tl.where(reaches_QL, 1.0, 0.0)
+        larger_QL += tl.where(above_it_QL, 1.0, 0.0)
+        below_QL = tl.maximum(below_QL, tl.where(reaches_QL, float("-inf"), lists[rank]))
+        above_QL = tl.minimum(above_QL, tl.where(above_it_QL, lists[rank], float("inf")))
+        weight_QL = tl.exp2((lists[rank] - norm[:, None]) * unit)
+        total_QL += tl.where(reaches_QL, weight_QL, 0.0)
+    return (
+        tl.sum(larger_QL, axis=1), tl.sum(reach_QL, axis=1), tl.min(above_QL, axis=1),
+        tl.max(below_QL, axis=1), tl.sum(total_QL, axis=1),
+    )  # fmt: skip
+
+
+@triton.jit
+@no_type_check
+def _load_tile(start, keys, stride, n_keys, whole, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    """Rows of keys or values; if the tile is whole, all of them are there."""
+    if whole and WIDTH == PADDED:
+        return tl.load(start + keys[:, None].to(tl.int64) * stride + tl.arange(0, PADDED)[None, :])
+    return load_rows(start, keys, stride, n_keys, WIDTH, PADDED)
+
+
+@triton.jit(do_not_specialize=[*ANY, "keep"])
+@no_type_check
+def _merged_kernel(
+    q, k, v, lengths, mask, low, high, last, peak, flags, out, lse, seed, scale, dropout,
+    first, heads, groups, n_queries, n_keys, n_blocks, keep, q_batch, q_head, q_row,
+    k_batch, k_head, k_row, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, mask_key,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, FIRST: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    block, batch, head, group = place(n_blocks, heads, groups)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    inside = rows < n_queries
+    line = batch * heads + head
+    at = line * n_queries + rows
+    length = tl.load(lengths + batch)
+    q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
+    k += batch * k_batch + group * k_head
+    v += batch * v_batch + group * v_head
+    mask += batch * mask_batch + head * mask_head
+    last_row = tl.minimum(block * ROWS + ROWS, n_queries) - 1
+    seen = keys_seen(length, n_keys, last_row, first, CAUSAL)
+    whole = whole_tiles(length, n_keys, block * ROWS, first, CAUSAL, MASKED, KEYS) * KEYS
+
+    # Scores stay unscaled: the scale is above 0, so that their order is the same.
+    nothing_QB = tl.full((ROWS, KEYS // 2), float("-inf"), tl.float32)
+    levels = (nothing_QB, nothing_QB, nothing_QB, nothing_QB)
+    for masking in tl.static_range(2):  # tiles that every row sees, then the others
+        for start in range(whole if masking else 0, seen if masking else whole, KEYS):
+            keys = start + tl.arange(0, KEYS)
+            k_KD = _load_tile(k, keys, k_row, n_keys, masking == 0, WIDTH, PADDED)
+            if masking:
+                score_QK = score_tile(
+                    q_QD, k_KD, rows, keys, length, n_queries, 1.0, first,
+                    mask, mask_row, mask_key, CAUSAL, MASKED,
+                )  # fmt: skip
+            else:
+                score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee")
+            levels = _push_pair(levels, score_QK)
+
+    unit = scale * 1.4426950408889634
+    lists = _lists(levels)
+    # What no score reaches that was forgotten, or has no place in its list.
+    hidden = tl.maximum(tl.max(levels[3], axis=1), tl.max(lists[LIST - 1], axis=1))
+    largest, tau = _search(lists, keep)
+    larger, reach, above, below, total = _around(lists, largest, tau, unit)
+    doubtful = (hidden >= tau) | (larger >= keep)
+    if FIRST:
+        doubtful = doubtful | (reach > keep)
+    doubtful = doubtful & (tau > float("-inf"))
+    set_flags(flags, line, rows, n_queries, doubtful & inside)
+    tl.store(peak + at, largest * scale, mask=inside)
+    below = tl.where(doubtful, tau, tl.maximum(below, hidden))  # tau: where the rescue starts
+    store_bounds(
+        low, high, last, tau * scale, below * scale, above * scale, n_keys, at, inside, FIRST
+    )
+
+    least = between(tau, below)
+    norm = tl.where(largest == float("-inf"), 0.0, largest * unit)
+    out_QE = tl.full((ROWS, PADDED_VALUES), 0.0, tl.float32)
+    for masking in tl.static_range(2):
+        for start in range(whole if masking else 0, seen if masking else whole, KEYS):
+            keys = start + tl.arange(0, KEYS)
+            k_KD = _load_tile(k, keys, k_row, n_keys, masking == 0, WIDTH, PADDED)
+            if masking:
+                score_QK = score_tile(
+                    q_QD, k_KD, rows, keys, length, n_queries, 1.0, first,
+                    mask, mask_row, mask_key, CAUSAL, MASKED,
+                )  # fmt: skip
+            else:
+                score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee")
+            # A score that is not a number stays.
+            weight_QK = tl.exp2(score_QK * unit - norm[:, None])
+            weight_QK = tl.where(score_QK < least[:, None], 0.0, weight_QK)
+            if seed is not None:
+                weight_QK = drop_tile(weight_QK, line, rows, start, dropout, seed)
+            v_KE = _load_tile(v, keys, v_row, n_keys, masking == 0, VALUES, PADDED_VALUES)
+            out_QE = tl.dot(weight_QK.to(v_KE.dtype), v_KE, out_QE, input_precision="ieee")
+
+    empty = total == 0.0
+    total = tl.where(empty, 1.0, total)
+    column = tl.arange(0, PADDED_VALUES)
+    to = out + at[:, None] * VALUES + column[None, :]
+    tl.store(to, out_QE / total[:, None], mask=inside[:, None] & (column[None, :] < VALUES))
+    ended = tl.where(empty, float("-inf"), largest * scale + tl.log(total))
+    tl.store(lse + at, ended, mask=inside)

@@ -1,0 +1,93 @@
+"""Top-k attention of short rows by one kernel: when it is sure, and that it is right either way."""
+
+from functools import partial
+from importlib import import_module
+
+import pytest
+import torch
+from torch import Tensor
+
+from headwise.ops import topk_attention
+from tests.ops.test_topk_triton import assert_same, inputs, with_ties
+
+pytest.importorskip("triton", reason="Triton is not installed")
+kernels = import_module("headwise.ops.topk.triton")
+BUCKETS = import_module("headwise.ops.topk.merged").TILE.keys // 2
+SCALE = 0.5
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled on a GPU"),
+    pytest.mark.usefixtures("poisoned_memory"),
+]
+
+
+@pytest.fixture(autouse=True)
+def switched_on(monkeypatch) -> None:
+    monkeypatch.setattr(kernels, "MERGES", True)
+
+
+half = partial(inputs, batch=1, heads=1, width=16, dtype=torch.float16)
+
+
+def flags_of(q: Tensor, k: Tensor, v: Tensor, keep: int, *, first_ties: bool = False) -> set[int]:
+    """Which flags a call leaves: 0 sure, 1 in doubt."""
+    given = (None, None, None, SCALE, 0, False, keep, first_ties, 0.0)
+    return set(kernels._forward(q, k, v, *given)[-1].tolist())
+
+
+@pytest.mark.parametrize("sizes", [(1, 129), (65, 300), (130, 257)], ids=str)
+@pytest.mark.parametrize("keep", [1, 8])
+def test_rows_equal_the_definition_and_are_sure(sizes, keep):
+    q, k, v = half(*sizes)
+    assert_same(q, k, v, keep=keep, scale=SCALE)
+    assert flags_of(q, k, v, keep) == {0}
+
+
+def row_of(scores: dict[int, float]) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries whose scores, but for the scale, are these of these keys and small of all others."""
+    q, k, v = half(3, 4 * BUCKETS)
+    q[:], k[:] = 0, torch.randn_like(k) / 16
+    q[..., 0] = 1
+    for key, score in scores.items():
+        k[0, 0, key, 0] = score
+    return q, k, v
+
+
+# larger scores of keys, and whether one kernel can be sure of what is kept
+HARD = {
+    "three in a bucket": ({5 + turn * BUCKETS: 9.0 + turn for turn in range(3)}, True),
+    "four in a bucket": ({5 + turn * BUCKETS: 9.0 + turn for turn in range(4)}, False),
+    # buckets of equal remainder by 8 share a list, in pairs of neighbours
+    "seven in a list": ({8 * place: 9.0 + place for place in range(7)}, True),
+    "eight in a list": ({8 * place: 9.0 + place for place in range(8)}, False),
+    "nine in a list": ({8 * place: 9.0 + place for place in range(9)}, False),
+    "two lists share one": ({2 * place: 9.0 + place // 2 for place in range(4)}, False),
+    "two lists share the last": ({0: 9.0, 1: 8.0, 2: 7.0, 4: 7.0}, True),
+}
+
+
+@pytest.mark.parametrize("ties", ["all", "first"])
+@pytest.mark.parametrize("kind", HARD)
+def test_what_cannot_be_sure_is_in_doubt_and_exact(kind, ties):
+    scores, sure = HARD[kind]
+    keep = 3 if "last" in kind else 4 if "share" in kind else 8 if "list" in kind else 4
+    q, k, v = row_of(scores)
+    assert_same(q, k, v, keep=keep, ties=ties, scale=SCALE)
+    assert (flags_of(q, k, v, keep) == {0}) == sure
+    if "last" in kind:  # there is room for one of the two
+        assert flags_of(q, k, v, keep, first_ties=True) == {1}
+
+
+@pytest.mark.parametrize("ties", ["all", pytest.param("first", marks=pytest.mark.slow)])
+def test_equal_scores_equal_the_definition(ties):
+    q, k, v = with_ties(*half(20, 140))
+    assert_same(q, k, v, keep=7, ties=ties, scale=SCALE)
+    k[:] = k[..., :1, :]
+    assert_same(q, k, v, keep=7, ties=ties, scale=SCALE)
+
+
+def test_the_sign_of_the_scale_decides_which_kernel_selects(monkeypatch):
+    q, k, v = half(7, 140)
+    wanted = topk_attention(-q, k, v, keep=5, scale=SCALE, impl="triton").out
+    monkeypatch.setattr(kernels, "attend_merged", None)
+    got = topk_attention(q, k, v, keep=5, scale=-SCALE, impl="triton").out
+    torch.testing.assert_close(got, wanted)
