@@ -260,7 +260,7 @@ def _merged_kernel(
 
     unit = scale * 1.4426950408889634
     lists = _lists(levels)
-    # What no score reaches that was forgotten, or has no place in its list.
+    # No score that was forgotten, or had no place in its list, is above this.
     hidden = tl.maximum(tl.max(levels[3], axis=1), tl.max(lists[LIST - 1], axis=1))
     largest, tau = _search(lists, keep)
     larger, reach, above, below, total = _around(lists, largest, tau, unit)
