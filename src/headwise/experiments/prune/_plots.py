@@ -22,6 +22,7 @@ def draw_curves(
     across: str,
     up: str,
     lines: Mapping[str, float] = {},
+    logarithmic: bool = False,
 ) -> None:
     """Points of several models, one colour each, and a line through their means.
 
@@ -39,6 +40,8 @@ def draw_curves(
         panel.axhline(level, color=colour, linestyle=":", linewidth=1, label=shown)
     panel.set_xlabel(across)
     panel.set_ylabel(up)
+    if logarithmic:
+        panel.set_yscale("log")
     panel.legend(fontsize=7)
     save(figure, run, name)
 
