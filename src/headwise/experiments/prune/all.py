@@ -5,6 +5,11 @@ into Russian get gates, and the whole model is trained on.
 
     headwise reproduce prune/all --set at_once=8       # half an hour on an H200, estimated
     headwise reproduce prune/all --smoke               # 5 seconds
+    headwise reproduce prune/all --set at_once=2 --set translators=en-ru --set keep=144,58,26 \\
+        --set width=128 --set feed_forward=512 --set dropout=0.1 --set pieces=4000 \\
+        --set tokens=2048 --set steps=1600 --set warmup=200 --set learning_rate=1.5e-3 \\
+        --set evaluate_every=200 --set checkpoint_every=100 --set beams=1 \\
+        --set prune_steps=200 --set gate_rate=0.1      # 89 minutes on two CPU cores
 
 `trained` names runs of heads/* whose translators are taken, and `--set at_once=4` trains and prunes
 four at a time. Numbers of heads are those of Table 2, added up over kinds of attention: which kind
@@ -25,6 +30,10 @@ How it is judged, decided before any result was seen:
 Not in the paper: German, from Tatoeba and from Multi30k; and a translator that keeps all heads and
 is trained as long, as training alone changes BLEU: "BLEU lost to as much training" is what a pruned
 one has less than that.
+
+Found so far, by the last command: translators of 3.8 million parameters, pruned within 200 updates.
+In what order heads go is as in the paper, with every seed. What it costs is not: at this size and
+with so little training, 58 of 144 heads lose about 3 BLEU instead of 0.2.
 """
 
 from dataclasses import dataclass
