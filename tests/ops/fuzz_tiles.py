@@ -41,12 +41,11 @@ def small_tiles(variant: Variant) -> Iterator[None]:
 
     Imports Triton, so TRITON_INTERPRET must be set before.
     """
-    launching, topk, merged, selection, entmax, aiming = (
+    launching, topk, selection, entmax, aiming = (
         import_module(f"headwise.ops.{name}")
         for name in (
             "launching",
             "topk.triton",
-            "topk.merged",
             "topk.selection",
             "entmax.triton",
             "row_sweep.aiming",
@@ -60,8 +59,6 @@ def small_tiles(variant: Variant) -> Iterator[None]:
     changes += [
         (topk, "GATHER_KEYS", 1 if variant.long else 10**9),
         (topk, "MOST_KEYS", {2: 20, 4: 20}),
-        (topk, "MERGES", True),
-        (merged, "TILE", launching.Tile(ROWS, 32, warps=4, stages=1)),  # sixteen buckets
         (selection, "LEVELS", {4: 3, 64: 2}),
     ]
     tiles = entmax.Tiles(resident, tile, tile, tile)

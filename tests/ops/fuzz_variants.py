@@ -53,7 +53,7 @@ VARIANTS: dict[str, tuple[Variant, ...]] = {
         Variant(fp16, 64, causal=True, mask="queries", keep=(17, 32), keys=SWEPT),
         Variant(fp32, 64, keep=(33, 64), ties="first", keys=(33, 3000)),
         Variant(bf16, 32, 96, causal=True, keep=(33, 64), keys=(33, 64)),
-        Variant(fp16, 48, causal=True, mask="keys", dropout=True, ties="first", keys=SWEPT),
+        Variant(fp16, 128, dropout=True, ties="first", keys=SWEPT),
         Variant(fp32, 48, 32, causal=True, keep=(9, 16), ties="first", keys=(17, 32)),
         Variant(bf16, 64, keys=LONG, long=True, keep=(7, 8)),
         Variant(fp16, 48, 48, causal=True, mask="queries", keys=LONG, long=True, keep=(3, 4),

@@ -54,10 +54,10 @@ def row_of(scores: dict[int, float]) -> tuple[Tensor, Tensor, Tensor]:
 
 # larger scores of keys, and whether one kernel can be sure of what is kept
 HARD = {
-    "three in a bucket": ({5 + turn * BUCKETS: 9.0 + turn for turn in range(3)}, True),
+    "three in a bucket": ({2: 8.0} | {5 + turn * BUCKETS: 9.0 + turn for turn in range(3)}, True),
     "four in a bucket": ({5 + turn * BUCKETS: 9.0 + turn for turn in range(4)}, False),
     # buckets of equal remainder by 8 share a list, in pairs of neighbours
-    "seven in a list": ({8 * place: 9.0 + place for place in range(7)}, True),
+    "seven in a list": ({2: 8.0} | {8 * place: 9.0 + place for place in range(7)}, True),
     "eight in a list": ({8 * place: 9.0 + place for place in range(8)}, False),
     "nine in a list": ({8 * place: 9.0 + place for place in range(9)}, False),
     "two lists share one": ({2 * place: 9.0 + place // 2 for place in range(4)}, False),
@@ -75,6 +75,44 @@ def test_what_cannot_be_sure_is_in_doubt_and_exact(kind, ties):
     assert (flags_of(q, k, v, keep) == {0}) == sure
     if "last" in kind:  # there is room for one of the two
         assert flags_of(q, k, v, keep, first_ties=True) == {1}
+
+
+# four lists share each of four scores, and run out of them
+SHARED = {
+    2 * place % 8 + place // 4 % 2 + 8 * (place // 8): 2.0 - place // 4 / 4 for place in range(16)
+}
+# what rows see of their keys: sixteen that share scores, or four of one bucket
+FEW = {"scores of four lists": list(range(16)), "one bucket": [BUCKETS * turn for turn in range(4)]}
+
+
+@pytest.mark.parametrize("ties", ["all", "first"])
+@pytest.mark.parametrize("scores", [SHARED, dict.fromkeys(SHARED, 1.0)], ids=["some", "all equal"])
+@pytest.mark.parametrize("seen", FEW)
+def test_rows_that_see_few_keys_equal_the_definition(seen, scores, ties):
+    q, k, v = row_of(scores)
+    mask = torch.zeros(k.shape[2], dtype=torch.bool)
+    mask[FEW[seen]] = True
+    for keep in (5, 8):
+        assert_same(q, k, v, keep=keep, ties=ties, scale=SCALE, mask=mask)
+    if seen != "one bucket":
+        assert_same(q, k, v, keep=8, ties=ties, scale=SCALE, lengths=torch.tensor([16]))
+
+
+@pytest.mark.parametrize("ties", ["all", "first"])
+def test_causal_rows_with_equal_scores_equal_the_definition(ties):
+    q, k, v = with_ties(*half(140, 140))
+    assert_same(q, k, v, keep=8, ties=ties, scale=SCALE, causal=True)
+
+
+def test_scores_that_only_the_scale_makes_equal_are_in_doubt():
+    q, k, v = row_of({})
+    k[:], q[..., 1] = 0, 1
+    k[0, 0, 3, :2], k[0, 0, 4, 0] = torch.tensor([1.5, 2.0**-23]), 1.5
+    pair = torch.tensor([1.5 + 2.0**-23, 1.5])
+    scales = (0.67 + step / 1000 for step in range(100))
+    scale = next(scale for scale in scales if len((pair * scale).unique()) == 1)
+    given = (None, None, None, scale, 0, False, 1, False, 0.0)
+    assert set(kernels._forward(q, k, v, *given)[-1].tolist()) == {1}
 
 
 @pytest.mark.parametrize("ties", ["all", pytest.param("first", marks=pytest.mark.slow)])

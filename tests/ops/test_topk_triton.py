@@ -43,7 +43,7 @@ def small_tiles(monkeypatch) -> None:
     for name in ("HALF", "WIDE", "ROOMY", "SINGLE"):
         monkeypatch.setattr(kernels, name, kernels.Sweeps(*[SMALL] * 5))
     monkeypatch.setattr(selection, "LEVELS", {64: 2})
-    monkeypatch.setattr(merged, "TILE", SMALL._replace(keys=32))  # sixteen buckets
+    monkeypatch.setattr(merged, "TILE", SMALL._replace(keys=64))  # two lists a row
 
 
 @pytest.fixture

@@ -194,14 +194,14 @@ def _around(lists, largest, tau, unit):
     below_QL, above_QL = nothing, -nothing
     total_QL = tl.full(lists[0].shape, 0.0, tl.float32)
     larger_QL, reach_QL = total_QL, total_QL
-    norm = tl.where(largest == float("-inf"), 0.0, largest)
+    norm = tl.where(largest == float("-inf"), 0.0, largest * unit)
     for rank in tl.static_range(LIST):
         reaches_QL, above_it_QL = lists[rank] >= tau[:, None], lists[rank] > tau[:, None]
         reach_QL += tl.where(reaches_QL, 1.0, 0.0)
         larger_QL += tl.where(above_it_QL, 1.0, 0.0)
         below_QL = tl.maximum(below_QL, tl.where(reaches_QL, float("-inf"), lists[rank]))
         above_QL = tl.minimum(above_QL, tl.where(above_it_QL, lists[rank], float("inf")))
-        weight_QL = tl.exp2((lists[rank] - norm[:, None]) * unit)
+        weight_QL = tl.exp2(lists[rank] * unit - norm[:, None])  # rounded as in the second sweep
         total_QL += tl.where(reaches_QL, weight_QL, 0.0)
     return (
         tl.sum(larger_QL, axis=1), tl.sum(reach_QL, axis=1), tl.min(above_QL, axis=1),
@@ -264,13 +264,16 @@ def _merged_kernel(
     hidden = tl.maximum(tl.max(levels[3], axis=1), tl.max(lists[LIST - 1], axis=1))
     largest, tau = _search(lists, keep)
     larger, reach, above, below, total = _around(lists, largest, tau, unit)
-    doubtful = (hidden >= tau) | (larger >= keep)
+    below = tl.maximum(below, hidden)
+    # Also where the scale makes two scores equal. Where fewer keys are seen than are kept tau is
+    # -inf, but also where lists that share scores ran out of them.
+    doubtful = ((hidden >= tau) | (below * scale >= tau * scale)) & (below > float("-inf"))
+    doubtful = doubtful | (larger >= keep)
     if FIRST:
-        doubtful = doubtful | (reach > keep)
-    doubtful = doubtful & (tau > float("-inf"))
+        doubtful = doubtful | ((reach > keep) & (tau > float("-inf")))
     set_flags(flags, line, rows, n_queries, doubtful & inside)
     tl.store(peak + at, largest * scale, mask=inside)
-    below = tl.where(doubtful, tau, tl.maximum(below, hidden))  # tau: where the rescue starts
+    below = tl.where(doubtful, tau, below)  # then low is tau itself, where the rescue starts
     store_bounds(
         low, high, last, tau * scale, below * scale, above * scale, n_keys, at, inside, FIRST
     )

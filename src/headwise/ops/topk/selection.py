@@ -97,9 +97,9 @@ def select(
         sweep = sweep._replace(rows=min(sweep.rows, 32))
     chosen, flags = room(call, first_ties, FLAGGED.rows)
     common = launch_arguments(call, chosen, flags, keep, first_ties, sweep)
-    if len(flags):
-        _select_kernel[(blocks(call, sweep),)](**common, peak=chosen.peak, LEVELS=levels)
-        rescue(call, chosen, flags, keep, first_ties, flagged_tile(call.q))
+    if programs := blocks(call, sweep):
+        _select_kernel[(programs,)](**common, peak=chosen.peak, LEVELS=levels)
+    rescue(call, chosen, flags, keep, first_ties, flagged_tile(call.q))
     return chosen, flags
 
 
@@ -109,7 +109,8 @@ def rescue(
     """Find the bounds of flagged queries exactly. Their `low` is known not to be too large."""
     slots = max(8, 1 << (keep - 1).bit_length())
     common = launch_arguments(call, chosen, flags, keep, first_ties, sweep)
-    _rescue_kernel[(len(flags),)](**common, SLOTS=slots)
+    if len(flags):
+        _rescue_kernel[(len(flags),)](**common, SLOTS=slots)
 
 
 def flagged_tile(q: Tensor) -> Tile:
