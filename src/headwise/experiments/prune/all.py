@@ -9,7 +9,7 @@ into Russian get gates, and the whole model is trained on.
         --set width=128 --set feed_forward=512 --set dropout=0.1 --set pieces=4000 \\
         --set tokens=2048 --set steps=1600 --set warmup=200 --set learning_rate=1.5e-3 \\
         --set evaluate_every=200 --set checkpoint_every=100 --set beams=1 \\
-        --set prune_steps=200 --set gate_rate=0.1      # 89 minutes on two CPU cores
+        --set prune_steps=200 --set gate_rate=0.1      # 90 min., two CPU cores
 
 `trained` names runs of heads/* whose translators are taken, and `--set at_once=4` trains and prunes
 four at a time. Numbers of heads are those of Table 2, added up over kinds of attention: which kind
