@@ -17,14 +17,14 @@ What is measured: perplexity on the test part, in blocks of 256 tokens, whose fi
 predicted; the text's own spaces around punctuation are left as they are. The unpruned model is also
 trained for as many updates (keep=270), as training alone changes the perplexity. That what was
 saved gives the same perplexity as what was in memory at the end of a training is a figure, "saved
-and loaded gives the same", and so is that it goes on with a text, with
-whatever words. The paper claims nothing here, so
-there are no verdicts.
+and loaded gives the same", and so is that it goes on with a text, with whatever words.
+The paper claims nothing here, so there are no verdicts.
 
 Found so far, by the second command, which trains nothing and looks at the first 200 lines of the
 test part, with the instructed model in 4 bits that the package carries: chosen by gradient
-importance, 30 to 90 of 270 heads can go at a price, perplexity 43 to 80 for 34, and with 135 gone it
-is 200. Chosen by chance, one draw, they cannot. Gates, and what training mends, are not measured.
+importance, 30 to 90 of 270 heads can go at a price, perplexity 43 to 80 for 34, and with 135 gone
+it is 200. Chosen by chance, one draw, they cannot. Gates, and what training mends, are not
+measured.
 """
 
 from dataclasses import dataclass
