@@ -218,6 +218,24 @@ def _load_tile(start, keys, stride, n_keys, whole, WIDTH: tl.constexpr, PADDED: 
     return load_rows(start, keys, stride, n_keys, WIDTH, PADDED)
 
 
+@triton.jit
+@no_type_check
+def _unscaled(
+    q_QD, k, k_row, rows, keys, length, n_queries, n_keys, first, mask, mask_row, mask_key,
+    whole, WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """A tile of scores, whose order a scale above 0 keeps; if it is whole, all are seen."""
+    k_KD = _load_tile(k, keys, k_row, n_keys, whole, WIDTH, PADDED)
+    if whole:
+        score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee")
+    else:
+        score_QK = score_tile(
+            q_QD, k_KD, rows, keys, length, n_queries, 1.0, first, mask, mask_row, mask_key,
+            CAUSAL, MASKED,
+        )  # fmt: skip
+    return score_QK
+
+
 @triton.jit(do_not_specialize=[*ANY, "keep"])
 @no_type_check
 def _merged_kernel(
@@ -242,20 +260,15 @@ def _merged_kernel(
     seen = keys_seen(length, n_keys, last_row, first, CAUSAL)
     whole = whole_tiles(length, n_keys, block * ROWS, first, CAUSAL, MASKED, KEYS) * KEYS
 
-    # Scores stay unscaled: the scale is above 0, so that their order is the same.
     nothing_QB = tl.full((ROWS, KEYS // 2), float("-inf"), tl.float32)
     levels = (nothing_QB, nothing_QB, nothing_QB, nothing_QB)
     for masking in tl.static_range(2):  # tiles that every row sees, then the others
         for start in range(whole if masking else 0, seen if masking else whole, KEYS):
             keys = start + tl.arange(0, KEYS)
-            k_KD = _load_tile(k, keys, k_row, n_keys, masking == 0, WIDTH, PADDED)
-            if masking:
-                score_QK = score_tile(
-                    q_QD, k_KD, rows, keys, length, n_queries, 1.0, first,
-                    mask, mask_row, mask_key, CAUSAL, MASKED,
-                )  # fmt: skip
-            else:
-                score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee")
+            score_QK = _unscaled(
+                q_QD, k, k_row, rows, keys, length, n_queries, n_keys, first,
+                mask, mask_row, mask_key, masking == 0, WIDTH, PADDED, CAUSAL, MASKED,
+            )  # fmt: skip
             levels = _push_pair(levels, score_QK)
 
     unit = scale * 1.4426950408889634
@@ -284,14 +297,10 @@ def _merged_kernel(
     for masking in tl.static_range(2):
         for start in range(whole if masking else 0, seen if masking else whole, KEYS):
             keys = start + tl.arange(0, KEYS)
-            k_KD = _load_tile(k, keys, k_row, n_keys, masking == 0, WIDTH, PADDED)
-            if masking:
-                score_QK = score_tile(
-                    q_QD, k_KD, rows, keys, length, n_queries, 1.0, first,
-                    mask, mask_row, mask_key, CAUSAL, MASKED,
-                )  # fmt: skip
-            else:
-                score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee")
+            score_QK = _unscaled(
+                q_QD, k, k_row, rows, keys, length, n_queries, n_keys, first,
+                mask, mask_row, mask_key, masking == 0, WIDTH, PADDED, CAUSAL, MASKED,
+            )  # fmt: skip
             # A score that is not a number stays.
             weight_QK = tl.exp2(score_QK * unit - norm[:, None])
             weight_QK = tl.where(score_QK < least[:, None], 0.0, weight_QK)
