@@ -41,12 +41,13 @@ def small_tiles(variant: Variant) -> Iterator[None]:
 
     Imports Triton, so TRITON_INTERPRET must be set before.
     """
-    launching, topk, selection, entmax, aiming = (
+    launching, topk, selection, merged, entmax, aiming = (
         import_module(f"headwise.ops.{name}")
         for name in (
             "launching",
             "topk.triton",
             "topk.selection",
+            "topk.merged",
             "entmax.triton",
             "row_sweep.aiming",
         )
@@ -60,6 +61,7 @@ def small_tiles(variant: Variant) -> Iterator[None]:
         (topk, "GATHER_KEYS", 1 if variant.long else 10**9),
         (topk, "MOST_KEYS", {2: 20, 4: 20}),
         (selection, "LEVELS", {4: 3, 64: 2}),
+        (merged, "TILE", tile._replace(keys=64, warps=4)),  # two lists a row
     ]
     tiles = entmax.Tiles(resident, tile, tile, tile)
     changes += [(entmax, name, tiles) for name in ("NARROW", "WIDE", "FULL")]

@@ -157,7 +157,7 @@ PADDED: tuple[dict[str, Any], ...] = ({"mask": "keys"}, {"mask": "keys", "causal
 DROPPED: tuple[dict[str, Any], ...] = ({"dropout": 0.1}, {"dropout": 0.1, "mask": "queries"})
 # Not all of everything: a kernel is compiled for a tile, by numbers of keys, and for each option.
 CALLS = (
-    # Rows in a tile, swept, and gathered.
+    # Rows in a tile, swept (by one kernel, if heads are narrow), and gathered.
     Calls((top_k,), (70, 300, 1100), SEEN, HALF),
     Calls((top_k,), (70, 300, 1100), ({}, {"mask": "queries"}), LESS_USUAL),
     Calls((top_k,), (30, 300), ({"keep": 64, "ties": "first"},), ((fp32, 64),)),
@@ -165,6 +165,7 @@ CALLS = (
         {"keep": 32}, {"keep": 64}, {"keep": 64, "causal": True},
         {"keep": 64, "mask": "queries", "ties": "first"}, *DROPPED,
     ), HALF),
+    Calls((top_k,), (300,), ({"ties": "first"}, {"keep": 16, "mask": "keys"}), HALF[:1]),
     Calls((top_k,), (1100,), (
         {"keep": 16, "dropout": 0.1}, {"keep": 16, "mask": "queries", "ties": "first"}, DROPPED[1],
     ), HALF),
@@ -182,14 +183,6 @@ CALLS = (
 )  # fmt: skip
 
 
-# The same rows by one kernel, which is switched off elsewhere.
-MERGED_CALLS = (
-    Calls(
-        (top_k,), (300,), (*SEEN, *PADDED, *DROPPED, {"ties": "first"}), ((bf16, 64), (fp16, 48))
-    ),
-)
-
-
 def _mask(kind: str | None, n_keys: int) -> Tensor | None:
     """One that tells queries apart, or not."""
     shapes = {"queries": (65, n_keys), "keys": (n_keys,)}
@@ -200,8 +193,7 @@ def main() -> None:
     with ThreadPoolExecutor(2) as pool:
         report = Report(pool)
         compile_instead_of_launching(report)
-        for calls in (*CALLS, *MERGED_CALLS):
-            import_module("headwise.ops.topk.triton").MERGES = calls in MERGED_CALLS
+        for calls in CALLS:
             for (dtype, width), n_keys in product(calls.kinds, calls.n_keys):
                 q = torch.randn(2, 4, 65, width, dtype=dtype, requires_grad=True)
                 k = torch.randn(2, 2, n_keys, width, dtype=dtype, requires_grad=True)

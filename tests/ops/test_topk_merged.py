@@ -20,11 +20,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def switched_on(monkeypatch) -> None:
-    monkeypatch.setattr(kernels, "MERGES", True)
-
-
 half = partial(inputs, batch=1, heads=1, width=16, dtype=torch.float16)
 
 

@@ -29,7 +29,6 @@ __all__ = ["topk_selected", "topk_values"]
 
 GATHER_KEYS = 1024  # rows of so many keys are long
 GATHER_KEEP = 16  # if they keep at most so many
-MERGES = False  # whether short rows may be merged; not before a GPU has run and timed it
 LARGEST = 2**31 - 1  # as 32 bits
 
 
@@ -241,7 +240,7 @@ def _sweep(
 def _merges(call: Call, v: Tensor, keep: int) -> bool:
     """Whether one kernel has room for short rows. It compares scores before scaling."""
     narrow = v.element_size() == 2 and max(call.q.shape[3], v.shape[3]) <= 64
-    return MERGES and narrow and keep <= MOST_KEEP and call.scale > 0
+    return narrow and keep <= MOST_KEEP and call.scale > 0
 
 
 def _gather(
