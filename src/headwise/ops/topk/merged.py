@@ -34,7 +34,7 @@ from headwise.ops.topk.weighing import drop_tile, strides, widths
 
 __all__ = ["MOST_KEEP", "attend_merged"]
 
-TILE = Tile(rows=128, keys=128, warps=8, stages=2)
+TILE = Tile(rows=64, keys=128, warps=4, stages=2)
 MOST_KEEP = 8
 LIST = tl.constexpr(MOST_KEEP)
 
