@@ -28,6 +28,7 @@ from tests.ops.fuzz_drawing import Case
 
 Attend = Callable[..., object]
 DROPOUT = 0.3
+STEEPEST = 8.0  # a row whose gradient is steeper in its scores is not looked at
 
 
 def check_topk(case: Case) -> Judged:
@@ -156,14 +157,20 @@ def _floor_of_alpha(case: Case, alpha: Tensor) -> Tensor:
 
 
 def _far_from_the_threshold(scores: Tensor, weights: Tensor, alpha_H11: Tensor) -> Tensor:
-    """Queries whose gradient cannot jump: above 1.5 it does where a key enters the support."""
+    """Queries whose gradient cannot jump: above 1.5 it does where a key enters the support.
+
+    Near it, at a distance d, it is d^e with e = (2 - alpha) / (alpha - 1) below 1, and what was
+    rounded in d shows e d^(e - 1) times.
+    """
     seen = scores > -torch.inf
     rise = (alpha_H11 - 1) * scores.masked_fill(~seen, 0)
     top = weights.argmax(dim=-1, keepdim=True)
     tau = rise.gather(-1, top) - weights.gather(-1, top) ** (alpha_H11 - 1)
     distance = (rise - tau).abs().masked_fill(~seen, torch.inf).amin(dim=-1)
     doubt = (8 * SINGLE_EPS * largest_score(scores)).clamp(min=DOUBT)
-    return (distance > doubt) | (alpha_H11[..., 0] <= 1.5)
+    exponent = (2 - alpha_H11[..., 0]) / (alpha_H11[..., 0] - 1)
+    steep = exponent * distance ** (exponent - 1) > STEEPEST
+    return ((distance > doubt) & ~steep) | (alpha_H11[..., 0] <= 1.5)
 
 
 def _checks(
