@@ -76,7 +76,7 @@ def test_passes_are_replayed_on_a_gpu_and_models_left_as_they_came(bert, halved)
     bert, halved = bert.cuda(), halved.cuda()
     found = pruning.speed(bert, halved, backends=("sdpa", "sdpa, replayed"), **QUICK)
     assert [work.backend for work in found.workloads] == ["sdpa", "sdpa, replayed"]
-    assert all(0 < work.time.before and 0 < work.time.after for work in found.workloads)
+    assert all(min(work.time.before, work.time.after) > 0 for work in found.workloads)
     assert is_adopted(halved) and not is_adopted(bert)
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from headwise.experiments.sparse._drawing import panels, save
 from headwise.pruning.hard_concrete import HardConcrete, logistic
@@ -12,6 +14,8 @@ from headwise.recording.run import Run
 __all__ = ["draw_counts", "draw_curves", "draw_gates", "draw_histograms"]
 
 Points = Sequence[tuple[float, float]]
+COLUMNS = 3
+MOST_INSIDE = 5  # names that a legend may have inside of a panel
 
 
 def draw_curves(
@@ -42,7 +46,10 @@ def draw_curves(
     panel.set_ylabel(up)
     if logarithmic:
         panel.set_yscale("log")
-    panel.legend(fontsize=7)
+    if len(curves) > MOST_INSIDE:
+        panel.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+    else:
+        panel.legend(fontsize=7)
     save(figure, run, name)
 
 
@@ -50,8 +57,8 @@ def draw_counts(
     counts: Mapping[str, Mapping[str, Mapping[int, float]]], run: Run, name: str, *, across: str
 ) -> None:
     """Panels of counts: title -> line -> {place: count}."""
-    figure, axes = panels(max(1, len(counts)), width=4.2, height=3.2)
-    for panel, (title, lines) in zip(axes[0], counts.items(), strict=False):
+    figure, places = _in_rows(len(counts), width=4.2, height=3.2)
+    for panel, (title, lines) in zip(places, counts.items(), strict=False):
         for label, values in lines.items():
             panel.plot(list(values), list(values.values()), "o-", label=label, markersize=4)
         panel.set_title(title, fontsize=8)
@@ -63,12 +70,22 @@ def draw_counts(
 
 def draw_histograms(values: Mapping[str, Sequence[float]], run: Run, name: str) -> None:
     """P(open) of all gates, a panel a model."""
-    figure, axes = panels(max(1, len(values)), width=3.2, height=2.6)
-    for panel, (title, several) in zip(axes[0], values.items(), strict=False):
+    figure, places = _in_rows(len(values), width=3.2, height=2.6)
+    for panel, (title, several) in zip(places, values.items(), strict=False):
         panel.hist(several, bins=20, range=(0, 1))
         panel.set_title(title, fontsize=8)
         panel.set_xlabel("P(open)")
     save(figure, run, name)
+
+
+def _in_rows(count: int, *, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """So many panels, some to a row; places that are left over are empty."""
+    columns = min(COLUMNS, max(1, count))
+    figure, axes = panels(columns, max(1, -(-count // columns)), width=width, height=height)
+    places = [panel for row in axes for panel in row]
+    for panel in places[count:]:
+        panel.set_axis_off()
+    return figure, places
 
 
 def draw_gates(run: Run, name: str, *, draws: int = 200_000) -> None:

@@ -1,8 +1,8 @@
 """Top-k attention by Triton kernels, as operations that torch.compile can see.
 
 Rows that fit a tile: one kernel (`resident`). Short rows: scores are swept twice, to select and to
-weigh, by two kernels (`selection`, `weighing`) or, once that is switched on and where it has room,
-by one (`merged`). All these are swept twice backward. Long rows: they are swept once for candidates
+weigh, by two kernels (`selection`, `weighing`) or, where it has room and is faster, by one
+(`merged`). All these are swept twice backward. Long rows: they are swept once for candidates
 (`gathering`), of which the best are listed (`ranking`), and only kept pairs are visited from then
 on (`pairs`), unless torch.use_deterministic_algorithms asks for sweeps in the backward pass. Memory
 is O(B H Q keep). The choice of keys is a constant in the backward pass.
@@ -238,9 +238,12 @@ def _sweep(
 
 
 def _merges(call: Call, v: Tensor, keep: int) -> bool:
-    """Whether one kernel has room for short rows. It compares scores before scaling."""
+    """Whether one kernel has room for short rows, and is faster: not if causal.
+
+    It compares scores before scaling.
+    """
     narrow = v.element_size() == 2 and max(call.q.shape[3], v.shape[3]) <= 64
-    return narrow and keep <= MOST_KEEP and call.scale > 0
+    return narrow and keep <= MOST_KEEP and call.scale > 0 and not call.causal
 
 
 def _gather(
