@@ -67,7 +67,7 @@ class Pruning(Training):
     seeds: int = 3
     keep: tuple[int, ...] = ()  # numbers of heads that are asked for
     penalties: tuple[float, ...] = ()  # lambda of the sum over all heads, the paper's counting
-    prune_steps: int = 500
+    prune_steps: int = 2000  # with 300 gates are hardly decided, see prune/all
     prune_rate: float = 3e-4  # of the weights
     prune_warmup: int = 0
     gate_rate: float = 0.05
@@ -258,7 +258,7 @@ def pruned(
         tokens=config.tokens or RECIPE.tokens,
         beams=config.beams or 4,
         evaluate_every=max(1, config.prune_steps // 8),
-        checkpoint_every=max(1, config.prune_steps),  # it takes less than a minute
+        checkpoint_every=max(1, config.prune_steps),  # it takes a minute or two
         speed_seconds=0.0,
         look=0,
         seed=job.seed,
