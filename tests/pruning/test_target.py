@@ -87,6 +87,18 @@ def test_it_says_when_settling_moved_many_gates():
     assert train(12)[2].note() is None
 
 
+@pytest.mark.parametrize(("certain", "said"), [(0.3, "12 of 12 heads were undecided"), (4.0, None)])
+def test_it_says_when_gates_that_were_settled_had_not_decided(certain, said):
+    gates = Gates(Worth(torch.ones(2, 6)).train())
+    target = Target(gates, 6, steps=STEPS)
+    for parameter in gates.parameters():
+        parameter.data[:] = torch.tensor([certain, -certain]).repeat(3)
+    target.updates.fill_(STEPS)
+    target.step()
+    assert target.settled and gates.open_heads == 6
+    assert said in target.note() if said else target.note() is None
+
+
 def test_how_sure_gates_were_is_not_changed_by_settling():
     model, gates, target, _ = train(5, stop=60)
     before = gates.table()

@@ -40,6 +40,7 @@ TOGETHER = 0.85  # gates cannot follow when more than this share of the open one
 EASE = 20.0  # by how much log lambda would fall over all steps while they cannot
 MEMORY = 0.1  # weight of the newest update in the share that falls, a mean over some ten updates
 FAR = 0.1  # settling this share of the heads away from those to keep is worth a note
+UNSURE = 0.5  # and so is settling when this share of the heads is undecided
 
 
 class Target(nn.Module):
@@ -229,14 +230,22 @@ class Target(nn.Module):
         return rows | ({"open_when_settled": float(self.left)} if self.settled else {})
 
     def note(self) -> str | None:
-        """A sentence for a report where settling moved many gates, else None."""
-        left = int(self.left)
-        if not self.settled or abs(left - self.heads_to_keep) <= FAR * self.gates.heads:
+        """A sentence for a report where settling moved many gates, or unsure ones, else None."""
+        if not self.settled:
             return None
-        return (
-            f"{left} heads were open when the gates were settled at {self.heads_to_keep}, so "
-            "settling made part of the choice; more steps let the gates make all of it."
-        )
+        left, heads = int(self.left), self.gates.heads
+        if abs(left - self.heads_to_keep) > FAR * heads:
+            return (
+                f"{left} heads were open when the gates were settled at {self.heads_to_keep}, so "
+                "settling made part of the choice; more steps let the gates make all of it."
+            )
+        undecided = int(self.gates.log()["undecided_heads"])
+        if undecided > UNSURE * heads:
+            return (
+                f"{undecided} of {heads} heads were undecided when the gates were settled, so that "
+                "heads which were in use are cut; with more steps they are not."
+            )
+        return None
 
 
 def _check_heads(gates: Gates, keep: int) -> None:
