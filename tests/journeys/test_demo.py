@@ -202,10 +202,18 @@ def test_no_test_sentence_stands_in_the_training_pairs():
     assert len(test) == 50 and not any(pair.source in known for pair in test)
 
 
+@pytest.fixture
+def all_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(os.cpu_count() or 1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # with types checked at every call
+@pytest.mark.usefixtures("all_threads")
 def test_the_full_demo_translates_well_and_its_heads_have_roles_that_matter(tmp_path):
-    torch.set_num_threads(os.cpu_count() or 1)
     table = demo(DemoConfig(), tmp_path / "run")
     assert Run.open(tmp_path / "run").figures()["token_accuracy"] > 0.95
     useful = table.filter(
