@@ -97,6 +97,9 @@ def test_it_says_when_gates_that_were_settled_had_not_decided(certain, said):
     target.step()
     assert target.settled and gates.open_heads == 6
     assert said in target.note() if said else target.note() is None
+    target.heads_to_keep = 12  # nothing is cut
+    target.left.fill_(12)
+    assert target.note() is None
 
 
 def test_how_sure_gates_were_is_not_changed_by_settling():

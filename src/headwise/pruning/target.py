@@ -240,7 +240,7 @@ class Target(nn.Module):
                 "settling made part of the choice; more steps let the gates make all of it."
             )
         undecided = int(self.gates.log()["undecided_heads"])
-        if undecided > UNSURE * heads:
+        if undecided > UNSURE * heads and self.heads_to_keep < heads:
             return (
                 f"{undecided} of {heads} heads were undecided when the gates were settled, so that "
                 "heads which were in use are cut; with more steps they are not."
