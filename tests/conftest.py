@@ -16,6 +16,9 @@ from torch import Tensor
 # Tensors here are so small that a second thread only costs, in commands that tests start as well.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
+# Some virtual machines announce AMX and do not say how large its tiles are; products in bfloat16
+# then die of an illegal instruction. torch reads this at the first of them.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is first imported: kernels run on the CPU
 
