@@ -93,8 +93,8 @@ PAIR_BACKWARD = [
 ]
 ENTMAX = [
     Kernel("two largest", Work(products=1, logic=3, arithmetic=1), Work(arithmetic=4 * 128 * 5)),
-    Kernel("Newton, 2 sweeps", Work(products=2, logic=2, arithmetic=10)),
-    Kernel("weigh", Work(products=3, logic=2, arithmetic=4)),
+    Kernel("Newton, 1 sweep", Work(products=1, logic=1, arithmetic=5)),
+    Kernel("weigh", Work(products=3, logic=2, arithmetic=5)),
 ]
 ENTMAX_BACKWARD = [
     Kernel("dq", Work(products=3, logic=1.5, arithmetic=4)),

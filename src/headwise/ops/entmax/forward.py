@@ -7,6 +7,11 @@ everything once. `streaming` computes the scores again in every step of Newton's
 from the tau of the two largest scores of each column of tiles, which is never too high, as more
 keys only raise tau. Both write, a row: out = sum w v; mean = sum u v / sum u, which the gradient
 needs; the largest (alpha - 1) score, 0 for a row that sees nothing; and tau, relative to it.
+
+The sweep of `streaming` that sums values sums the weights too, so that no sweep is spent on finding
+that tau is right. Where they come to 1 + e, tau has one step to go. By it out changes by -e mean,
+to the first order, and that is added while a gradient is wanted, as mean is at hand then; what is
+left is about e^2 / 2. Where e is above ENOUGH, the sweep is done again with the new tau.
 """
 
 from typing import no_type_check
@@ -32,6 +37,7 @@ from headwise.ops.tiles import load_rows, place, score_tile
 __all__ = ["resident", "streaming"]
 
 ANY = [*SIZES, *MASK_STRIDES]  # one compiled kernel serves all of these
+MOST_LOOKS = tl.constexpr(8)
 
 
 @triton.jit
@@ -104,7 +110,8 @@ def streaming(
     mask_batch, mask_head, mask_row, mask_key,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUE: tl.constexpr, VALUE_PADDED: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, POWER: tl.constexpr, DROPOUT: tl.constexpr,
-    TRAINING: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    TRAINING: tl.constexpr, NEAR: tl.constexpr, ENOUGH: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Any number of keys, in tiles of KEYS; those that all rows see whole come first."""
     block, batch, head, group = place(n_blocks, heads, groups)
@@ -155,29 +162,43 @@ def streaming(
         far = tl.max(total_Q, axis=0) > 1.0 + NEAR
         step += 1
 
-    slope_Q = tl.zeros((ROWS,), tl.float32)
-    out_QE = tl.zeros((ROWS, VALUE_PADDED), tl.float32)
-    mean_QE = tl.zeros((ROWS, VALUE_PADDED), tl.float32)
-    for EDGE in tl.static_range(2):
-        for start in range(EDGE * whole, stop if EDGE else whole, KEYS):
-            keys = start + tl.arange(0, KEYS)
-            k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
-            v_KE = load_rows(v, keys, v_row, n_keys, VALUE, VALUE_PADDED)
-            x_QK = above_tile(
-                q_QD, k_KD, scale, top_Q, tau_Q, rows, keys, sight, CAUSAL, MASKED, EDGE
-            )
-            factor_QK, weight_QK = factor_and_weight(x_QK, power, POWER)
-            slope_Q += tl.sum(factor_QK, axis=1)
-            if DROPOUT:
-                kept_QK = kept(seed, line, rows, start, dropout, ROWS, KEYS)
-                weight_QK *= kept_QK
-                factor_QK *= kept_QK
-            out_QE = tl.dot(weight_QK.to(v_KE.dtype), v_KE, out_QE, input_precision="ieee")
-            if TRAINING:
-                mean_QE = tl.dot(factor_QK.to(v_KE.dtype), v_KE, mean_QE, input_precision="ieee")
-    store_rows(out + line * n_queries * VALUE, rows, n_queries, out_QE, VALUE, VALUE_PADDED)
+    out += line * n_queries * VALUE
+    mean += line * n_queries * VALUE
+    step = 0
+    far = True
+    while far & (step < MOST_LOOKS):
+        total_Q = tl.zeros((ROWS,), tl.float32)
+        slope_Q = tl.zeros((ROWS,), tl.float32)
+        out_QE = tl.zeros((ROWS, VALUE_PADDED), tl.float32)
+        mean_QE = tl.zeros((ROWS, VALUE_PADDED), tl.float32)
+        for EDGE in tl.static_range(2):
+            for start in range(EDGE * whole, stop if EDGE else whole, KEYS):
+                keys = start + tl.arange(0, KEYS)
+                k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
+                v_KE = load_rows(v, keys, v_row, n_keys, VALUE, VALUE_PADDED)
+                x_QK = above_tile(
+                    q_QD, k_KD, scale, top_Q, tau_Q, rows, keys, sight, CAUSAL, MASKED, EDGE
+                )
+                factor_QK, weight_QK = factor_and_weight(x_QK, power, POWER)
+                total_Q += tl.sum(weight_QK, axis=1)
+                slope_Q += tl.sum(factor_QK, axis=1)
+                if DROPOUT:
+                    kept_QK = kept(seed, line, rows, start, dropout, ROWS, KEYS)
+                    weight_QK *= kept_QK
+                    factor_QK *= kept_QK
+                out_QE = tl.dot(weight_QK.to(v_KE.dtype), v_KE, out_QE, input_precision="ieee")
+                if TRAINING:
+                    mean_QE = tl.dot(
+                        factor_QK.to(v_KE.dtype), v_KE, mean_QE, input_precision="ieee"
+                    )
+        tau_Q += newton_step(total_Q, slope_Q, power, POWER)
+        far = tl.max(total_Q, axis=0) > 1.0 + ENOUGH
+        step += 1
+        if TRAINING:
+            mean_QE /= tl.maximum(slope_Q, 1e-30)[:, None]
+            out_QE -= tl.maximum(total_Q - 1.0, 0.0)[:, None] * mean_QE
+            store_rows(mean, rows, n_queries, mean_QE, VALUE, VALUE_PADDED)
+        store_rows(out, rows, n_queries, out_QE, VALUE, VALUE_PADDED)
     if TRAINING:
-        mean_QE /= tl.maximum(slope_Q, 1e-30)[:, None]
-        store_rows(mean + line * n_queries * VALUE, rows, n_queries, mean_QE, VALUE, VALUE_PADDED)
         tl.store(top + line * n_queries + rows, top_Q, mask=rows < n_queries)
         tl.store(tau + line * n_queries + rows, tau_Q, mask=rows < n_queries)
