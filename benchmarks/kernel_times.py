@@ -7,6 +7,7 @@
 host, not the device: its kernels' times are right, and what lies between them is not shown.
 """
 
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 
 import torch
@@ -61,24 +62,36 @@ def kernels(call: Callable[[], object]) -> dict[str, float]:
     return dict(sorted(times.items(), key=lambda item: -item[1]))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a line an op and length, and one a kernel."""
-    parser = Parser(prog="python -m benchmarks.kernel_times")
-    parser.add_argument("op", nargs="?", help=f"{', '.join(OPS)} (all)")
-    parser.add_argument("lengths", nargs="*", type=int, default=[512, 2048, 4096, 16384])
+def asked(
+    prog: str, names: Sequence[str], lengths: list[int], arguments: Sequence[str] | None
+) -> Namespace:
+    """The op, or None for all of these names, and the lengths of a command that needs a GPU."""
+    parser = Parser(prog=prog)
+    parser.add_argument("op", nargs="?", help=f"{', '.join(names)} (all)")
+    parser.add_argument("lengths", nargs="*", type=int, default=lengths)
     given = parser.parse_args(arguments)
-    if given.op not in (None, *OPS):
-        parser.error(f"there is no op {given.op!r}; choose from {', '.join(OPS)}.")
+    if given.op not in (None, *names):
+        parser.error(f"there is no op {given.op!r}; choose from {', '.join(names)}.")
     if strange := [n for n in given.lengths if not 1 <= n <= TOKENS]:
         parser.error(f"lengths must be from 1 to {TOKENS:,}, got {strange[0]:,}.")
     if not torch.cuda.is_available():
         parser.error("there is no GPU; kernels are timed on one.")
+    return given
+
+
+def drawn(length: int) -> tuple[list[Tensor], Tensor]:
+    """q, k and v that want gradients, and the gradient of an output; the same in every process."""
+    torch.manual_seed(SEED)
+    shape = TOKENS // length, HEADS, length, WIDTH
+    *qkv, dout = torch.randn(4, *shape, device="cuda", dtype=torch.bfloat16)
+    return [x.clone().requires_grad_() for x in qkv], dout
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a line an op and length, and one a kernel."""
+    given = asked("python -m benchmarks.kernel_times", OPS, [512, 2048, 4096, 16384], arguments)
     for length in given.lengths:
-        torch.manual_seed(SEED)
-        shape = TOKENS // length, HEADS, length, WIDTH
-        q, k, v, dout = torch.randn(4, *shape, device="cuda", dtype=torch.bfloat16)
-        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-        for name, call in ops(leaves, dout).items():
+        for name, call in ops(*drawn(length)).items():
             if given.op in (None, name):
                 times = kernels(call)
                 print(f"{name} {length:,} keys: {sum(times.values()) / 1000:.3f} ms")

@@ -211,6 +211,16 @@ def test_the_ops_whose_kernels_can_be_timed_are_those_that_are_named():
     assert tuple(kernel_times.ops(given, given[0])) == kernel_times.OPS
 
 
+def test_a_kernel_has_another_tile_for_as_long_as_it_is_timed():
+    tiles = pytest.importorskip("benchmarks.tiles", reason="Triton is not installed")
+    for place in tiles.PLACES:
+        own = tiles.present(place)
+        with pytest.raises(KeyboardInterrupt), tiles.another(place, tiles.Tile(1, 2, 3, 4)):
+            assert tiles.present(place) == tiles.Tile(1, 2, 3, 4)
+            raise KeyboardInterrupt
+        assert tiles.present(place) == own
+
+
 def test_a_benchmark_with_one_wants_a_gpu(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit) as stopped:

@@ -1,0 +1,129 @@
+"""How fast each kernel of entmax, statistics and guidance is with other tiles than its own.
+
+    python -m benchmarks.tiles                       # a minute or two on a GPU with many cores
+    python -m benchmarks.tiles entmax 2048           # one op, some lengths
+
+The calls of `benchmarks.kernel_times`, and its way of timing. Tiles are compiled first, by as many
+processes as there are cores; then one kernel after the other is given each of them, while the
+others keep theirs. What does not fit the device, or gives another answer, is told and not timed.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import NamedTuple
+
+from torch import Tensor
+from triton.runtime.errors import OutOfResources
+
+from benchmarks.kernel_times import asked, drawn, kernels, ops
+from headwise.ops.entmax import triton as entmax
+from headwise.ops.launching import Tile
+from headwise.ops.row_sweep import aiming
+
+TILES = [
+    Tile(rows, keys, warps, stages)
+    for rows, keys, warps in (
+        (64, 64, 4), (128, 64, 4), (128, 64, 8), (64, 128, 4), (64, 128, 8), (128, 128, 8),
+    )
+    for stages in (2, 3)
+]  # fmt: skip
+KIND = 2, 64  # bytes a number, width: which of the tiles of a sweep are changed
+CLOSE = 0.02  # of the largest gradient; in bfloat16 sums in another order differ less
+
+
+class Place(NamedTuple):
+    """A kernel of an op, and the name of its tile."""
+
+    op: str
+    tile: str
+    kernel: str
+
+
+PLACES = [
+    *(Place("entmax", name, name) for name in ("streaming", "for_queries", "for_keys")),
+    *(
+        Place(op, tile, kernel)
+        for op in ("statistics", "guidance")
+        for tile, kernel in (
+            ("forward", "_forward_kernel"), ("queries", "to_queries"), ("keys", "to_keys"),
+        )
+    ),
+]  # fmt: skip
+OPS = tuple(dict.fromkeys(place.op for place in PLACES))
+
+
+def present(place: Place) -> Tile:
+    """The kernel's own tile."""
+    if place.op == "entmax":
+        return getattr(entmax.NARROW, place.tile)
+    return aiming.TILES[place.tile][KIND]
+
+
+@contextmanager
+def another(place: Place, tile: Tile) -> Iterator[None]:
+    """The kernel has this tile, for the length of the block."""
+    sizes, narrow = aiming.TILES.get(place.tile, {}), entmax.NARROW
+    own = present(place)
+    try:
+        if place.op == "entmax":
+            entmax.NARROW = narrow._replace(**{place.tile: tile})
+        else:
+            sizes[KIND] = tile
+        yield
+    finally:
+        entmax.NARROW = narrow
+        if place.op != "entmax":
+            sizes[KIND] = own
+
+
+def call_of(op: str, length: int) -> Callable[[], tuple[Tensor, ...]]:
+    """A forward and a backward pass."""
+    return ops(*drawn(length))[op]  # pyright: ignore[reportReturnType]
+
+
+def compile_one(job: tuple[Place, Tile]) -> None:
+    """So that the compiled kernel lies in Triton's cache, where the next process finds it."""
+    place, tile = job
+    try:
+        with another(place, tile):
+            call_of(place.op, 512)()
+    except OutOfResources:
+        return  # is told where it is timed
+
+
+def time_of(place: Place, tile: Tile, length: int, wanted: Sequence[Tensor]) -> float | str:
+    """Milliseconds of the kernel alone; or why there is no time."""
+    call = call_of(place.op, length)
+    with another(place, tile):
+        try:
+            got = call()
+        except OutOfResources as error:
+            return f"does not fit: {error}"
+        for one, other in zip(got, wanted, strict=True):
+            if not (one - other).abs().max() <= CLOSE * other.abs().max():
+                return "gives another answer"
+        times = kernels(call)
+    return sum(ms for name, ms in times.items() if name.startswith(place.kernel)) / 1000
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a line a kernel, length and tile."""
+    given = asked("python -m benchmarks.tiles", OPS, [512, 4096], arguments)
+    places = [place for place in PLACES if given.op in (None, place.op)]
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        list(pool.map(compile_one, [(place, tile) for place in places for tile in TILES]))
+    for length in given.lengths:
+        for place in places:
+            wanted, own = call_of(place.op, length)(), present(place)
+            print(f"{place.op} {place.kernel}, {length:,} keys", flush=True)
+            for tile in dict.fromkeys([own, *TILES]):
+                took = time_of(place, tile, length, wanted)
+                shown = took if isinstance(took, str) else f"{took:.3f} ms"
+                print(f"  {'->' if tile == own else '  '} {tuple(tile)}: {shown}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
