@@ -10,13 +10,16 @@ import torch
 
 from headwise.experiments import load_experiment
 from headwise.experiments.base import Estimate
+from headwise.experiments.prune import _translators, encoder, scratch, smollm
 from headwise.experiments.running import reproduce
+from headwise.journeys.pruning import choosing_heads
 from headwise.journeys.translator import Translator
 from headwise.pruning import record_of
 from headwise.recording import Run
 from headwise.sites import find_sites
 from tests.journeys.pruning.small_tasks import grouped
 from tests.journeys.small_hosts import host, save, tokenizer_for
+from tests.journeys.small_translation import stopping
 
 Figures = Mapping[str, Estimate]
 
@@ -61,7 +64,9 @@ def test_heads_of_all_kinds_are_counted_and_the_pruned_are_runs(everything) -> N
     }
 
 
-def test_an_encoder_is_pruned_alone_and_what_is_left_is_looked_at(everything, tmp_path) -> None:
+def test_an_encoder_is_pruned_alone_and_what_is_left_is_looked_at(
+    everything, tmp_path, monkeypatch
+) -> None:
     lent, _ = everything
     config = smoke("prune/encoder", trained=(str(lent),))
     figures = quietly("prune/encoder", config, tmp_path / "run")
@@ -71,6 +76,11 @@ def test_an_encoder_is_pruned_alone_and_what_is_left_is_looked_at(everything, tm
     kept = record_of(Translator.load(Run.open(one)).model).kept
     assert sum(len(heads) for site, heads in kept.items() if site.startswith("decoder")) == 16
     assert (tmp_path / "run" / "looked" / "tatoeba-en-ru" / "seed-0" / "keep-3").exists()
+
+    monkeypatch.setattr(encoder, "inspect_folder", None)
+    assert quietly("prune/encoder", config, tmp_path / "run") == figures  # not opened again
+    environment = Run.open(tmp_path / "run").read_json("result.json")["environment"]
+    assert [now for now in (environment, *environment["resumed"]) if "command" in now] == []
 
 
 def test_the_same_shape_is_trained_from_scratch_and_gates_from_the_start(
@@ -102,6 +112,38 @@ def test_the_same_shape_is_trained_from_scratch_and_gates_from_the_start(
     assert f"{name}: from trained less with gates from the start" in figures
 
 
+def test_translators_from_scratch_are_lent_to_those_of_their_shape(
+    everything, tmp_path, monkeypatch
+) -> None:
+    lent, _ = everything
+    config = smoke("prune/scratch", trained=(str(lent),))
+    figures = quietly("prune/scratch", config, tmp_path / "first")
+    both = replace(config, trained=(str(lent), str(tmp_path / "first")))
+    with monkeypatch.context() as patch:
+        patch.setattr(scratch, "fit", None)
+        assert quietly("prune/scratch", both, tmp_path / "second") == figures
+        assert quietly("prune/scratch", config, tmp_path / "first") == figures  # not made again
+    record = tmp_path / "first/scratch/tatoeba-en-ru/seed-0/keep-9/pruning_record.json"
+    record.write_text((lent / "all/tatoeba-en-ru/seed-0/keep-4" / record.name).read_text())
+    with pytest.raises(ValueError, match="keep-9 was trained with other heads than"):
+        quietly("prune/scratch", both, tmp_path / "third")
+
+
+def test_a_long_pruning_that_was_killed_goes_on(everything, tmp_path, monkeypatch) -> None:
+    lent, _ = everything
+    config = smoke("prune/all", trained=(str(lent),), keep=(5,), prune_steps=30)
+    monkeypatch.setattr(_translators, "OFTEN", 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(choosing_heads, "training_bar", stopping(choosing_heads.training_bar, 20))
+        patch.setattr(choosing_heads, "SHOWN", ("loss",))
+        with pytest.raises(KeyboardInterrupt):
+            quietly("prune/all", config, tmp_path / "run")
+    killed = Run.open(tmp_path / "run" / "all" / "tatoeba-en-ru" / "seed-0" / "keep-5-pruning")
+    assert int(killed.note("checkpoint.safetensors")["step"]) == 15
+    quietly("prune/all", config, tmp_path / "run")
+    assert killed.figures()["heads_kept"] == 5
+
+
 def test_guided_heads_are_counted_apart_and_look_where_they_were_told(everything, tmp_path) -> None:
     lent, _ = everything
     config = smoke("prune/guided", trained=(str(lent),))
@@ -131,7 +173,7 @@ def test_a_classifier_is_pruned_in_every_way_to_as_many_heads(data_folder, tmp_p
 
 
 def test_a_language_model_is_pruned_by_groups_saved_loaded_and_goes_on(
-    data_folder, tmp_path
+    data_folder, tmp_path, monkeypatch
 ) -> None:
     config = smoke("prune/smollm", model=str(grouped(tmp_path / "host")))
     figures = quietly("prune/smollm", config, tmp_path / "run")
@@ -140,6 +182,11 @@ def test_a_language_model_is_pruned_by_groups_saved_loaded_and_goes_on(
         assert figures[f"4 heads: {choice}: goes on with a text"].mean == 1
         assert figures[f"4 heads: {choice}: perplexity"].mean < 200
     assert figures["4 heads: gates: perplexity"].mean < figures["unpruned: perplexity"].mean
+
+    known = Run.open(tmp_path / "run").read_json("before.json")  # which the second was told
+    assert known["perplexity"] == figures["unpruned: perplexity"].mean
+    monkeypatch.setattr(smollm, "load", None)  # what it writes is kept by whoever pruned it
+    assert quietly("prune/smollm", config, tmp_path / "run") == figures
 
 
 @pytest.mark.slow

@@ -81,8 +81,14 @@ def _written(value: Any) -> str:
 
 
 def _surroundings(run: Run) -> dict[str, Any]:
-    """The run's environment without the command as typed, which may name somebody's folders."""
-    environment = run.read_json("environment.json")
+    """The run's environment without commands as typed, which may name somebody's folders."""
+    environment = _without_command(run.read_json("environment.json"))
+    if "resumed" in environment:
+        environment["resumed"] = list(map(_without_command, environment["resumed"]))
+    return environment
+
+
+def _without_command(environment: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in environment.items() if name != "command"}
 
 

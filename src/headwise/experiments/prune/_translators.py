@@ -54,6 +54,7 @@ TRANSLATORS: dict[str, tuple[str, Domain]] = {  # target and domain
     "en-ru subtitles": ("ru", "subtitles"),  # 12.6 BLEU in heads/syntax: too little to enter
 }
 ENTERING = tuple(TRANSLATORS)[:3]
+OFTEN = 250  # updates of a pruning between checkpoints, up to a minute beside many others
 
 
 @dataclass(frozen=True)
@@ -258,7 +259,7 @@ def pruned(
         tokens=config.tokens or RECIPE.tokens,
         beams=config.beams or 4,
         evaluate_every=max(1, config.prune_steps // 8),
-        checkpoint_every=max(1, config.prune_steps),  # it takes a minute or two
+        checkpoint_every=OFTEN,
         speed_seconds=0.0,
         look=0,
         seed=job.seed,

@@ -68,6 +68,7 @@ from headwise.reporting.role_groups import group_of
 
 FUNCTIONS = ("positional", "syntactic", "rare words")
 ENCODER = "encoder.*"
+TOGETHER = 256  # sentences that are looked at together
 
 
 @dataclass(frozen=True)
@@ -161,10 +162,13 @@ def _add(
 
 def _functions(config: Config, run: Run, job: Job, name: str, model: Path) -> dict[str, int]:
     """How many heads of the encoder have which function."""
-    looking = InspectConfig(str(model), str(_trees(config, run)), sample=0, samples=0)
-    table = inspect_folder(looking, run.folder / "looked" / job.folder / name)
+    folder = run.folder / "looked" / job.folder / name
+    if not (folder / "figures.json").is_file():  # else the model need not even be opened
+        trees = str(_trees(config, run))
+        looking = InspectConfig(str(model), trees, sample=0, samples=0, batch_size=TOGETHER)
+        inspect_folder(looking, folder)
     counts: dict[str, int] = {}
-    for head, row in table:
+    for head, row in Run.open(folder).heads():
         if head.site.startswith("encoder"):
             group = group_of(str(row["role"])) if row["role"] else "no role found"
             counts[group] = counts.get(group, 0) + 1

@@ -7,9 +7,9 @@ were.
     headwise reproduce prune/scratch --set trained=runs/prune/all    # half an hour, estimated
     headwise reproduce prune/scratch --smoke                         # 6 seconds
 
-`trained` names runs whose translators, unpruned and pruned, are taken, and `--set at_once=4` trains
-and prunes four at a time. Times are of an H200. `--set translators=en-ru,en-de` adds German, which
-is not in the paper.
+`trained` names runs whose translators, unpruned, pruned and from scratch, are taken, and
+`--set at_once=4` trains and prunes four at a time. Times are of an H200.
+`--set translators=en-ru,en-de` adds German, which is not in the paper.
 
 How it is judged, decided before any result was seen: BLEU on the test part, from scratch less from
 trained, of each translator (a pair a seed). Reproduced if the interval over seeds comes within 0.5
@@ -28,9 +28,10 @@ from statistics import fmean
 import torch
 
 from headwise.config import from_json
+from headwise.experiments import lending
 from headwise.experiments.base import Expected, Experiment
 from headwise.experiments.heads._inspecting import entering
-from headwise.experiments.heads._training import Job
+from headwise.experiments.heads._training import Job, find_file
 from headwise.experiments.prune._plots import draw_curves
 from headwise.experiments.prune._translators import (
     SMALL,
@@ -48,8 +49,10 @@ from headwise.experiments.prune._translators import (
 from headwise.journeys import PruneConfig, TranslationConfig, Translator
 from headwise.journeys.pruning.translator_task import translator_task
 from headwise.journeys.training_run import training_bar
+from headwise.journeys.translator import RECORD
 from headwise.models import Transformer
 from headwise.pruning.cutting import rebuild
+from headwise.pruning.record import PruningRecord
 from headwise.recording.run import Run
 from headwise.training import average_checkpoints, fit
 
@@ -118,15 +121,27 @@ def _from_scratch(config: Config, run: Run, job: Job, one: Pruned) -> float:
     """BLEU of a translator of the pruned one's shape, trained as the unpruned one was."""
     base = translator_run(config, run, job)
     settings = from_json(TranslationConfig, base.config())
-    folder = run.folder / "scratch" / job.folder / one.amount.name
-    with Run.create(folder, settings) as done:
-        if not done.has("figures.json"):
-            translator = _untrained(base, one, seed=settings.seed)
-            score = _trained(done, translator, settings, files_of(run, job, base))
-            done.save_figures({"bleu": score})
-            for name in [*done.names("checkpoint*.safetensors"), *done.names("checkpoints/*")]:
-                done.path(name).unlink()
-    return float(Run.open(folder).figures()["bleu"])
+    place = f"scratch/{job.folder}/{one.amount.name}"
+    found = find_file(config, run, f"{place}/figures.json")
+    if found is not None:
+        return _score_of(lending.checked(Run.open(found.parent), settings), one)
+    with Run.create(run.folder / place, settings) as done:
+        translator = _untrained(base, one, seed=settings.seed)
+        score = _trained(done, translator, settings, files_of(run, job, base))
+        done.save_figures({"bleu": score})
+        for name in [*done.names("checkpoint*.safetensors"), *done.names("checkpoints/*")]:
+            done.path(name).unlink()
+    return score
+
+
+def _score_of(found: Run, one: Pruned) -> float:
+    """BLEU of a finished translator, if it has the pruned one's shape."""
+    if PruningRecord.from_json(found.read_json(RECORD)).kept != one.record.kept:
+        raise ValueError(
+            f"{found.folder} was trained with other heads than {one.folder} has left; leave its "
+            "run out of trained=."
+        )
+    return float(found.figures()["bleu"])
 
 
 def _untrained(base: Run, one: Pruned, *, seed: int) -> Translator:

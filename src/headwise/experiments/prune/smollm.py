@@ -104,12 +104,13 @@ def reproduce(config: Config, run: Run) -> Figures:
     if "gradient_importance" in config.choices:
         _look(config, model, files, run)
     cuts = list(dict.fromkeys(map(Cut._make, product(config.keep, config.choices))))
-    make_at_once(partial(_pruned, config, model, files), cuts, run=run, processes=config.at_once)
+    make = partial(_pruned, config, model, files)
+    make_at_once(make, cuts, run=run, processes=config.at_once)
     figures: Figures = {}
     curves: dict[str, list[tuple[float, float]]] = {}
     texts: dict[str, str] = {}
     for cut in cuts:
-        done, out = _pruned(config, model, files, run, cut)
+        done, text = make(run, cut)
         got = done.figures()
         figures["unpruned: perplexity"] = [got["perplexity_before"]]
         name = f"{cut.heads} heads: {cut.choice}"
@@ -118,8 +119,8 @@ def reproduce(config: Config, run: Run) -> Figures:
         if seen := [row["perplexity"] for row in done.metrics() if "perplexity" in row]:
             same = abs(got["perplexity_after"] / seen[-1] - 1) <= CLOSE
             figures[f"{name}: saved and loaded gives the same"] = [float(same)]
-        texts[name] = _goes_on(config, out)
-        figures[f"{name}: goes on with a text"] = [float(bool(texts[name].strip()))]
+        texts[name] = text
+        figures[f"{name}: goes on with a text"] = [float(bool(text.strip()))]
         curves.setdefault(cut.choice, []).append((float(cut.heads), got["perplexity_after"]))
     run.write_json("texts.json", texts)
     before = {"unpruned": figures["unpruned: perplexity"][0]}
@@ -153,7 +154,8 @@ def _look(config: Config, model: Path, files: Files, run: Run) -> None:
     inspect_folder(looking, run.folder / "looked")
 
 
-def _pruned(config: Config, model: Path, files: Files, run: Run, cut: Cut) -> tuple[Run, Path]:
+def _pruned(config: Config, model: Path, files: Files, run: Run, cut: Cut) -> tuple[Run, str]:
+    """The run of a pruning, and what the pruned model writes."""
     out = run.folder / "pruned" / f"{cut.choice}-{cut.heads}"
     measured = cut.choice == "gradient_importance"
     settings = PruneConfig(
@@ -168,15 +170,21 @@ def _pruned(config: Config, model: Path, files: Files, run: Run, cut: Cut) -> tu
         gate_learning_rate=config.gate_learning_rate,
         batch_size=config.batch_size,
         length=config.length,
-        evaluate_every=max(1, config.steps // 4),
+        evaluate_every=max(1, config.steps),  # once, as all of the test part is read
         checkpoint_every=max(1, config.steps),
         speed_seconds=0.0,
         look=0,
         seed=config.seed,
     )
-    done = prune_folder(settings, out)
+    known = "before.json"  # of the unpruned model, measured once
+    done = prune_folder(settings, out, before=run.read_json(known) if run.has(known) else None)
+    if not run.has(known):
+        run.write_json(known, done.read_json(known))
     (run_folder(out) / "checkpoint.safetensors").unlink(missing_ok=True)
-    return done, out
+    text = f"texts/{out.name}.json"
+    if not run.has(text):
+        run.write_json(text, _goes_on(config, out))
+    return done, run.read_json(text)
 
 
 def _goes_on(config: Config, out: Path) -> str:
