@@ -3,9 +3,9 @@
     python -m benchmarks.tiles                       # a minute or two on a GPU with many cores
     python -m benchmarks.tiles entmax 2048           # one op, some lengths
 
-The calls of `benchmarks.kernel_times`, and its way of timing. Tiles are compiled first, by as many
-processes as there are cores; then one kernel after the other is given each of them, while the
-others keep theirs. What does not fit the device, or gives another answer, is told and not timed.
+The calls of `benchmarks.kernel_times`, and its way of timing. Tiles are compiled first, in several
+processes; then one kernel after the other is given each of them, while the others keep theirs. What
+does not fit the device, or gives another answer, is told and not timed.
 """
 
 import os
@@ -31,6 +31,7 @@ TILES = [
     for stages in (2, 3)
 ]  # fmt: skip
 KIND = 2, 64  # bytes a number, width: which of the tiles of a sweep are changed
+MOST = 16  # processes that compile, each with some hundred megabytes of the device
 CLOSE = 0.02  # of the largest gradient; in bfloat16 sums in another order differ less
 
 
@@ -65,18 +66,19 @@ def present(place: Place) -> Tile:
 @contextmanager
 def another(place: Place, tile: Tile) -> Iterator[None]:
     """The kernel has this tile, for the length of the block."""
-    sizes, narrow = aiming.TILES.get(place.tile, {}), entmax.NARROW
     own = present(place)
+    _put(place, tile)
     try:
-        if place.op == "entmax":
-            entmax.NARROW = narrow._replace(**{place.tile: tile})
-        else:
-            sizes[KIND] = tile
         yield
     finally:
-        entmax.NARROW = narrow
-        if place.op != "entmax":
-            sizes[KIND] = own
+        _put(place, own)
+
+
+def _put(place: Place, tile: Tile) -> None:
+    if place.op == "entmax":
+        entmax.NARROW = entmax.NARROW._replace(**{place.tile: tile})
+    else:
+        aiming.TILES[place.tile][KIND] = tile
 
 
 def call_of(op: str, length: int) -> Callable[[], tuple[Tensor, ...]]:
@@ -106,14 +108,16 @@ def time_of(place: Place, tile: Tile, length: int, wanted: Sequence[Tensor]) -> 
             if not (one - other).abs().max() <= CLOSE * other.abs().max():
                 return "gives another answer"
         times = kernels(call)
-    return sum(ms for name, ms in times.items() if name.startswith(place.kernel)) / 1000
+    own = [microseconds for name, microseconds in times.items() if name.startswith(place.kernel)]
+    return sum(own) / 1000 if own else "is not called"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a line a kernel, length and tile."""
     given = asked("python -m benchmarks.tiles", OPS, [512, 4096], arguments)
     places = [place for place in PLACES if given.op in (None, place.op)]
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+    processes = min(os.cpu_count() or 1, MOST)
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         list(pool.map(compile_one, [(place, tile) for place in places for tile in TILES]))
     for length in given.lengths:
         for place in places:

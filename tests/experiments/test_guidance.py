@@ -98,6 +98,12 @@ def test_passages_with_words_in_pieces_are_asked_or_left_out() -> None:
     assert probe(reads, [cut] * 5, whole_words=True) == Probed({}, {}, {}, {})
 
 
+def test_small_encoders_are_replayed_and_not_compiled() -> None:
+    settings = patterns.Config().pretraining(seed=0, guided=True, text_of="")
+    on_gpu = settings.fit_config(cuda=True, replayable=True)
+    assert on_gpu.graphs and not on_gpu.compile
+
+
 def test_patterns_are_those_written_out() -> None:
     ids = [0, 7, 8, 4, 2]
     aims = {name: pattern(name) for name in ("next", "prev", "first")}

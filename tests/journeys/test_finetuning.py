@@ -1,6 +1,7 @@
 """Fine-tuning: it learns texts, pairs and tags, from any start, and goes on after a stop."""
 
 import dataclasses
+import shutil
 import sys
 from pathlib import Path
 
@@ -251,6 +252,18 @@ def test_a_pretraining_run_is_a_start(pretrained, files, tmp_path):
     drawn = from_folder(pretrained.folder, task, length=24, fresh=True).build().encoder
     same = [torch.equal(p, encoder.get_parameter(n)) for n, p in drawn.named_parameters()]
     assert drawn.config == encoder.config and not all(same)
+
+
+def test_fresh_weights_need_no_old_ones(pretrained, files, tmp_path):
+    lent = tmp_path / "lent"
+    shutil.copytree(pretrained.folder, lent, ignore=shutil.ignore_patterns("*.safetensors"))
+    task = read_task(small_config(files["pairs"]))
+    start = from_folder(lent, task, length=24, fresh=True)
+    model, pieces = load_pretrained(pretrained)
+    assert start.pieces.definition == pieces.definition
+    assert start.build().encoder.config == model.encoder.config
+    with pytest.raises(ValueError, match="holds no trained model yet"):
+        from_folder(lent, task, length=24, fresh=False)
 
 
 def test_the_pooling_of_a_bert_is_kept_as_hugging_face_keeps_it(files, tmp_path):

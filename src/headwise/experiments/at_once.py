@@ -8,6 +8,7 @@ made them one after the other.
 import gc
 import multiprocessing
 import os
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -91,11 +92,23 @@ def _make_some(
 
 
 def _begin(logs: Path, threads: int) -> None:
-    """Print to a file, and leave the other processes their share of the processor."""
+    """Print to a file, leave the other processes their share of the processor, end with the first.
+
+    If that is killed, the others would go on, take what is left to do, and then wait for ever with
+    the memory they hold; and whoever starts the command again would train beside them.
+    """
+    threading.Thread(target=_end_with_the_first, daemon=True).start()
     log = os.open(logs / f"{os.getpid()}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(log, stream)
     torch.set_num_threads(threads)
+
+
+def _end_with_the_first() -> None:
+    first = multiprocessing.parent_process()
+    assert first is not None
+    first.join()
+    os._exit(1)
 
 
 def _make(make: Callable[[Run, Job], object], folder: Path, job: Job) -> bool:

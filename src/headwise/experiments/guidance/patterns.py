@@ -109,6 +109,7 @@ class Config:
             warmup=self.warmup,
             checkpoint_every=CHECKPOINT_EVERY,
             evaluate_every=self.steps,
+            compile=False,  # which takes longer than to train so small an encoder
             seed=seed,
         )
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from headwise.config import from_json, suggestion, to_json
+from headwise.config import from_json, suggestion
 from headwise.data.translation import Lines, read_parallel_texts
+from headwise.experiments import lending
 from headwise.experiments.at_once import make_at_once
 from headwise.experiments.heads._training import (
     RECIPE,
@@ -54,6 +55,8 @@ TRANSLATORS: dict[str, tuple[str, Domain]] = {  # target and domain
     "en-ru subtitles": ("ru", "subtitles"),  # 12.6 BLEU in heads/syntax: too little to enter
 }
 ENTERING = tuple(TRANSLATORS)[:3]
+# settings in which a pruning that is lent may differ from one that is asked for
+ASIDE = ("model", "data", "dev", "look", "checkpoint_every")
 OFTEN = 250  # updates of a pruning between checkpoints, up to a minute beside many others
 
 
@@ -266,26 +269,14 @@ def pruned(
     )
     lent = find_file(config, run, f"{place}-pruning/figures.json")
     if lent is not None and lent.parent != run_folder(out):
-        return Pruned(amount, lent.parent.with_name(out.name), _checked(lent.parent, settings))
+        made = lending.checked(Run.open(lent.parent), settings, aside=ASIDE)
+        return Pruned(amount, lent.parent.with_name(out.name), made)
     known = f"before/{name}/{job.folder}.json"
     done = prune_folder(settings, out, before=run.read_json(known) if run.has(known) else None)
     if not run.has(known):
         run.write_json(known, done.read_json("before.json"))
     (run_folder(out) / "checkpoint.safetensors").unlink(missing_ok=True)
     return Pruned(amount, out, done)
-
-
-def _checked(folder: Path, settings: PruneConfig) -> Run:
-    """A pruning that another run lends, if it was made as is asked for; paths may differ."""
-    found, wanted = Run.open(folder), to_json(settings)
-    there = found.config()
-    for name in wanted.keys() - {"model", "data", "dev", "look"}:
-        if there.get(name) != wanted[name]:
-            raise ValueError(
-                f"{folder} was pruned with {name}={there.get(name)!r}, but {name}={wanted[name]!r} "
-                "is asked for; leave it out of trained=."
-            )
-    return found
 
 
 def texts_of(base: Run) -> tuple[Lines, Lines]:

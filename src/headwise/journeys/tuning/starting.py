@@ -7,13 +7,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from headwise.config import from_json
 from headwise.data.byte_pieces import BytePieces, train_byte_pieces
 from headwise.data.pair_tasks import TextTask
 from headwise.data.tagging import TaggedTask
 from headwise.journeys.hugging_face_folder import load_model, load_tokenizer, opened
 from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
-from headwise.journeys.pretraining import load_pretrained
+from headwise.journeys.pretraining import is_pretraining, load_pretrained
 from headwise.journeys.pretraining_tasks import PretrainingModel
+from headwise.journeys.pretraining_text import TOKENIZER
 from headwise.journeys.tuning.reading import Pieces
 from headwise.models.encoder import Encoder, EncoderConfig
 from headwise.models.encoder_heads import (
@@ -73,11 +75,22 @@ def from_folder(folder: Path, task: Task, *, length: int, fresh: bool) -> Start:
             f"a saved Hugging Face model, or {NO_MODEL!r} for random weights."
         )
     if (folder / "environment.json").exists():
-        model, pieces = load_pretrained(Run.open(folder))
+        run = Run.open(folder)
+        model, pieces = _shape_of(run) if fresh and _finished(run) else load_pretrained(run)
         return _ours(model, pieces, task, length=length, fresh=fresh)
     if (folder / "config.json").exists():
         return _hugging_face(folder, task, length=length, fresh=fresh)
     raise ValueError(f"{folder} holds neither a headwise run nor a Hugging Face model.")
+
+
+def _finished(run: Run) -> bool:
+    return is_pretraining(run) and run.has("figures.json")
+
+
+def _shape_of(run: Run) -> tuple[Encoder, BytePieces]:
+    """Of a finished pre-training whose weights are not asked for, and need not be there."""
+    shape = from_json(EncoderConfig, run.read_json("model.json"))
+    return Encoder(shape), BytePieces.load(run.path(TOKENIZER))
 
 
 def _texts(task: Task) -> Iterable[str]:

@@ -28,15 +28,18 @@ __all__ = [
     "above_tile",
     "alpha_of_head",
     "factor_and_weight",
+    "guessed_step",
     "kept",
     "newton_step",
     "seen_tile",
     "solve",
+    "tangent_step",
     "whole_and_all",
 ]
 
 MOST_STEPS = tl.constexpr(40)
 TINY = tl.constexpr(1e-30)
+SPREAD = tl.constexpr(1.65)  # of random scores
 
 
 @triton.jit
@@ -134,8 +137,8 @@ def factor_and_weight(x, power, POWER: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def newton_step(total, slope, power, POWER: tl.constexpr):
-    """How far the zero of F's tangent is above tau, at least 0, by the sums of w and u of a row."""
+def tangent_step(total, slope, power, POWER: tl.constexpr):
+    """How far the zero of F's tangent is above tau, by the sums of w and u of a row."""
     if POWER == 1:
         step = (total - 1.0) / tl.maximum(slope, 1.0)
     elif POWER == 2:
@@ -143,7 +146,31 @@ def newton_step(total, slope, power, POWER: tl.constexpr):
     else:
         root = tl.exp2((1.0 - 1.0 / power) * tl.log2(tl.maximum(total, TINY)))
         step = (total - root) / tl.maximum(slope, TINY)
+    return step
+
+
+@triton.jit
+@no_type_check
+def newton_step(total, slope, power, POWER: tl.constexpr):
+    """The same, at least 0."""
+    step = tangent_step(total, slope, power, POWER)
     return tl.maximum(step, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+@no_type_check
+def guessed_step(total, slope, power):
+    """For p = 2, a step that is nearer than Newton's where weights sum to less than 2.
+
+    With n keys in the support and none that leaves it, they sum to total - 2 slope step + n step^2.
+    Newton's step takes n for slope^2 / total, as if all x were equal; it is 4/3 of that where x are
+    spread evenly, and twice that where they thin out exponentially. Counting would take as long as
+    all the rest, so SPREAD is assumed. The step may be too long.
+    """
+    root = tl.sqrt(tl.maximum(1.0 - SPREAD * (total - 1.0) / tl.maximum(total, TINY), 0.0))
+    step = (total - 1.0) / tl.maximum(slope * (1.0 + root), TINY)
+    usual = (total > 0.5) & (total < 2.0)
+    return tl.where(usual, step, newton_step(total, slope, power, 2))
 
 
 @triton.jit

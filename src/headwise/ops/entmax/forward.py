@@ -9,9 +9,8 @@ keys only raise tau. Both write, a row: out = sum w v; mean = sum u v / sum u, w
 needs; the largest (alpha - 1) score, 0 for a row that sees nothing; and tau, relative to it.
 
 The sweep of `streaming` that sums values sums the weights too, so that no sweep is spent on finding
-that tau is right. Where they come to 1 + e, tau has one step to go. By it out changes by -e mean,
-to the first order, and that is added while a gradient is wanted, as mean is at hand then; what is
-left is about e^2 / 2. Where e is above ENOUGH, the sweep is done again with the new tau.
+that tau is right. Where they come to more than 1 + ENOUGH, or to less than 1 - ENOUGH, tau takes a
+step and the sweep is done again. out, mean and tau are of the same sweep.
 """
 
 from typing import no_type_check
@@ -25,10 +24,12 @@ from headwise.ops.entmax.curve import (
     above_tile,
     alpha_of_head,
     factor_and_weight,
+    guessed_step,
     kept,
     newton_step,
     seen_tile,
     solve,
+    tangent_step,
     whole_and_all,
 )
 from headwise.ops.launching import MASK_STRIDES, SIZES
@@ -37,7 +38,7 @@ from headwise.ops.tiles import load_rows, place, score_tile
 __all__ = ["resident", "streaming"]
 
 ANY = [*SIZES, *MASK_STRIDES]  # one compiled kernel serves all of these
-MOST_LOOKS = tl.constexpr(8)
+MOST_LOOKS = tl.constexpr(8)  # seldom more than one; then what is left is as it is
 
 
 @triton.jit
@@ -158,8 +159,11 @@ def streaming(
                 factor_QK, weight_QK = factor_and_weight(x_QK, power, POWER)
                 total_Q += tl.sum(weight_QK, axis=1)
                 slope_Q += tl.sum(factor_QK, axis=1)
-        tau_Q += newton_step(total_Q, slope_Q, power, POWER)
-        far = tl.max(total_Q, axis=0) > 1.0 + NEAR
+        if POWER == 2:
+            tau_Q += guessed_step(total_Q, slope_Q, power)
+        else:
+            tau_Q += newton_step(total_Q, slope_Q, power, POWER)
+        far = tl.max(tl.where(rows < n_queries, total_Q, 0.0), axis=0) > 1.0 + NEAR
         step += 1
 
     out += line * n_queries * VALUE
@@ -191,14 +195,17 @@ def streaming(
                     mean_QE = tl.dot(
                         factor_QK.to(v_KE.dtype), v_KE, mean_QE, input_precision="ieee"
                     )
-        tau_Q += newton_step(total_Q, slope_Q, power, POWER)
-        far = tl.max(total_Q, axis=0) > 1.0 + ENOUGH
-        step += 1
         if TRAINING:
             mean_QE /= tl.maximum(slope_Q, 1e-30)[:, None]
-            out_QE -= tl.maximum(total_Q - 1.0, 0.0)[:, None] * mean_QE
             store_rows(mean, rows, n_queries, mean_QE, VALUE, VALUE_PADDED)
+            tl.store(tau + line * n_queries + rows, tau_Q, mask=rows < n_queries)
         store_rows(out, rows, n_queries, out_QE, VALUE, VALUE_PADDED)
+        off_Q = tl.where((rows < n_queries) & (total_Q > 0.0), tl.abs(total_Q - 1.0), 0.0)
+        far = tl.max(off_Q, axis=0) > ENOUGH
+        if POWER == 2:  # the only ones whose tau may be too high
+            tau_Q += tangent_step(total_Q, slope_Q, power, POWER)
+        else:
+            tau_Q += newton_step(total_Q, slope_Q, power, POWER)
+        step += 1
     if TRAINING:
         tl.store(top + line * n_queries + rows, top_Q, mask=rows < n_queries)
-        tl.store(tau + line * n_queries + rows, tau_Q, mask=rows < n_queries)

@@ -293,17 +293,15 @@ def _near(element_size: int, power: int) -> float:
     return 2.0**-14 if element_size > 2 else 2.0**-10
 
 
-def _near_and_enough(element_size: int, power: int, training: bool) -> dict[str, float]:
-    """How far they may be before the last step but one of `streaming`, and before its last.
+def _near_and_enough(element_size: int, power: int) -> dict[str, float]:
+    """How far they may be before the last step but one of `streaming`, and at its last sweep.
 
-    Of random scores with alpha = 1.5, a step leaves 0.15 e^2 of e: that is below ENOUGH, mostly.
+    Of random scores with alpha = 1.5, a guessed step leaves at most 0.05 e^2 of e, Newton's 0.15:
+    less than ENOUGH, mostly.
     """
-    near = _near(element_size, power)
-    if power == 1 or element_size > 2:
-        return {"NEAR": near, "ENOUGH": 2.0**-18 if element_size > 2 else 2.0**-11}
-    if training:  # out is corrected
-        return {"NEAR": 0.1, "ENOUGH": 2.0**-9}
-    return {"NEAR": 2.0**-5, "ENOUGH": 2.0**-10}
+    if element_size > 2:
+        return {"NEAR": _near(element_size, power), "ENOUGH": 2.0**-18}
+    return {"NEAR": {1: 2.0**-14, 2: 0.1, 0: 2.0**-5}[power], "ENOUGH": 2.0**-11}
 
 
 def _launch_forward(
@@ -317,7 +315,7 @@ def _launch_forward(
         width = max(options["VALUE_PADDED"], LEAST_RESIDENT_WIDTH)
         options = {**options, "VALUE_PADDED": width, "NEAR": _near(element_size, power)}
     else:
-        options = {**options, **_near_and_enough(element_size, power, training)}
+        options = {**options, **_near_and_enough(element_size, power)}
     n_blocks = triton.cdiv(n_queries, tile.rows)
     kernel[(n_blocks * batch * heads,)](
         **options,
