@@ -98,15 +98,20 @@ def test_best_guess_without_context_is_that_of_bayes():
 
 def test_every_expected_figure_of_a_pre_training_is_measured(plant, tmp_path, monkeypatch):
     done = plant()
+    in_small = {
+        pretrain: pretrain.Config(corpora=(pretrain.ENGLISH,), layers=(pretrain.SMALL,)),
+        fraction: fraction.Config(layers=pretrain.SMALL),
+    }
     for module in (pretrain, sparse, fraction, ablation, electra, robust):
         monkeypatch.setattr(module, "draw_curves", lambda *args, **named: None, raising=False)
         monkeypatch.setattr(module, "encoder_run", lambda *args: done, raising=False)
         monkeypatch.setattr(
             module, "found_or_pretrained", lambda *args, **named: done, raising=False
         )
-        config = module.experiment.config
-        run = Run.create(tmp_path / module.__name__, config)
-        figures = module.reproduce(config, run)
+        figures = {}
+        for config in filter(None, (module.experiment.config, in_small.get(module))):
+            run = Run.create(tmp_path / f"{module.__name__}-{config.layers}", config)
+            figures |= module.reproduce(config, run)
         assert {item.metric for item in module.EXPECTED} <= set(figures), module.__name__
         assert all(Estimate.of(values) for values in figures.values())
 
