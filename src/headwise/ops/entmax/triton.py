@@ -40,7 +40,7 @@ NARROW = Tiles(  # 16 bits a number, widths up to 64
         Tile(rows=64, keys=128, warps=4, stages=1),
         Tile(rows=64, keys=256, warps=4, stages=1),
     ),
-    streaming=Tile(rows=128, keys=64, warps=4, stages=3),
+    streaming=Tile(rows=64, keys=64, warps=4, stages=3),
     for_queries=Tile(rows=128, keys=64, warps=8, stages=3),
     for_keys=Tile(rows=64, keys=64, warps=4, stages=3),
 )

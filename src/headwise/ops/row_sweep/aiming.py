@@ -36,7 +36,7 @@ FIELDS = ("head", "slope", "place", "key set", "normalised", "uniform")  # colum
 # By pass; and by the bytes of a number of q and k, and their width padded to a power of two.
 TILES: dict[str, dict[tuple[int, int], Tile]] = {
     "forward": {
-        (2, 64): Tile(64, 64, 4, 3),
+        (2, 64): Tile(128, 64, 4, 3),
         (2, 128): Tile(128, 64, 8, 3),
         (4, 128): Tile(32, 32, 4, 1),
     },
@@ -46,7 +46,7 @@ TILES: dict[str, dict[tuple[int, int], Tile]] = {
         (4, 128): Tile(32, 32, 4, 1),
     },
     "keys": {
-        (2, 64): Tile(128, 64, 4, 2),
+        (2, 64): Tile(128, 64, 4, 3),
         (2, 128): Tile(32, 64, 4, 2),
         (4, 128): Tile(32, 32, 4, 1),
     },
