@@ -159,6 +159,19 @@ def test_a_tau_that_is_too_high_comes_down(monkeypatch):
     torch.testing.assert_close(weights.out, torch.ones(1, 1, 3, 1), atol=4e-6, rtol=0)
 
 
+@interpreted
+@pytest.mark.parametrize("small_tiles", ["streaming"], indirect=True)
+@pytest.mark.usefixtures("small_tiles")
+def test_a_step_that_was_a_little_too_long_is_followed_by_another():
+    n_keys = torch.arange(66, 90)  # in blocks of rows that need few sweeps, and that need more
+    mask = torch.arange(96) < n_keys.repeat_interleave(16)[:, None]
+    k = torch.zeros(1, 1, 96, 16)
+    weights = entmax_attention(
+        torch.zeros(1, 1, len(mask), 16), k, torch.ones_like(k), mask=mask, impl="triton"
+    )
+    torch.testing.assert_close(weights.out, torch.ones_like(weights.out), atol=6e-7, rtol=0)
+
+
 def values_that_show_weights(k: Tensor) -> Tensor:
     """The unit vectors: each output is the row of weights."""
     batch, groups, n_keys, _ = k.shape

@@ -57,6 +57,13 @@ def _largest(top_Q):
     return tl.where(top_Q == float("-inf"), 0.0, top_Q)
 
 
+@triton.jit
+@no_type_check
+def _farthest(total_Q, inside_Q):
+    """How far a sum of weights is from 1 at most; 0 where a row sees nothing."""
+    return tl.max(tl.where(inside_Q & (total_Q > 0.0), tl.abs(total_Q - 1.0), 0.0), axis=0)
+
+
 @triton.jit(do_not_specialize=ANY)
 @no_type_check
 def resident(
@@ -159,11 +166,12 @@ def streaming(
                 factor_QK, weight_QK = factor_and_weight(x_QK, power, POWER)
                 total_Q += tl.sum(weight_QK, axis=1)
                 slope_Q += tl.sum(factor_QK, axis=1)
-        if POWER == 2:
+        if POWER == 2:  # which may be too long
             tau_Q += guessed_step(total_Q, slope_Q, power)
+            far = _farthest(total_Q, rows < n_queries) > NEAR
         else:
             tau_Q += newton_step(total_Q, slope_Q, power, POWER)
-        far = tl.max(tl.where(rows < n_queries, total_Q, 0.0), axis=0) > 1.0 + NEAR
+            far = tl.max(tl.where(rows < n_queries, total_Q, 0.0), axis=0) > 1.0 + NEAR
         step += 1
 
     out += line * n_queries * VALUE
@@ -200,8 +208,7 @@ def streaming(
             store_rows(mean, rows, n_queries, mean_QE, VALUE, VALUE_PADDED)
             tl.store(tau + line * n_queries + rows, tau_Q, mask=rows < n_queries)
         store_rows(out, rows, n_queries, out_QE, VALUE, VALUE_PADDED)
-        off_Q = tl.where((rows < n_queries) & (total_Q > 0.0), tl.abs(total_Q - 1.0), 0.0)
-        far = tl.max(off_Q, axis=0) > ENOUGH
+        far = _farthest(total_Q, rows < n_queries) > ENOUGH
         if POWER == 2:  # the only ones whose tau may be too high
             tau_Q += tangent_step(total_Q, slope_Q, power, POWER)
         else:
