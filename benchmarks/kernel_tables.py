@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -309,7 +309,8 @@ def step_table(found: list[Document], aim: float) -> str:
     if not found:
         return markdown([STEP, ["guided", MISSING, "", "", "", f"{aim:g}"]], text_columns=1)
     pieces: list[str] = []
-    for document, rows in _newest(found, lambda row: row["who"]):
+    whole = [replace(document, rows=[*filter(_told, document.rows)]) for document in found]
+    for document, rows in _newest(whole, lambda row: row["who"]):
         table = [STEP]
         reasons: list[str] = []
         for row in rows:
@@ -319,6 +320,11 @@ def step_table(found: list[Document], aim: float) -> str:
         told = [f"Not timed: {'; '.join(reasons)}."] if reasons else []
         pieces += [markdown(table, text_columns=1), *told, document.made()]
     return "\n\n".join(pieces)
+
+
+def _told(row: Row) -> bool:
+    """Whether a step was timed, or is said not to be; one that was cut off is neither."""
+    return any(name in row for name in ("step_ms", "wrong", "reason"))
 
 
 MLM = ["who", "tokens/s", "step ms", "utilisation", "peak GiB", "over RoBERTa", "aim"]

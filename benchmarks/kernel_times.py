@@ -16,12 +16,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import SEED, Parser
-from headwise.ops import entmax_attention, topk_attention
+from headwise.ops import entmax_attention, sparsemax_attention, topk_attention
 from headwise.ops.guidance import FIRST, NEXT, guidance_loss, guided_heads
 from headwise.ops.row_sweep import row_sweep
 from headwise.ops.scores import Scores
 
-OPS = ("sdpa", "topk", "entmax", "guidance", "statistics")
+OPS = ("sdpa", "topk", "entmax", "sparsemax", "guidance", "statistics")
 TOKENS, HEADS, WIDTH = 16384, 16, 64
 CALLS = 10
 SHOWN = 10  # kernels of an op
@@ -44,6 +44,7 @@ def ops(leaves: list[Tensor], dout: Tensor) -> dict[str, Callable[[], object]]:
         "sdpa": attend(lambda: scaled_dot_product_attention(q, k, v)),
         "topk": attend(lambda: topk_attention(q, k, v, impl="triton").out),
         "entmax": attend(lambda: entmax_attention(q, k, v, impl="triton").out),
+        "sparsemax": attend(lambda: sparsemax_attention(q, k, v, impl="triton").out),
         "guidance": of_scores(lambda: guidance_loss(q, k, guided, impl="triton")),
         "statistics": of_scores(lambda: row_sweep(Scores(q, k), impl="triton").entropy),
     }

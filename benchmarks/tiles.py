@@ -1,4 +1,4 @@
-"""How fast each kernel of entmax, statistics and guidance is with other tiles than its own.
+"""How fast each kernel but those of top-k is with other tiles than its own.
 
     python -m benchmarks.tiles                       # a minute or two on a GPU with many cores
     python -m benchmarks.tiles entmax 2048           # one op, some lengths
@@ -26,7 +26,8 @@ from headwise.ops.row_sweep import aiming
 TILES = [
     Tile(rows, keys, warps, stages)
     for rows, keys, warps in (
-        (64, 64, 4), (128, 64, 4), (128, 64, 8), (64, 128, 4), (64, 128, 8), (128, 128, 8),
+        (64, 32, 4), (128, 32, 4), (64, 64, 4), (128, 64, 4), (128, 64, 8), (256, 64, 8),
+        (64, 128, 4), (64, 128, 8), (128, 128, 8),
     )
     for stages in (2, 3)
 ]  # fmt: skip
@@ -43,8 +44,13 @@ class Place(NamedTuple):
     kernel: str
 
 
+SOLVED = "entmax", "sparsemax"  # which share their tiles
 PLACES = [
-    *(Place("entmax", name, name) for name in ("streaming", "for_queries", "for_keys")),
+    *(
+        Place(op, name, name)
+        for op in SOLVED
+        for name in ("streaming", "for_queries", "for_keys")
+    ),
     *(
         Place(op, tile, kernel)
         for op in ("statistics", "guidance")
@@ -58,7 +64,7 @@ OPS = tuple(dict.fromkeys(place.op for place in PLACES))
 
 def present(place: Place) -> Tile:
     """The kernel's own tile."""
-    if place.op == "entmax":
+    if place.op in SOLVED:
         return getattr(entmax.NARROW, place.tile)
     return aiming.TILES[place.tile][KIND]
 
@@ -75,7 +81,7 @@ def another(place: Place, tile: Tile) -> Iterator[None]:
 
 
 def _put(place: Place, tile: Tile) -> None:
-    if place.op == "entmax":
+    if place.op in SOLVED:
         entmax.NARROW = entmax.NARROW._replace(**{place.tile: tile})
     else:
         aiming.TILES[place.tile][KIND] = tile

@@ -8,6 +8,8 @@ previous. The encoders of both are pruned as in prune/encoder.
 
     headwise reproduce prune/guided --set trained=runs/prune/all,runs/prune/encoder    # an hour
     headwise reproduce prune/guided --smoke    # 7 seconds; the hour is estimated
+    headwise reproduce prune/guided --set trained=runs/prune/scratch,runs/prune/encoder \\
+        --set at_once=5 --set steps=2000 --set tokens=4096 --set prune_steps=800    # 4 minutes
 
 `trained` names runs of heads/* and prune/encoder, whose plain translators are taken, and
 `--set at_once=4` trains and prunes four at a time; minutes are of an H200. The data folder must
@@ -30,6 +32,14 @@ a 1 answers the question with yes, 0.5 with partly. BLEU stands there without a 
 Guidance has a weight of 1 at the start. With 10, as language models have it, translators learned
 worse: BLEU 24.3, 23.1 and 23.6 where plain ones had 27.6, 27.5 and 27.7 (`--set steps=2000 --set
 tokens=4096 --set strength=10`, commit c3e746d, an H200, cut off before all were pruned).
+
+Found so far, by the last command: **yes, they survive**. Of 17 heads left in the encoder, 10 or 4,
+two thirds, 44 % and a sixth of the twelve guided ones are among them, and a fourth, 13 % and 6 % of
+the other 36; more often with every seed. They had stayed what they were told to be, with 0.96 of
+their attention there though guidance had ended, where heads with the same numbers of a plain
+translator have 0.11. Pruning costs guided translators as much as plain ones, within wide intervals.
+And with a weight of 1 guidance helps the translator itself: 29.6 BLEU (29.0 to 30.1) for 27.6, and
+with 4 of 48 heads left in the encoder it is still ahead of a plain one with all.
 """
 
 from collections.abc import Collection, Sequence
