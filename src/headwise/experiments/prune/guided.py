@@ -178,7 +178,7 @@ def _pruned_both(
         found[f"{name}: heads left"] = left
         for heads, share in shares[arm].items():
             found[f"{name}: kept, of {heads}"] = share
-            curves.setdefault(f"{arm}, {heads}, seed {job.seed}", []).append((left, share))
+            curves.setdefault(f"{arm}, {heads}", []).append((left, share))
     name = f"{GUIDED}: {amount.title}"
     for pattern in dict.fromkeys(aim.name for aim in plan.aims.values()):
         numbers = [number for number, aim in plan.aims.items() if aim.name == pattern]
