@@ -69,6 +69,7 @@ class Config(Pretraining):
     layers: int = 12
     steps: int | None = 1000
     warmup: int | None = 100
+    batch_size: int | None = 128
 
     def __post_init__(self) -> None:
         super().__post_init__()

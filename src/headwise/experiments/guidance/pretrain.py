@@ -3,11 +3,11 @@
 Table 3 and Fig. 3 of the paper: losses of masked language modelling with guidance and without, for
 8, 12 and 16 layers, in English, Filipino and Oromo.
 
-    headwise reproduce guidance/pretrain            # 100 minutes on an H200, estimated
+    headwise reproduce guidance/pretrain            # 35 minutes on an H200, estimated
     headwise reproduce guidance/pretrain --smoke    # 4 seconds on a CPU core
 
-Estimated at 400,000 pieces a second for 12 layers: English 12 layers, two arms and three seeds, 33
-minutes; 8 and 16 layers, one seed, 22; each of the other texts 14. Every encoder is a run of its
+Estimated at 450,000 pieces a second for 12 layers: English 12 layers, two arms and three seeds, 9
+minutes; 8 and 16 layers, one seed, 6; each of the other texts 6. Every encoder is a run of its
 own, and what is finished is not repeated; `--set at_once=4` trains four at a time. Parts can be
 made one at a time, in folders of their own, and be put together by `trained`, which lends texts in
 pieces too:
@@ -21,7 +21,7 @@ Both arms with explicit sparse attention are compared by `guidance/sparse`.
 
 How it is measured, and where ours differs from the paper:
 
-1. Both arms have the same text, updates, learning rate (3e-4), warm-up (a tenth of the updates) and
+1. Both arms have the same text, updates, learning rate (2e-4), warm-up (a tenth of the updates) and
    first weights; they differ in guidance alone. The paper searched settings for the plain models
    and gave guided ones 1e-4 and no warm-up; its runs are many times longer. Other settings are
    compared by `guidance/robust`.
