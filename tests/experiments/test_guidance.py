@@ -104,6 +104,12 @@ def test_small_encoders_are_replayed_and_not_compiled() -> None:
     assert on_gpu.graphs and not on_gpu.compile
 
 
+def test_lines_that_encoders_cannot_read_are_refused_before_the_work() -> None:
+    with pytest.raises(ValueError, match="longest must be at most block=64"):
+        patterns.Config(block=64)
+    assert patterns.Config(block=64, trained="others").longest == 128
+
+
 def test_patterns_are_those_written_out() -> None:
     ids = [0, 7, 8, 4, 2]
     aims = {name: pattern(name) for name in ("next", "prev", "first")}

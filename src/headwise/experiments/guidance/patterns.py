@@ -86,6 +86,13 @@ class Config:
     seeds: int = 3
     at_once: int = 1  # trainings at a time, each in a process of its own
 
+    def __post_init__(self) -> None:
+        if not self.trained and self.longest > self.block:
+            raise ValueError(
+                f"longest must be at most block={self.block}, the most positions that encoders "
+                f"learn, got {self.longest}."
+            )
+
     def pretraining(self, *, seed: int, guided: bool, text_of: str) -> PretrainingConfig:
         """The settings of one encoder."""
         return PretrainingConfig(
