@@ -1,5 +1,7 @@
 """Estimates with their intervals, and the two verdicts that are computed from them."""
 
+from dataclasses import replace
+
 import pytest
 
 from headwise.experiments import Estimate, Expected
@@ -64,6 +66,14 @@ def test_changes_are_named_also_a_figure_that_is_gone():
 def test_the_papers_verdict_looks_at_the_interval(values, verdict):
     expected = Expected("accuracy", paper=0.77, margin=0.01, partly=0.06)
     assert expected.paper_verdict(Estimate.of(values)) == verdict
+
+
+def test_a_difference_of_the_other_sign_contradicts_the_paper_however_near_it_is():
+    near = Expected("BLEU, a less b", paper=-0.1, margin=0.5, partly=1.0)
+    above = Estimate.of([0.2, 0.21, 0.22])
+    assert near.paper_verdict(above) == "reproduced"
+    assert replace(near, signed=True).paper_verdict(above) == "not"
+    assert replace(near, signed=True).paper_verdict(Estimate.of([-0.1, 0.2])) == "reproduced"
 
 
 def test_a_figure_the_paper_does_not_have_has_no_verdict():

@@ -157,6 +157,11 @@ def test_guided_heads_are_counted_apart_and_look_where_they_were_told(everything
     weight = figures["en-ru guided: weight there, of guided heads"].mean
     plain = figures["en-ru: weight there, of heads with these numbers"].mean
     assert weight > 1.2 * plain  # without guidance both are the same model
+    after = figures.get("en-ru guided: 4 heads: weight there, of guided heads left")
+    assert (after is not None) == (guided > 0)
+    assert after is None or after.mean > plain
+    both = [figures[f"{name}: BLEU"].mean for name in ("en-ru", "en-ru guided")]
+    assert figures["BLEU, guided less plain"].mean == both[1] - both[0]
     with pytest.raises(ValueError, match="plan may name next and prev here, got first"):
         replace(config, plan="first=1")
 

@@ -10,6 +10,7 @@ from headwise.recording.run import Run
 
 Verdict = Literal["as before", "changed"]
 PaperVerdict = Literal["reproduced", "partly", "not"]
+OUR_QUESTION = "our question"  # where a claim stands that is not a paper's
 
 # Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
@@ -85,6 +86,8 @@ class Expected:
         where: the table, figure or sentence it stands in.
         margin: how far from the paper's figure our interval may end and still reproduce it.
         partly: how far for a partial reproduction.
+        signed: whether an interval wholly on the other side of 0 contradicts the paper, however
+            near it is: of differences, where the sign is what is claimed.
     """
 
     metric: str
@@ -92,6 +95,12 @@ class Expected:
     where: str = ""
     margin: float = 0.0
     partly: float = 0.0
+    signed: bool = False
+
+    @property
+    def is_our_question(self) -> bool:
+        """Whether it is us who ask, and no paper has an answer."""
+        return self.where == OUR_QUESTION
 
     def paper_verdict(self, got: Estimate) -> PaperVerdict | None:
         """Whether the paper's figure came out; None if it has none.
@@ -106,6 +115,8 @@ class Expected:
         # seeds that disagree make a wide interval; a claim must not profit from that
         distance = 1.0 - got.mean if is_claim else got.distance(self.paper)
         near = is_claim or not self.partly or abs(got.mean - self.paper) <= self.partly
+        if self.signed and max(got.low * self.paper, got.high * self.paper) < 0:
+            return "not"
         if distance <= self.margin and near:
             return "reproduced"
         return "partly" if distance <= max(self.partly, self.margin) else "not"

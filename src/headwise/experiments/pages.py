@@ -26,10 +26,11 @@ def _overview(names: list[str]) -> str:
     rows = [["experiment", *VERDICTS], ["---"] * (1 + len(VERDICTS))]
     for name in names:
         experiment, result = load_experiment(name), kept(name)
-        if result is None or not any(item.paper is not None for item in experiment.expected):
+        asked = [item for item in experiment.expected if not item.is_our_question]
+        if result is None or not any(item.paper is not None for item in asked):
             continue
         found: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
-        for item in experiment.expected:
+        for item in asked:
             verdict = (
                 item.paper_verdict(result.figures[item.metric])
                 if (item.metric in result.figures)
@@ -57,6 +58,7 @@ def verdict_rows(expected: tuple[Expected, ...], figures: dict[str, Estimate]) -
 
 
 VERDICTS = ("reproduced", "partly", "not")
+ANSWERS = dict(zip(VERDICTS, ("yes", "partly", "no"), strict=True))  # to a question of ours
 HEADER = ["figure", "ours", "95 % interval", "runs", "paper", "where", "margin", "paper's figure"]
 
 
@@ -102,8 +104,15 @@ def _row(expected: Expected, got: Estimate) -> list[str]:
         "" if expected.paper is None else _number(expected.paper),
         expected.where,
         "" if expected.paper is None else f"{expected.margin:g}, partly {expected.partly:g}",
-        expected.paper_verdict(got) or "",
+        _verdict(expected, got),
     ]
+
+
+def _verdict(expected: Expected, got: Estimate) -> str:
+    verdict = expected.paper_verdict(got)
+    if verdict is None:
+        return ""
+    return ANSWERS[verdict] if expected.is_our_question else verdict
 
 
 def _missing_row(expected: Expected) -> list[str]:

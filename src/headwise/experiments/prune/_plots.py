@@ -6,6 +6,7 @@ from statistics import fmean
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter
 
 from headwise.experiments.sparse._drawing import panels, save
 from headwise.pruning.hard_concrete import HardConcrete, logistic
@@ -46,6 +47,8 @@ def draw_curves(
     panel.set_ylabel(up)
     if logarithmic:
         panel.set_yscale("log")
+        panel.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+        panel.yaxis.set_minor_formatter(FormatStrFormatter("%g"))
     if len(curves) > MOST_INSIDE:
         panel.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
     else:
@@ -74,7 +77,8 @@ def draw_histograms(values: Mapping[str, Sequence[float]], run: Run, name: str) 
     for panel, (title, several) in zip(places, values.items(), strict=False):
         panel.hist(several, bins=20, range=(0, 1))
         panel.set_title(title, fontsize=8)
-        panel.set_xlabel("P(open)")
+        panel.set_xlabel("P(open), at the last evaluation")
+        panel.set_ylabel("gates")
     save(figure, run, name)
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "Pruning",
     "add_losses",
     "amounts",
+    "asked_for",
     "files_of",
     "jobs_named",
     "prune_at_once",
@@ -176,6 +177,11 @@ def amounts(config: Pruning, keep: Sequence[int] | None = None) -> list[Amount]:
     """
     numbers = [Amount(count, None) for count in (config.keep if keep is None else keep)]
     return numbers + [Amount(None, penalty) for penalty in config.penalties]
+
+
+def asked_for(left: Sequence[Pruned]) -> list[Pruned]:
+    """Those whose number of heads was asked for, which make a curve; where there are none, all."""
+    return [one for one in left if one.amount.penalty is None] or list(left)
 
 
 def add_losses(figures: Figures, job: Job, left: Sequence[Pruned]) -> None:

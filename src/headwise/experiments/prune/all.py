@@ -60,6 +60,7 @@ from headwise.experiments.prune._translators import (
     Pruning,
     add_losses,
     amounts,
+    asked_for,
     jobs_named,
     prune_at_once,
     pruned,
@@ -117,7 +118,7 @@ def reproduce(config: Config, run: Run) -> Figures:
             left = [_pruned(config, run, cut) for cut in _cuts(config, job)]
             _add(figures, job, left)
             name = f"{job.name}, seed {job.seed}"
-            ordered = sorted(left, key=_heads)
+            ordered = sorted(asked_for(left), key=_heads)
             curves[name] = [(float(_heads(one)), one.bleu) for one in ordered]
             before[name] = left[0].bleu + left[0].lost
             kinds[name] = {

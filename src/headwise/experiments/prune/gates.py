@@ -79,6 +79,7 @@ EXPECTED = (
             "footnote 8",
             margin=0.2,
             partly=0.6,
+            signed=True,
         )
         for heads in (58, 26)
     ),

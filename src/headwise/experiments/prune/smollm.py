@@ -25,9 +25,12 @@ Found so far, by the first command with the instructed model in 4 bits that the 
 all 270 heads. With 240 left it is 15.4 by gates and by gradient importance alike, with 210 16.2;
 with 180 gates are ahead, 17.5 to 18.3, and with 135, half of them, 20.1 to 21.8. Chosen by chance,
 one draw, it is 16.8, 19.1, 22.0 and 26.3. All of them were saved, loaded with the same perplexity,
-and went on with a text. Without any training (the second command, on 200 lines, recorded at first)
-30 to 90 heads chosen by gradient importance cost 43 to 80 for 34, 135 heads 200, and a choice by
-chance more than 1,000. One model and one seed: differences of a few per cent prove nothing.
+and went on with a text: "The history of the city begins" with all heads " with the founding of the
+city in 1810 . The city was founded by the <", with half of them, left by gates, " with the city of
+<unk> , which was founded in the 12th century . The". Without any training (the second command, on
+200 lines, results/prune/earlier/smollm.json) 30 to 90 heads chosen by gradient importance cost 43
+to 80 for 34, 135 heads 200, and a choice by chance more than 1,000. One model and one seed:
+differences of a few per cent prove nothing.
 """
 
 from dataclasses import dataclass
@@ -126,7 +129,7 @@ def reproduce(config: Config, run: Run) -> Figures:
         figures[f"{name}: goes on with a text"] = [float(bool(text.strip()))]
         curves.setdefault(cut.choice, []).append((float(cut.heads), got["perplexity_after"]))
     run.write_json("texts.json", texts)
-    before = {"unpruned": figures["unpruned: perplexity"][0]}
+    before = {"unpruned, not trained on": figures["unpruned: perplexity"][0]}
     axes = {"across": "heads left", "up": "perplexity"}
     draw_curves(curves, run, "smollm", **axes, lines=before, logarithmic=True)
     return figures
