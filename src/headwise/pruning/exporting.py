@@ -3,7 +3,8 @@
     pruning.export("small/", "onnx")  # small/model.onnx
 
 Batch and lengths stay free. The result is checked against the model on inputs of other sizes than
-those it was traced with. What is exported is one forward pass: ids and mask in, logits out.
+those it was traced with. What is exported is one forward pass: ids and mask in, logits out. Models
+that tell the two texts of a pair apart take the segment of each token too, `token_type_ids`.
 """
 
 import inspect
@@ -57,7 +58,10 @@ def export(folder: Path | str, form: str = "onnx") -> Exported:
     path = folder / FILES[form]
     with replacing(path) as temporary, torch.no_grad(), _quietly():
         program = _exported(forward)
-        run = (_write_onnx if form == "onnx" else _write_torch)(program, temporary)
+        if form == "onnx":
+            run = _write_onnx(program, temporary, forward.names)
+        else:
+            run = _write_torch(program, temporary)
         gap = _largest_gap(forward, run)
     return Exported(path, gap, forward.names)
 
@@ -91,32 +95,44 @@ def _input_names(model: nn.Module) -> tuple[str, ...]:
     if first == "pixel_values":
         return ("pixel_values",)
     if first == "input_ids":
+        segments = ("token_type_ids",) if _tells_segments_apart(model) else ()
         more = ("decoder_input_ids",) if config.is_encoder_decoder else ()
-        return ("input_ids", "attention_mask", *more)
+        return ("input_ids", "attention_mask", *segments, *more)
     raise ValueError(
         f"{type(model).__name__} cannot be exported; Headwise's Transformer, and Hugging Face "
         "models that read ids or images, can."
     )
 
 
+def _tells_segments_apart(model: nn.Module) -> bool:
+    told = inspect.signature(model.forward).parameters
+    return "token_type_ids" in told and getattr(model.config, "type_vocab_size", 0) > 1
+
+
 def _inputs(forward: _Forward, items: int, source: int, target: int) -> tuple[Tensor, ...]:
-    """Random inputs of a size; the last item is padded where that can be said."""
+    """Random inputs of a size, with padding and two segments where the inputs can say so."""
     config: Any = forward.model.config
     rng = torch.Generator().manual_seed(items)
     if forward.names == ("pixel_values",):
         shape = (items, config.num_channels, config.image_size, config.image_size)
         return (torch.randn(shape, generator=rng),)
-    own = "source" in forward.names
     fields = ("source_vocab", "target_vocab", "vocab_size")
     words = min(getattr(config, name) for name in fields if hasattr(config, name))
     ids = torch.randint(3, words, (items, source), generator=rng)
     target_ids = torch.randint(3, words, (items, target), generator=rng)
     lengths = torch.full((items,), source)
     lengths[-1] = max(1, source - 2)
-    if own:
-        return ids, lengths, target_ids
-    mask = (torch.arange(source) < lengths[:, None]).long()
-    return (ids, mask, target_ids) if len(forward.names) == 3 else (ids, mask)
+    place, end = torch.arange(source), lengths[:, None]
+    known = {
+        "source": ids,
+        "source_lengths": lengths,
+        "target": target_ids,
+        "input_ids": ids,
+        "attention_mask": (place < end).long(),
+        "token_type_ids": (place >= end // 2).long(),  # the latter half is the second text
+        "decoder_input_ids": target_ids,
+    }
+    return tuple(known[name] for name in forward.names)
 
 
 def _free(forward: _Forward) -> tuple[dict[int, Any], ...]:
@@ -152,17 +168,17 @@ def _write_torch(program: torch.export.ExportedProgram, path: Path) -> Run:
         return torch.export.load(file).module()  # pyright: ignore[reportArgumentType]
 
 
-def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> Run:
+def _write_onnx(program: torch.export.ExportedProgram, path: Path, names: tuple[str, ...]) -> Run:
     import onnxruntime
 
-    written: Any = torch.onnx.export(program, dynamo=True, verbose=False)
+    written: Any = torch.onnx.export(program, input_names=names, dynamo=True, verbose=False)
     written.save(path, external_data=False)
     providers = ["CPUExecutionProvider"]
     session: Any = onnxruntime.InferenceSession(path.read_bytes(), providers=providers)
 
     def run(*values: Tensor) -> Tensor:
-        given = zip(session.get_inputs(), values, strict=True)
-        (out,) = session.run(None, {each.name: value.numpy() for each, value in given})
+        given = zip(names, values, strict=True)
+        (out,) = session.run(None, {name: value.numpy() for name, value in given})
         return torch.from_numpy(out)
 
     return run
