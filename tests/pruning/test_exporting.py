@@ -1,6 +1,7 @@
 """export: graphs with free batch and length that give what the model gives."""
 
 import importlib.util
+import logging
 import subprocess
 import sys
 
@@ -49,12 +50,32 @@ def test_an_exported_graph_takes_other_batches_and_lengths(tmp_path):
     assert not made.path.exists()
 
 
+@pytest.fixture
+def heard():
+    """What torch logs when it looks for operators."""
+    logger, handler, texts = logging.getLogger(exporting.REGISTRATION), logging.Handler(), []
+    handler.emit = lambda record: texts.append(record.getMessage())
+    logger.addHandler(handler)
+    yield texts
+    logger.removeHandler(handler)
+
+
+def test_only_the_lack_of_torchvision_is_not_heard_of(heard):
+    logger = logging.getLogger(exporting.REGISTRATION)
+    with exporting._quietly():
+        logger.warning("torchvision is not installed. Skipping %s", "torchvision::nms")
+        logger.warning("another trouble")
+    logger.warning("torchvision is not installed, and export is over")
+    assert heard == ["another trouble", "torchvision is not installed, and export is over"]
+
+
 @needs_onnx
-def test_onnxruntime_computes_what_the_model_computes(tmp_path):
+def test_onnxruntime_computes_what_the_model_computes(tmp_path, heard):
     import onnxruntime
 
     save(small("ViT"), tmp_path / "small")
     made = export(tmp_path / "small", "onnx")
+    assert heard == []
     session = onnxruntime.InferenceSession(made.path)
     images = batch_of("ViT")["pixel_values"]
     (got,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})

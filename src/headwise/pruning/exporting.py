@@ -8,6 +8,7 @@ that tell the two texts of a pair apart take the segment of each token too, `tok
 """
 
 import inspect
+import logging
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from headwise.recording.files import replacing
 
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 LARGEST = 1_900_000_000  # bytes; an ONNX file is a protocol buffer, which ends at 2 GiB
+REGISTRATION = "torch.onnx._internal.exporter._registration"  # the logger of its operators
 TOLERANCE = 1e-3  # of the largest logit; other kernels, other rounding
 TRACED, CHECKED = (2, 7, 5), ((1, 4, 9), (5, 11, 3))  # items, length of source, of target
 
@@ -216,6 +218,16 @@ def _check_installed() -> None:
 @contextmanager
 def _quietly() -> Generator[None]:
     """Without what tracing has to say about the insides of transformers and of itself."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    logger = logging.getLogger(REGISTRATION)
+    logger.addFilter(_not_of_torchvision)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.removeFilter(_not_of_torchvision)
+
+
+def _not_of_torchvision(record: logging.LogRecord) -> bool:
+    """False of what torch logs for each operator of a torchvision that is not installed."""
+    return not record.getMessage().startswith("torchvision is not installed")
