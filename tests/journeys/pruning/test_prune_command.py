@@ -49,6 +49,14 @@ def test_it_ends_with_quality_speed_and_where_everything_is(command, tmp_path):
     assert "<th>tokens/s before</th><th>tokens/s after</th>" in page.read_text()
 
 
+def test_a_penalty_that_leaves_no_head_is_said_to_be_too_large(command, tmp_path):
+    with pytest.warns(UserWarning, match="a smaller --penalty keeps more"):
+        code, out, _ = command("--penalty", 100)
+    said = "None of the 8 heads is left: lambda times the sum over heads outweighed the loss"
+    assert code == 0 and said in out.replace("\n", " ")
+    assert said in Run.open(run_folder(tmp_path / "small")).figures()["chosen_by"]
+
+
 def test_a_pruned_model_is_inspected_on_its_dev_text_unless_told(command, tmp_path):
     assert command("--keep", 3)[0] == 0
     code, out, _ = command("inspect", "small", "--set", "sample=0")
@@ -70,6 +78,7 @@ def test_help_says_what_is_pruned(command):
     ("arguments", "sentence"),
     [
         ((), "either keep=12 heads, or penalty=0.05"),
+        (("--keep", 3, "--penalty", 0.1), "and penalty=0.1 sets it; give one of the two"),
         (("--keep", 3, "--choose", "no_such"), "is a column, so give its inspection"),
         (("--keep", 999), "keep must be between 0 and the 8 heads"),
         (("--keep", 3, "--where", "nowhere.*"), "chooses none of the model's sites"),

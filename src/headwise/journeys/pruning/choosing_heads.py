@@ -153,11 +153,11 @@ def _with_gates(config: PruneConfig, task: Task, run: Run) -> Chosen:
 
     _fit(config, task, run, loss, stand, {f"{NAME}.*": config.gate_learning_rate})
     keep, table = (target or gates).keep(), gates.table()
-    note = (
-        " ".join([f"Gates, steered to {config.keep} heads.", target.note() or ""]).strip()
-        if target
-        else f"Gates, {gates.lambda_in_both(penalty, config.normalise)}.{too_slow}"
-    )
+    if target:
+        note = " ".join([f"Gates, steered to {config.keep} heads.", target.note() or ""]).strip()
+    else:
+        warned = too_slow + _warn_if_none_left(keep, table)
+        note = f"Gates, {gates.lambda_in_both(penalty, config.normalise)}.{warned}"
     gates.undo()
     prune(model, keep)
     return Chosen(keep, table, note)
@@ -172,6 +172,18 @@ def _warn_if_too_slow(config: PruneConfig) -> str:
     warning = (
         f"In {config.steps} steps gates fall by about {way:.2g} of the {config.initial:g} that "
         "close them, so hardly a head can go; give more --steps or a larger --gate-learning-rate."
+    )
+    warnings.warn(warning, stacklevel=2)
+    return f" {warning}"
+
+
+def _warn_if_none_left(keep: Keep, table: HeadTable) -> str:
+    """Warn if the penalty was such that every head went."""
+    if any(keep.values()):
+        return ""
+    warning = (
+        f"None of the {len(table.heads)} heads is left: lambda times the sum over heads outweighed "
+        "the loss, so a smaller --penalty keeps more."
     )
     warnings.warn(warning, stacklevel=2)
     return f" {warning}"

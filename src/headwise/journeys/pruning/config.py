@@ -63,8 +63,13 @@ class PruneConfig(TrainingSettings):
         self._check_numbers()
         if self.steps:
             check_settings(self)
-        if (self.keep is None) == (self.penalty is None):
+        if self.keep is None and self.penalty is None:
             raise ValueError("Say how far to prune: either keep=12 heads, or penalty=0.05.")
+        if self.keep is not None and self.penalty is not None:
+            raise ValueError(
+                f"keep={self.keep} finds the price of a head by itself, and penalty={self.penalty} "
+                "sets it; give one of the two."
+            )
         if self.choose != GATES and self.keep is None:
             raise ValueError(f"choose={self.choose!r} needs keep; only gates take a penalty.")
         if self.choose == GATES and not self.steps:
