@@ -81,9 +81,26 @@ def opened(folder: Path) -> Generator[None]:
         SafetensorError,
         StrictDataclassError,
     ) as error:
+        damaged = _damaged_weights(folder) if isinstance(error, SafetensorError) else None
+        trouble = (
+            f"{damaged} is cut short or damaged; fetch it again." if damaged else _first_line(error)
+        )
         raise ValueError(
-            f"{folder} could not be opened as a Hugging Face model: {_first_line(error)}"
+            f"{folder} could not be opened as a Hugging Face model: {trouble}"
         ) from error
+
+
+def _damaged_weights(folder: Path) -> str | None:
+    """The first file of weights that safetensors cannot open, which does not say which it was."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except SafetensorError:
+            return path.name
+    return None
 
 
 def _first_line(error: Exception) -> str:

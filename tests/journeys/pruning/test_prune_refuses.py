@@ -10,6 +10,7 @@ import time
 import pytest
 
 from headwise.journeys import PruneConfig, prune_folder
+from headwise.journeys.opening import open_subject
 from headwise.journeys.prune import open_task, run_folder
 from headwise.pruning import prune
 from headwise.recording import HeadTable, Run
@@ -175,6 +176,19 @@ def test_a_pickle_is_not_opened(tmp_path):
     (model / "model.safetensors").rename(model / "pytorch_model.bin")
     with pytest.raises(ValueError, match="could not be opened as a Hugging Face model"):
         prune_folder(config_for("classification", model), tmp_path / "small")
+
+
+@pytest.mark.parametrize("left", [0.5, 0.001, 0.0])
+def test_weights_that_are_cut_short_are_named_and_to_be_fetched_again(left, tmp_path):
+    model = saved("classification", tmp_path / "host")
+    open_subject(model).model.save_pretrained(model, max_shard_size="50KB")
+    (model / "model.safetensors").unlink(missing_ok=True)
+    cut = model / "model-00002-of-00002.safetensors"
+    os.truncate(cut, int(cut.stat().st_size * left))
+    sentence = rf"a Hugging Face model: {cut.name} is cut short or damaged; fetch it again\.$"
+    with pytest.raises(ValueError, match=sentence):
+        prune_folder(config_for("classification", model), tmp_path / "small")
+    assert not run_folder(tmp_path / "small").exists()
 
 
 def test_several_processes_are_told_what_to_use(tmp_path, monkeypatch):
