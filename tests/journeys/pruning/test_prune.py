@@ -103,10 +103,14 @@ def test_what_is_known_of_the_unpruned_model_is_not_measured_again(tmp_path):
 
 def test_a_dear_head_closes_all_and_a_cheap_one_none(tmp_path):
     model = saved("classification", tmp_path / "host")
-    cheap, dear = (config_for("classification", model, penalty=each) for each in (0.0, 100.0))
-    assert prune_folder(cheap, tmp_path / "cheap").figures()["heads_kept"] == 8
-    with pytest.warns(UserWarning, match="None of the 8 heads is left"):
-        assert prune_folder(dear, tmp_path / "dear").figures()["heads_kept"] == 0
+    cheap, dear = (
+        prune_folder(
+            config_for("classification", model, penalty=penalty), tmp_path / f"at-{penalty}"
+        ).figures()
+        for penalty in (0.0, 100.0)
+    )
+    assert cheap["heads_kept"] == 8 and "is left" not in cheap["chosen_by"]
+    assert dear["heads_kept"] == 0 and "None of the 8 heads is left" in dear["chosen_by"]
 
 
 def test_gates_without_time_to_close_are_warned_of(tmp_path):

@@ -156,8 +156,8 @@ def _with_gates(config: PruneConfig, task: Task, run: Run) -> Chosen:
     if target:
         note = " ".join([f"Gates, steered to {config.keep} heads.", target.note() or ""]).strip()
     else:
-        warned = too_slow + _warn_if_none_left(keep, table)
-        note = f"Gates, {gates.lambda_in_both(penalty, config.normalise)}.{warned}"
+        told = gates.lambda_in_both(penalty, config.normalise)
+        note = f"Gates, {told}.{too_slow}{_said_if_none_left(keep, table)}"
     gates.undo()
     prune(model, keep)
     return Chosen(keep, table, note)
@@ -177,16 +177,14 @@ def _warn_if_too_slow(config: PruneConfig) -> str:
     return f" {warning}"
 
 
-def _warn_if_none_left(keep: Keep, table: HeadTable) -> str:
-    """Warn if the penalty was such that every head went."""
+def _said_if_none_left(keep: Keep, table: HeadTable) -> str:
+    """A sentence for the note, which is printed at the end, if the penalty closed every gate."""
     if any(keep.values()):
         return ""
-    warning = (
-        f"None of the {len(table.heads)} heads is left: lambda times the sum over heads outweighed "
-        "the loss, so a smaller --penalty keeps more."
+    return (
+        f" None of the {len(table.heads)} heads is left: lambda times the sum over heads "
+        "outweighed the loss, so a smaller --penalty keeps more."
     )
-    warnings.warn(warning, stacklevel=2)
-    return f" {warning}"
 
 
 def _trace(run: Run, gates: Gates, *, step: int) -> None:
