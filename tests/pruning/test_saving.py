@@ -24,6 +24,7 @@ from headwise.pruning.saving import load, save
 from headwise.sites import find_sites, masked
 from tests.hf.families import FAMILIES, batch_of, build, outputs, randomised
 from tests.pruning.shrinking import bare_keep, randomised_biases, removed, uneven_keep
+from tests.pruning.small_disk import run_on_small_disk
 from tests.pruning.test_cutting_own import CASES, built, uneven
 
 
@@ -448,3 +449,41 @@ def test_a_file_that_cannot_be_written_whole_leaves_the_old_folder(saved):
     assert "could not be written" in done.stdout
     assert {path.name: digest(path) for path in saved.iterdir()} == before
     assert [path.name for path in saved.parent.iterdir()] == ["small"]
+
+
+ON_A_FULL_DISK = """
+import sys
+from itertools import count
+from pathlib import Path
+from headwise.pruning.recipe import digest
+from headwise.pruning.saving import load, save
+from tests.journeys.small_hosts import tokenizer_for
+from tests.pruning.small_disk import PAGE, leave_room
+from tests.pruning.test_saving import small
+
+disk, model, tokenizer = Path(sys.argv[1]), small(), tokenizer_for("BERT")
+folder = disk / "small"
+save(small("RoBERTa"), folder)
+before = {path.name: digest(path) for path in folder.iterdir()}
+for pages in count():
+    leave_room(disk, pages * PAGE)
+    try:
+        save(model, folder, tokenizer)
+    except OSError as problem:
+        print(problem)
+        assert {path.name: digest(path) for path in folder.iterdir()} == before
+        assert load(folder).config.model_type == "roberta"
+        assert {path.name for path in disk.iterdir()} == {"small", "filler"}
+    else:
+        break
+assert load(folder).config.model_type == "bert"
+"""
+
+
+def test_a_disk_that_is_full_at_any_file_leaves_the_old_folder(tmp_path):
+    said = run_on_small_disk(ON_A_FULL_DISK, tmp_path / "disk").stdout.splitlines()
+    start, end = f"{tmp_path / 'disk' / 'small'} could not be written (", "); it is as it was."
+    assert len(said) > 20  # pages of weights, and then one for each other file
+    for sentence in said:
+        assert sentence.startswith(start) and sentence.endswith(end)
+        assert "No space left on device" in sentence

@@ -9,6 +9,7 @@ of the pruning: metrics, checkpoints, the sentences of the dev set and a report.
 an interruption, the same command goes on.
 """
 
+import errno
 import os
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -45,6 +46,7 @@ __all__ = ["PruneConfig", "dev_text", "prune_folder", "run_folder"]
 
 DEV = "dev.txt"  # of a run: the sentences of the dev set, a line each
 FIGURES = "figures.json"  # of a run whose pruning is finished
+FULL = (errno.ENOSPC, errno.EDQUOT)
 HALF = (torch.float16, torch.bfloat16)
 SPEED = "trace/speed.json"
 
@@ -71,12 +73,9 @@ def prune_folder(
     recover(out)
     finished = (run_folder(out) / FIGURES).exists()
     task = None if finished else _checked_task(config, out)
-    with Run.create(run_folder(out), config) as run:
+    with _naming_what_is_full(run_folder(out)), Run.create(run_folder(out), config) as run:
         if task is not None:
-            try:
-                _prune(config, task, out, run, before)
-            except SafetensorError as problem:  # what writing to a full disk raises
-                raise OSError(f"{run.folder} could not be written: {problem}") from None
+            _prune(config, task, out, run, before)
         elif not out.exists():
             raise ValueError(
                 f"The pruning in {run.folder} is finished, but {out} is gone; choose another "
@@ -86,6 +85,20 @@ def prune_folder(
             run.write_json(SPEED, _timed(config, out))
         write_report(run)
     return run
+
+
+@contextmanager
+def _naming_what_is_full(folder: Path) -> Generator[None]:
+    """Say which folder found no room, as errors of a full disk do not."""
+    try:
+        yield
+    except (SafetensorError, OSError) as problem:
+        if isinstance(problem, OSError) and problem.errno not in FULL:
+            raise
+        reason = getattr(problem, "strerror", None) or problem
+        raise OSError(
+            f"{folder} could not be written ({reason}); with more room the same command goes on."
+        ) from None
 
 
 def run_folder(out: Path) -> Path:

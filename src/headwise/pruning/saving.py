@@ -67,14 +67,15 @@ def save(model: nn.Module, folder: Path | str, tokenizer: SavesItself | None = N
             safetensors.torch.save_file(tensors, new / WEIGHTS, metadata={"format": "pt"})
             record = _write_settings(inner, record, new)
             if tokenizer is not None:
-                tokenizer.save_pretrained(new)
+                _save_tokenizer(tokenizer, new)
             files = {path.name: digest(path) for path in sorted(new.iterdir()) if path.is_file()}
             Recipe(
                 type(inner).__name__, own.is_own(inner), record, files, tied, _buffers(inner),
                 versions(),
             ).write(new)  # fmt: skip
-    except SafetensorError as problem:  # a full disk, too
-        raise OSError(f"{folder} could not be written ({problem}); it is as it was.") from None
+    except (SafetensorError, OSError) as problem:  # a full disk, by either name
+        reason = getattr(problem, "strerror", None) or problem
+        raise OSError(f"{folder} could not be written ({reason}); it is as it was.") from None
 
 
 def load(folder: Path | str) -> Any:
@@ -143,6 +144,16 @@ def _unique(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, s
         first[place] = name
         tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
     return tensors, tied
+
+
+def _save_tokenizer(tokenizer: SavesItself, folder: Path) -> None:
+    """Its files; trouble of the tokenizers library, whose errors have no class, is an OSError."""
+    try:
+        tokenizer.save_pretrained(folder)
+    except Exception as problem:
+        if type(problem) is not Exception:
+            raise
+        raise OSError(str(problem)) from None
 
 
 def _write_settings(model: nn.Module, record: PruningRecord, folder: Path) -> PruningRecord:

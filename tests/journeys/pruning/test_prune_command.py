@@ -9,6 +9,7 @@ from headwise.journeys.prune import run_folder
 from headwise.recording import HeadTable, Run
 from headwise.reporting import write_report
 from tests.journeys.pruning.small_tasks import QUICK, config_for, saved
+from tests.pruning.small_disk import run_on_small_disk
 
 
 @pytest.fixture
@@ -120,3 +121,58 @@ def test_a_report_shows_functions_of_heads_kept_and_escapes_what_it_shows(tmp_pa
     assert "step 20: 1 heads kept, perplexity 9.5" in page
     assert "positional" in page and "<th>heads kept</th><th>2</th><th>1</th>" in page
     assert "1 between 0.90 and 0.95" in page
+
+
+ON_A_FULL_DISK = """
+import shutil, sys
+from pathlib import Path
+from headwise import cli
+from headwise.pruning import load
+from headwise.pruning.recipe import digest
+from tests.pruning.small_disk import PAGE, leave_room
+
+disk, arguments = Path(sys.argv[1]), sys.argv[2:]
+out = disk / "small"
+
+def pruned(keep):
+    sys.argv = ["headwise", "prune", *arguments, "--keep", str(keep), "--out", str(out)]
+    try:
+        cli.main()
+    except SystemExit as end:
+        return end.code or 0
+    return 0
+
+def held():
+    return {path.name: digest(path) for path in out.iterdir()}
+
+assert pruned(3) == 0
+shutil.rmtree(disk / "small-pruning")
+before, room = held(), 0
+leave_room(disk, room)
+while code := pruned(2):
+    assert code == 2 and held() == before
+    load(out)
+    room += 10 * PAGE  # less than a model takes, so that saving it is what fails once
+    leave_room(disk, room)
+assert held() != before
+load(out)
+"""
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_sentence_and_with_more_room_the_command_goes_on(tmp_path):
+    model, files = saved("classification", tmp_path / "host"), tmp_path / "host" / "lab"
+    settings = {**QUICK, "steps": 10, "checkpoint_every": 10}
+    options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    given = (model, "--data", files, "--dev", files, *options)
+    said = run_on_small_disk(ON_A_FULL_DISK, tmp_path / "disk", *given).stderr.splitlines()
+    folder = tmp_path / "disk" / "small"
+    ways = {
+        f"headwise: {folder}-pruning could not be written (": "); with more room the same command "
+        "goes on.",
+        f"headwise: {folder} could not be written (": "); it is as it was.",
+    }
+    for sentence in said:
+        assert "No space left on device" in sentence
+        assert any(sentence.startswith(x) and sentence.endswith(ways[x]) for x in ways), sentence
+    assert all(any(sentence.startswith(x) for sentence in said) for x in ways)
