@@ -8,19 +8,22 @@ import pytest
 import torch
 
 from headwise.config import to_json
-from headwise.experiments import load_experiment
+from headwise.experiments import lending, load_experiment
 from headwise.experiments.guidance.translation import (
     ARMS,
     BASE,
     EXPECTED,
     GUIDED,
     HARD_CODED,
+    Config,
     lower,
     settings_for,
     translator,
 )
+from headwise.experiments.prune import guided
 from headwise.experiments.running import reproduce
 from headwise.experiments.sparse._training import Job, settings_of
+from headwise.journeys import TranslationConfig
 from headwise.recording import Run
 
 SMOKE = load_experiment("guidance/translation").smoke
@@ -88,6 +91,23 @@ def test_translators_with_softmax_are_those_of_sparse_translation(reproduced, tm
         old.write_json("config.json", settings)  # as it was before there was guidance
         with pytest.raises(ValueError, match=r"before losses of the training were kept"):
             translator(config, run, CORPUS, BASE, 0)
+
+
+def test_plain_translators_are_lent_whatever_their_weight_of_guidance_was(tmp_path):
+    old = dataclasses.replace(settings_for(SMOKE, CORPUS, BASE, 0), alpha=10.0)
+    with Run.create(tmp_path / "old", old) as run:
+        assert lending.checked(run, settings_for(SMOKE, CORPUS, BASE, 0)) is run
+    told = settings_for(SMOKE, CORPUS, GUIDED, 0)
+    with Run.create(tmp_path / "guided", dataclasses.replace(told, alpha=10.0)) as run:
+        with pytest.raises(ValueError, match=r"trained with alpha=10\.0"):
+            lending.checked(run, told)
+        with pytest.raises(ValueError, match=r"trained with guide="):
+            lending.checked(run, settings_for(SMOKE, CORPUS, BASE, 0))
+
+
+def test_translators_are_guided_with_the_weight_that_was_found_to_help():
+    weights = {Config().alpha, TranslationConfig().alpha, guided.Config().strength}
+    assert weights == {1.0}
 
 
 def test_only_guided_translators_depend_on_the_settings_of_guidance():

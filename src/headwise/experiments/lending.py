@@ -9,6 +9,9 @@ from headwise.recording.run import Run
 
 __all__ = ["checked", "forget_checkpoints", "places"]
 
+# settings that mean nothing where no head is guided
+OF_GUIDANCE = ("alpha", "guide_schedule", "constant_for", "guide_where", "convention")
+
 
 def places(run: Run, trained: Sequence[str], *, kin: str) -> Iterator[Path]:
     """Where to look for what is done already: in this run first, then in those named.
@@ -36,8 +39,9 @@ def checked(found: Run, settings: Any, *, aside: Collection[str] = ()) -> Run:
     """
     # what it does not say, because it was trained before there was such a setting, is the default
     there, wanted = to_json(from_json(type(settings), found.config())), to_json(settings)
+    unused = OF_GUIDANCE if wanted.get("guide") == "" else ()
     for name in wanted:
-        if name not in aside and there.get(name) != wanted[name]:
+        if name not in (*aside, *unused) and there.get(name) != wanted[name]:
             raise ValueError(
                 f"{found.folder} was trained with {name}={there.get(name)!r}, but "
                 f"{name}={wanted[name]!r} is asked for; leave it out of trained=."

@@ -55,7 +55,7 @@ class TranslationConfig(TrainingSettings):
     cross_attention: str = "softmax"
     sparse_in: Literal["both", "training"] = "both"
     guide: str = ""  # heads of each layer to guide, e.g. next=1,prev=1; see headwise.guidance
-    alpha: float = 10.0  # weight of guidance at the start
+    alpha: float = 1.0  # weight of guidance at the start, for sentences of tens of pieces
     guide_schedule: Schedule | None = None  # how it falls; None: as the convention has it
     constant_for: int = CONSTANT_FOR  # updates before it does with constant_then_linear
     guide_where: str = "encoder.*"  # pattern of the sites whose heads are guided
