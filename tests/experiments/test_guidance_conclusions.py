@@ -174,6 +174,43 @@ def test_grids_are_compared_seed_by_seed():
     assert figures[robust.MORE] == [0.0] and figures[robust.LOWER] == [0.0]
 
 
+def test_an_arm_that_converges_nowhere_is_not_called_insensitive():
+    good, fair, bad = (robust.Ended(loss, loss < 5.5, 6.5, 1.0) for loss in (3.0, 4.0, 6.4))
+    nowhere, somewhere = [bad] * 4, [good, good, fair, bad]
+    for found in ({MLM: somewhere, GUIDED: nowhere}, {MLM: nowhere, GUIDED: somewhere}):
+        assert robust.LESS_SENSITIVE not in robust.compared(found, seeds=1)
+    # barely converged, and the other settings lose nearly all of that
+    barely = robust.Ended(5.4, True, 6.5, 1.0)
+    figures = robust.compared({MLM: somewhere, GUIDED: [barely, bad, bad, bad]}, seeds=1)
+    assert figures[robust.LESS_SENSITIVE] == [0.0]
+    # of three seeds one has an arm that converges nowhere: the other two are no sure thing
+    seeds = {MLM: [*nowhere, *somewhere, *somewhere], GUIDED: [good] * 12}
+    assert robust.compared(seeds, seeds=3)[robust.LESS_SENSITIVE] == [0.5]
+
+
+def test_a_training_that_diverged_is_no_better_than_any_that_ended():
+    good, worst = robust.Ended(3.0, True, 6.5, 1.0), robust.Ended(7.0, False, 6.5, 1.0)
+    wild = robust.Ended(None, False, 6.5, None)
+    found = {MLM: [good, worst], GUIDED: [good, wild]}
+    figures = robust.compared(found, seeds=1)
+    assert figures["validation loss of guided less MLM"] == [0.0, 0.0]
+    assert figures[robust.LOWER] == [0.0]
+    assert figures[robust.LESS_SENSITIVE] == [0.0]
+    grid = [robust.Setting(rate, 0.0, 0.0, 0) for rate in (1e-4, 1e-3)]
+    by_arm = robust._by_arm(grid, {MLM: [wild, wild], GUIDED: [worst, wild]}, seeds=1)
+    assert by_arm["guided: best validation loss"] == [7.0]
+    assert "MLM: best validation loss" not in by_arm
+    assert by_arm["MLM: validation loss"] == [7.0, 7.0]
+    assert by_arm["MLM: settings that diverge"] == [1.0, 1.0]
+
+
+def test_the_warm_up_of_the_recipe_does_not_say_how_long_a_grid_trains():
+    assert robust.Config(steps=100).steps == 100
+    config = robust.Config()
+    settings = robust._settings(config, GUIDED, robust.Setting(5e-4, 0.25, 0.0, 0))
+    assert (settings.steps, settings.warmup) == (2000, 500)
+
+
 def test_scores_are_compared_by_seed_and_over_examples(plant):
     runs = {MLM: [plant.tuned(60), plant.tuned(62), plant.tuned(61)],
             GUIDED: [plant.tuned(80), plant.tuned(83), plant.tuned(63)]}  # fmt: skip

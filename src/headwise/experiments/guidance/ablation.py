@@ -88,6 +88,8 @@ class Config(Pretraining):
     corpus: str = ENGLISH
     layers: int = 12
     vocab: int | None = 8000
+    steps: int | None = 2000
+    warmup: int | None = 200
     batch_size: int | None = 32
     arms: tuple[str, ...] = tuple(LEFT_OUT)
 
