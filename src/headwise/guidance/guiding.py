@@ -58,7 +58,9 @@ def guide(
         plan: which head gets which pattern, at all chosen sites; or `{where: plan}`, for plans of
             their own in layers or stacks. A text like "next=1,prev=1" is read by `Plan.parse`.
         alpha: the weight of the loss at the start. The paper has 10 for 12 and 16 layers and 100
-            for 8, which belong to the conventions "mean" and "reference_code".
+            for 8, which belong to the conventions "mean" and "reference_code" and to texts of 512
+            tokens: their loss falls as 1/n, so with n tokens start from 10 n / 512, and not so
+            high that alpha times that loss exceeds the model's own at the first update.
         steps: updates of the whole training, at the end of which alpha is 0. `GuidanceCallback`
             fills it in.
         schedule: "linear" to 0, "constant_then_linear" or "constant"; unless given, the

@@ -25,6 +25,8 @@ How it is measured:
    plain encoders too, which learn such heads by themselves.
 4. "Sooner": 1 if after 1 % of the updates that weight is larger in the guided encoder. The paper
    gives no numbers, so that this is what Fig. 1 shows, put into one.
+5. The weight of guidance is 10, in blocks of 256 pieces. That is as strong as 20 in the paper's of
+   512, which has 10 for 12 layers and 100 for 8; here there are 6.
 """
 
 from collections.abc import Iterator
