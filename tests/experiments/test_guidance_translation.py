@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headwise.config import to_json
-from headwise.experiments import lending, load_experiment
+from headwise.experiments import at_once, lending, load_experiment
 from headwise.experiments.guidance.translation import (
     ARMS,
     BASE,
@@ -16,13 +16,15 @@ from headwise.experiments.guidance.translation import (
     GUIDED,
     HARD_CODED,
     Config,
+    _measured,
     lower,
     settings_for,
     translator,
 )
 from headwise.experiments.prune import guided
 from headwise.experiments.running import reproduce
-from headwise.experiments.sparse._training import Job, settings_of
+from headwise.experiments.sparse import _training
+from headwise.experiments.sparse._training import Job, found_or_trained, settings_of
 from headwise.journeys import TranslationConfig
 from headwise.recording import Run
 
@@ -121,6 +123,54 @@ def test_only_guided_translators_depend_on_the_settings_of_guidance():
 def test_an_unknown_arm_is_refused():
     with pytest.raises(ValueError, match=r"no arm 'guide'. Did you mean 'guided'\?"):
         dataclasses.replace(SMOKE, arms=("guide",))
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """Translators as if trained, a run a seed, guided ones a little better."""
+
+    def plant(seeds):
+        runs = {}
+        for arm, better in ((BASE, 0.0), (GUIDED, 0.1)):
+            runs[arm] = [Run.create(tmp_path / f"{seeds}-{arm}-{n}", SMOKE) for n in range(seeds)]
+            for n, run in enumerate(runs[arm]):
+                nll = 2.0 + 0.01 * n - better * (1 + 0.01 * n)
+                losses = dict.fromkeys(("train_nll", "average_nll", "validation_loss"), nll)
+                costs = {"updates": 12, "minutes": 1.0, "tokens_per_second": 1e5, "parameters": 9}
+                run.save_figures({**losses, **costs, "bleu": 20.0 + 0.01 * n, "tokenised_bleu": 1})
+        return runs
+
+    return plant
+
+
+def test_claims_need_three_seeds(planted):
+    claims = [lower(CORPUS, "validation NLL", GUIDED, BASE)]
+    claims.append(f"{CORPUS}: BLEU of guided and base comparable")
+    for seeds, verdict in ((2, 0.5), (3, 1.0)):
+        figures = _measured(CORPUS, planted(seeds))
+        assert [figures[claim] for claim in claims] == [[verdict]] * 2
+
+
+def test_translators_trained_beside_others_have_no_speeds(planted):
+    runs = planted(2)
+    at_once.note_company(dataclasses.replace(SMOKE, at_once=2), runs[BASE][1])  # one that is lent
+    figures = _measured(CORPUS, runs)
+    assert figures[f"{CORPUS}: pieces a second of guided"] == [1e5, 1e5]
+    assert f"{CORPUS}: updates of base" in figures
+    names = {name.removeprefix(f"{CORPUS}: ") for name in figures}
+    assert not names & {"minutes of base", "pieces a second of base"}
+    assert "speed of guided by that of base" not in names
+
+
+def test_translators_know_that_others_were_trained_beside_them(tmp_path, monkeypatch):
+    for number in (1, 2):
+        config = dataclasses.replace(SMOKE, at_once=number)
+        run = Run.create(tmp_path / str(number), config)
+        monkeypatch.setattr(
+            _training, "train_translation", lambda settings, folder: Run.create(folder, settings)
+        )
+        done = found_or_trained(config, run, "x", settings_for(config, CORPUS, BASE, 0))
+        assert at_once.in_company([done]) == (number > 1)
 
 
 def test_every_claim_of_table_7_is_judged():

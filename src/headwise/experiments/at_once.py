@@ -10,21 +10,41 @@ import multiprocessing
 import os
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 
 from headwise.recording.run import Run
 from headwise.training import progress_bar
 
-__all__ = ["make_at_once"]
+__all__ = ["in_company", "make_at_once", "note_company"]
 
 Job = TypeVar("Job")
+COMPANY = "at-once.json"
 TOO_LITTLE = ("out of memory", "ALLOC_FAILED")  # how CUDA and its libraries say so
+
+
+@runtime_checkable
+class AtOnce(Protocol):
+    """Settings that say how many trainings there are at a time."""
+
+    @property
+    def at_once(self) -> int: ...
+
+
+def note_company(config: AtOnce, done: Run) -> None:
+    """Write down that others were trained beside, so that its speed says nothing."""
+    if config.at_once > 1:
+        done.write_json(COMPANY, {"at_once": config.at_once})
+
+
+def in_company(runs: Iterable[Run]) -> bool:
+    """Whether one of some trainings, of this experiment or lent, had others beside it."""
+    return any(run.has(COMPANY) for run in runs)
 
 
 def make_at_once(

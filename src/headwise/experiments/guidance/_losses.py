@@ -16,6 +16,7 @@ __all__ = [
     "LOSSES",
     "Runs",
     "apart",
+    "capped",
     "claim_figures",
     "converged",
     "convergence_figures",
@@ -181,7 +182,12 @@ def sure(gains: Sequence[float]) -> float:
     >>> sure([0.5, 0.6, 0.7]), sure([0.5, 0.5]), sure([-0.1])
     (1.0, 0.5, 0.0)
     """
-    return min(surely(gains), 1.0 if len(gains) >= ENOUGH else 0.5)
+    return capped(surely(gains), seeds=len(gains))
+
+
+def capped(verdict: float, *, seeds: int) -> float:
+    """The same, at most 0.5 with fewer than three seeds."""
+    return min(verdict, 1.0 if seeds >= ENOUGH else 0.5)
 
 
 def apart(first: Sequence[float], second: Sequence[float]) -> list[float]:

@@ -9,7 +9,7 @@ not tried again.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import torch
 
 from headwise.config import suggestion
 from headwise.experiments import lending
-from headwise.experiments.at_once import make_at_once
+from headwise.experiments.at_once import in_company, make_at_once, note_company
 from headwise.experiments.guidance._frequencies import drawn_right, frequency_loss
 from headwise.guidance import Plan
 from headwise.guidance.schedule import CONSTANT_FOR, CONVENTIONS, ConventionName, Schedule
@@ -58,7 +58,6 @@ MLM, GUIDED = "MLM", "guided"
 ARMS = {MLM: 0.0, "guided 1/4": 1 / 4, GUIDED: 1 / 2, "guided 3/4": 3 / 4, "guided 1": 1.0}
 FREQUENCIES = "frequencies.json"
 DIVERGED = "diverged.json"
-COMPANY = "at-once.json"
 ENDS = ("figures.json", DIVERGED, FREQUENCIES)  # one of the first two, and the last is written last
 # how errors begin that say that a loss is no number
 WENT_WRONG = ("Training went wrong", "The guidance loss is", "validation_loss is ")
@@ -278,17 +277,6 @@ def diverged(run: Run) -> bool:
 def shown(run: Run) -> dict[str, float]:
     """What a progress bar says of a training."""
     return {} if diverged(run) else {"validation_loss": run.figures()["validation_loss"]}
-
-
-def note_company(config: Pretraining, done: Run) -> None:
-    """Write down that others were trained beside, so that its speed says nothing."""
-    if config.at_once > 1:
-        done.write_json(COMPANY, {"at_once": config.at_once})
-
-
-def in_company(runs: Iterable[Run]) -> bool:
-    """Whether one of some trainings, of this experiment or lent, had others beside it."""
-    return any(run.has(COMPANY) for run in runs)
 
 
 def pretrain_at_once(

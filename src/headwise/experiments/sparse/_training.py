@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from headwise.config import suggestion
 from headwise.experiments import lending
+from headwise.experiments.at_once import note_company
 from headwise.experiments.sparse._method_pairs import folder_name
 from headwise.journeys.translation import TranslationConfig, train_translation
 from headwise.recording.run import Run
@@ -212,4 +213,5 @@ def found_or_trained(config: Training, run: Run, folder: str, settings: Translat
             return lending.checked(Run.open(place / folder), settings)
     done = train_translation(settings, run.folder / folder)
     lending.forget_checkpoints(done)
+    note_company(config, done)
     return done
