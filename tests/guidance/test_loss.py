@@ -5,6 +5,8 @@ import torch
 
 import headwise as hw
 from headwise.guidance import Plan, pattern
+from headwise.guidance.counting import first_keys
+from headwise.ops.scores import Scores
 from headwise.sites import observe
 from tests.guidance.toy import Toy, written_out
 
@@ -132,6 +134,18 @@ def test_layers_are_counted_alike_however_they_are_put_together(monkeypatch):
         model(ids, visible_BQK[:, None])
         losses.append(guidance.unscaled)
     torch.testing.assert_close(losses, [losses[0]] * 3)
+
+
+def test_a_hole_in_the_mask_does_not_begin_another_text():
+    real_T = torch.tensor([1, 1, 0, 1, 1, 1, 0, 0, 1, 0], dtype=torch.bool)
+    text_T = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 1, 1])
+    same_TT = text_T[:, None] == text_T
+    q = torch.zeros(1, 1, 10, 4)
+    for mask, places in ((real_T[None], [0]), (real_T & same_TT, [0, 4])):
+        first_BK = first_keys(Scores(q, q, mask=mask[None, None]))
+        assert first_BK[0].nonzero()[:, 0].tolist() == places
+    padded_left = first_keys(Scores(q, q, mask=torch.arange(10) >= 3))
+    assert padded_left[0].nonzero()[:, 0].tolist() == [3]
 
 
 def test_a_sliding_window_does_not_make_every_key_the_first():

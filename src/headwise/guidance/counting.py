@@ -13,13 +13,20 @@ def is_square(scores: Scores) -> bool:
 
 
 def first_keys(scores: Scores) -> Tensor:
-    """The keys at which texts begin, (B, K): those whose own query does not see the one before."""
+    """The keys at which texts begin, (B, K).
+
+    Those whose own query sees no key before them: not the last one before that its own query sees,
+    so that a hole in the mask of a text does not begin another.
+    """
     mask_BQK = _mask(scores)
     if not is_square(scores):
         row_BK = mask_BQK[:, 0]
         return row_BK & (row_BK.cumsum(dim=-1) == 1)
-    before_BT = pad(mask_BQK.diagonal(-1, dim1=1, dim2=2), (1, 0), value=False)
-    return mask_BQK.diagonal(dim1=1, dim2=2) & ~before_BT
+    own_BT = mask_BQK.diagonal(dim1=1, dim2=2)
+    last_BT = torch.where(own_BT, scores.key_position(), -1).cummax(dim=-1).values
+    before_BT = pad(last_BT[:, :-1], (1, 0), value=-1)
+    sees_BT = mask_BQK.gather(2, before_BT.clamp(min=0)[..., None])[..., 0]
+    return own_BT & ~(sees_BT & (before_BT >= 0))
 
 
 def own_queries(scores: Scores, *, to_itself: bool) -> Tensor | None:
