@@ -9,7 +9,7 @@ import torch
 
 from headwise.data.byte_pieces import train_byte_pieces
 from headwise.data.mentions import Passage, make_mention
-from headwise.experiments.guidance import data, patterns, probing
+from headwise.experiments.guidance import data, fraction, patterns, probing
 from headwise.experiments.guidance._maps import (
     attention_maps,
     pattern_matrices,
@@ -96,6 +96,17 @@ def test_passages_with_words_in_pieces_are_asked_or_left_out() -> None:
     assert probe(reads, both).mentions["coreference"] == 36
     assert probe(reads, both, whole_words=True).mentions["coreference"] == 24
     assert probe(reads, [cut] * 5, whole_words=True) == Probed({}, {}, {}, {})
+
+
+def test_what_the_paper_does_not_say_of_our_texts_and_shares_has_no_verdict() -> None:
+    assert all(item.paper is None and "Table 2 has" in item.where for item in data.EXPECTED)
+    claims = [item for item in fraction.EXPECTED if " lower than of " in item.metric]
+    judged = {item.metric.partition(" of ")[2] for item in claims if item.paper is not None}
+    assert judged == {
+        "guided lower than of MLM",
+        "guided 1 lower than of MLM",
+        "guided lower than of guided 1",
+    }
 
 
 def test_small_encoders_are_replayed_and_not_compiled() -> None:

@@ -26,6 +26,10 @@ def test_a_fraction_of_the_heads_is_one_next_one_prev_and_first(share, guided):
     assert Plan.fraction(share, heads=12) == Plan(next=1, prev=1, first=guided - 2)
 
 
+def test_half_a_head_counts_as_one():
+    assert [len(Plan.fraction(1 / 2, heads=heads).heads) for heads in (5, 7, 9)] == [3, 4, 5]
+
+
 def test_a_plan_can_be_written_as_text():
     assert Plan.parse("next=1,prev=1,first=4") == Plan(next=1, prev=1, first=4)
     assert Plan.parse("period=2", tokens=TOKENS) == Plan(period=2, tokens=TOKENS)

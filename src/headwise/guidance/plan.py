@@ -1,5 +1,6 @@
 """Which heads are guided, and where to."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -73,10 +74,12 @@ class Plan:
     def fraction(cls, share: Number, *, heads: int) -> "Plan":
         """The paper's choice for a share of the heads: one Next, one Prev, the others First (§5.3).
 
-        >>> len(Plan.fraction(1 / 2, heads=12).aims)
-        6
+        Half heads count as one.
+
+        >>> [len(Plan.fraction(1 / 2, heads=heads).aims) for heads in (12, 5, 7)]
+        [6, 3, 4]
         """
-        guided = round(share * heads)
+        guided = math.floor(share * heads + 0.5)
         if not 0 < share <= 1 or guided < 1:
             raise ValueError(
                 f"The share of guided heads must be above 0, at most 1 and at least one of {heads} "

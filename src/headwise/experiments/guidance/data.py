@@ -11,7 +11,8 @@ The commands, with HEADWISE_DATA naming a folder that holds `debian-docs-en`, `w
     headwise reproduce guidance/data           # 10 seconds on a CPU core
     headwise reproduce guidance/data --smoke   # 2 seconds
 
-How it is counted, and where ours differs from the paper:
+The texts are others than the paper's: its figures stand beside ours without a verdict. How it is
+counted, and where ours differs from the paper:
 
 1. The paper counts tokens and does not say of which tokenizer. Ours are words between white space;
    pieces of words are about 1.3 times as many.
@@ -84,15 +85,15 @@ class Config:
 
 EXPECTED = (
     *(
-        Expected(f"{name}: {WORDS}", row.tokens, "Table 2", 0.1 * row.tokens, 0.3 * row.tokens)
+        Expected(f"{name}: {WORDS}", None, f"Table 2 has {row.tokens / 1e6:,g} million tokens")
         for name, row in PAPER.items()
     ),
     *(
-        Expected(f"{name}: {HELD_OUT}", row.held_out, "Table 2", 0.01, 0.03)
+        Expected(f"{name}: {HELD_OUT}", None, f"Table 2 has {row.held_out}")
         for name, row in PAPER.items()
     ),
     *(
-        Expected(f"{name}: {EXAMPLES}", count, "Table 2", 0.1 * count, 0.3 * count)
+        Expected(f"{name}: {EXAMPLES}", None, f"Table 2 has {count:,.0f}")
         for name, count in PAPER_TASKS.items()
     ),
 )
