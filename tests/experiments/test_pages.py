@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,17 @@ def test_a_page_opens_with_its_introduction_and_has_a_section_an_experiment(fami
     assert text.startswith((FOLDER / family / "introduction.md").read_text().strip())
     for name in experiment_names():
         assert (f"\n## {name}\n" in text) == name.startswith(f"{family}/")
+
+
+def test_experiments_of_guidance_are_listed_after_those_whose_runs_they_take() -> None:
+    text = (FOLDER / "guidance" / "introduction.md").read_text()
+    listed: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("headwise reproduce guidance/"):
+            lenders = re.findall(r"runs/(guidance/[a-z]+)", line)
+            assert set(lenders) <= set(listed), line
+            listed.append(line.split()[2])
+    assert sorted(listed) == [name for name in experiment_names() if name.startswith("guidance/")]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -4,13 +4,13 @@ The paper guides a share λ of the heads of each layer, one of 1/4, 1/2, 3/4 and
 works well in all experiments (§4.5), and gives validation losses of 1/2 and 1 in Table 8. The
 encoders of λ = 1 are what `guidance/probing` asks.
 
-    headwise reproduce guidance/fraction --set trained=runs/guidance/pretrain   # 50 minutes, H200
+    headwise reproduce guidance/fraction --set trained=runs/guidance/pretrain   # 14 minutes, H200
     headwise reproduce guidance/fraction --smoke     # 4 seconds on a CPU core
     headwise reproduce guidance/fraction --set steps=500 --set batch_size=64 --set warmup=50 \\
-        --set arms="guided 1" --set seeds=3          # 4 minutes
+        --set arms="guided 1" --set seeds=3          # 2 minutes
 
-The time is estimated: 5.5 minutes for each of nine encoders of 12 layers, where `trained` names a
-run of `guidance/pretrain` that has those without guidance and with λ = 1/2; else 80 minutes.
+The time is estimated: 1.5 minutes for each of nine encoders of 12 layers, where `trained` names a
+run of `guidance/pretrain` that has those without guidance and with λ = 1/2; else 23 minutes.
 `--set at_once=4` trains four at a time, and leaves speeds out.
 
 How it is measured: as in `guidance/pretrain`, in English with 12 layers. Of twelve heads one looks

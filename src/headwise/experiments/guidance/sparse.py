@@ -11,7 +11,7 @@ and guided, are pre-trained with top-k attention too and set beside those with s
 
 Six encoders with top-k are trained where `trained` names a run of `guidance/pretrain` that has
 those with softmax, else twelve. At the 400,000 pieces a second that are estimated for softmax six
-take 33 minutes; how fast they are trained with top-k has not been measured. `--set at_once=4`
+take 10 minutes; how fast they are trained with top-k has not been measured. `--set at_once=4`
 trains four at a time, and leaves speeds out.
 
 How it is measured:
