@@ -23,6 +23,7 @@ from headwise.guidance import pattern
 from headwise.journeys.inspecting.sentence import Sentence
 from headwise.journeys.inspecting.subject import Subject
 from headwise.journeys.opening import encoder_subject
+from headwise.journeys.pretraining import PretrainingConfig
 from headwise.models.encoder import Encoder, EncoderConfig
 from headwise.recording.reading import Gold, Reading, Words
 from headwise.recording.run import Run
@@ -261,6 +262,19 @@ def test_folders_without_the_encoders_that_are_wanted_are_refused(tmp_path: Path
     config = replace(patterns.experiment.smoke, trained=str(tmp_path))
     with pytest.raises(ValueError, match=r"with 2 layers, .* but holds some with 8 and 16"):
         reproduce("guidance/patterns", config, tmp_path / "run")
+
+
+def test_encoders_that_differ_in_more_than_guidance_are_refused(tmp_path: Path) -> None:
+    folders = [str(tmp_path / "pretrain"), str(tmp_path / "fraction")]
+    plain = PretrainingConfig(steps=5, warmup=1)
+    guided = replace(plain, guide="first=4", alpha=100.0, seed=1, graphs=False)
+    Run.create(tmp_path / "pretrain" / "mlm-12-seed-0", plain).save_figures({})
+    Run.create(tmp_path / "fraction" / "guided-1-12-seed-1", guided).save_figures({})
+    assert next(trained_arms(folders, layers=12, device="cpu")).name == "MLM"
+    longer = replace(guided, steps=50)
+    Run.create(tmp_path / "fraction" / "guided-1-12-seed-2", longer).save_figures({})
+    with pytest.raises(ValueError, match=r"steps=50, but .*mlm-12-seed-0 with steps=5; arms may"):
+        next(trained_arms(folders, layers=12, device="cpu"))
 
 
 def test_a_sparse_encoder_is_asked_as_one_with_softmax() -> None:

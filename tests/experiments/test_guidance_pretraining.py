@@ -283,13 +283,33 @@ def test_encoders_are_fine_tuned_each_from_its_own_weights(data_folder, tmp_path
         reproduce("guidance/downstream", other, tmp_path / "other")
 
 
-def test_no_pre_training_has_the_english_tokenizer_and_fresh_weights(data_folder, tmp_path):
+def test_no_pre_training_has_the_english_tokenizer_and_fresh_weights(
+    data_folder, tmp_path, monkeypatch
+):
     figures = reproduced("transfer", tmp_path / "run")
     there = tmp_path / "run" / "tuned" / "sst2"
     none, english = (Run.open(there / f"wikitext-2-{arm}-1-seed-0") for arm in ("none", "mlm"))
     assert none.config()["model"] == english.config()["model"]
     assert none.config()["fresh_weights"] and not english.config()["fresh_weights"]
     assert "sst2: oromo, MLM better than none" in figures
+    lent = dataclasses.replace(SMOKES["transfer"], trained=(str(tmp_path / "run"),))
+    for weights in (tmp_path / "run").rglob("model.safetensors"):
+        weights.unlink()
+    monkeypatch.setattr(_tuning, "finetune", None)
+    assert reproduce("guidance/transfer", lent, tmp_path / "again") == figures
+    # what fine-tunings began with is compared too, be the encoders there or only what they say
+    longer = dataclasses.replace(lent, steps=40)
+    for name in ("longer", "longest"):
+        with pytest.raises(ValueError, match="trained with steps=20, but steps=40 is asked for"):
+            reproduce("guidance/transfer", longer, tmp_path / name)
+        for corpus in ("oromo", "wikitext-2"):
+            shutil.rmtree(tmp_path / "run" / corpus, ignore_errors=True)
+    start = _tuning.Start("sst2", Job("wikitext-2", MLM, 1, 0), fresh=True)
+    run = Run.open(tmp_path / "longer")
+    assert _tuning.tuned_run(longer, run, start).folder == none.folder  # nothing of it was learnt
+    shutil.rmtree(none.folder / "encoder")
+    with pytest.raises(ValueError, match=r"cannot be told, as .* is gone"):
+        _tuning.tuned_run(longer, run, start)
 
 
 @pytest.mark.slow

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import torch
 
-from headwise.config import from_json
+from headwise.config import from_json, to_json
 from headwise.data.byte_pieces import BytePieces
+from headwise.experiments.guidance._pretraining import ASIDE
 from headwise.hf import adopt, release
 from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
 from headwise.journeys.inspecting.subject import Subject
 from headwise.journeys.opening import chosen_device, encoder_subject, open_subject
-from headwise.journeys.pretraining import load_pretrained
+from headwise.journeys.pretraining import PretrainingConfig, load_pretrained
 from headwise.models.encoder import Encoder, EncoderConfig
 from headwise.recording import Run
 
@@ -33,6 +34,8 @@ __all__ = [
 
 # what each arm is called, and how the folders of its pre-training runs begin
 ARMS = {"MLM": "mlm", "guided 1/2": "guided", "guided 1": "guided-1"}
+# in what arms and their seeds may differ
+GUIDANCE = (*ASIDE, "seed", "guide", "alpha", "guide_schedule", "constant_for", "convention")
 RANDOM, RULE = "random", "rule"  # encoders that nobody trained, and what needs none
 
 
@@ -112,16 +115,34 @@ def _runs_in(folder: str) -> Iterator[tuple[str, int, int, Path]]:
 
 
 def trained_arms(folders: Sequence[str], *, layers: int, device: str) -> Iterator[Arm]:
-    """Every pre-trained encoder, and as many that are not trained; no folder may be without any."""
+    """Every pre-trained encoder, and as many that are not trained; no folder may be without any.
+
+    All were trained alike but for guidance, or nothing could be said of it.
+    """
     for folder in folders:
         check_layers(folder, layers)
-    for name in ARMS:
-        for seed, run in runs_of(folders, name, layers=layers):
+    runs = {name: runs_of(folders, name, layers=layers) for name in ARMS}
+    _check_alike([run for several in runs.values() for _, run in several])
+    for name, several in runs.items():
+        for seed, run in several:
             yield Arm(name, seed, lambda run=run: _opened(run, device), run)
             if name == "MLM":
                 shape = from_json(EncoderConfig, run.read_json("model.json"))
                 pieces = BytePieces.load(run.path("tokenizer.json"))
                 yield untrained(shape, pieces, seed=seed, device=device)
+
+
+def _check_alike(runs: Sequence[Run]) -> None:
+    """Refuse pre-trainings that differ in more than guidance and their seeds."""
+    known = [to_json(from_json(PretrainingConfig, run.config())) for run in runs]
+    for run, settings in zip(runs, known, strict=True):
+        for name, value in settings.items():
+            if name not in GUIDANCE and value != known[0][name]:
+                raise ValueError(
+                    f"{run.folder} was trained with {name}={value!r}, but {runs[0].folder} with "
+                    f"{name}={known[0][name]!r}; arms may differ in guidance alone, so give "
+                    "folders whose encoders were trained alike."
+                )
 
 
 def given_arms(models: Sequence[str], *, seed: int, device: str) -> Iterator[Arm]:

@@ -1,17 +1,20 @@
 """Pre-trained encoders fine-tuned on tasks: runs that are found or made, and their scores.
 
 A fine-tuning lies in a folder like `tuned/sst2/guided-12-seed-0`, named after its encoder. The seed
-of the encoder is that of the fine-tuning too.
+of the encoder is that of the fine-tuning too. It keeps the settings of its encoder, in `encoder`
+below it, so that both are compared with what is asked for where it is lent without the encoder.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from headwise.experiments import lending
 from headwise.experiments.at_once import make_at_once
 from headwise.experiments.guidance._pretraining import (
+    ASIDE,
     ENGLISH,
     MLM,
     TINY,
@@ -29,7 +32,11 @@ from headwise.recording.run import Run
 
 __all__ = ["TINY_TUNING", "Start", "Tuning", "check_tasks", "scores", "tune_at_once", "tuned_run"]
 
-ASIDE = ("model", "keep", "graphs")  # what a fine-tuning comes to does not depend on these
+TUNING_ASIDE = ("model", "keep", "graphs")  # what a fine-tuning comes to does not depend on these
+# nor, where weights are drawn anew, on how the encoder was trained that lends its shape
+LEARNING = ("guide", "alpha", "guide_schedule", "convention", "steps", "warmup", "learning_rate",
+            "batch_size")  # fmt: skip
+ENCODER = "encoder"  # settings of the pre-training, below a fine-tuning
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,7 @@ def tuned_run(config: Tuning, run: Run, start: Start) -> Run:
         )
     settings = _settings(config, start, model=str(encoder.folder))
     done = finetune(settings, run.folder / start.folder)
+    done.write_json(f"{ENCODER}/config.json", encoder.config())
     note_company(config, done)
     return done
 
@@ -132,8 +140,23 @@ def _found(config: Tuning, run: Run, start: Start) -> Run | None:
         if (place / start.folder / "figures.json").is_file():
             found = Run.open(place / start.folder)
             wanted = _settings(config, start, model=found.config()["model"])
-            return lending.checked(found, wanted, aside=ASIDE)
+            aside = (*ASIDE, *(LEARNING if start.fresh else ()))
+            encoder = _encoder_of(found, start.job, [place, *map(Path, config.trained)])
+            lending.checked(encoder, settings_of(config, start.job), aside=aside)
+            return lending.checked(found, wanted, aside=TUNING_ASIDE)
     return None
+
+
+def _encoder_of(found: Run, job: Job, lenders: Sequence[Path]) -> Run:
+    """The pre-training that a fine-tuning began with, whose settings are there at least."""
+    model = Path(found.config()["model"])
+    for folder in (found.folder / ENCODER, model, *(lender / job.folder for lender in lenders)):
+        if (folder / "config.json").is_file():
+            return Run.open(folder)
+    raise ValueError(
+        f"How the encoder of {found.folder} was pre-trained cannot be told, as {model} is gone; "
+        "leave it out of trained=, or put the config.json of the encoder back there."
+    )
 
 
 def scores(runs: Sequence[Run]) -> list[float]:
