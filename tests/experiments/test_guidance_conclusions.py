@@ -221,6 +221,25 @@ def test_scores_are_compared_by_seed_and_over_examples(plant):
     assert figures["rte: MLM better, sure over test examples"] == [0.0, 0.0, 0.0]
 
 
+def test_a_seed_whose_encoder_diverged_is_left_out_with_its_partner(plant):
+    wild = plant()
+    wild.path("figures.json").unlink()
+    wild.write_json("diverged.json", {"why": "nan"})
+    runs = {MLM: [plant.tuned(60), wild, plant.tuned(61)],
+            GUIDED: [plant.tuned(80), plant.tuned(99), plant.tuned(63)]}  # fmt: skip
+    figures = downstream.measured("rte", runs)
+    assert figures["rte: MLM"] == pytest.approx([60, 61])
+    assert figures["rte: guided"] == pytest.approx([80, 99, 63])
+    assert figures["rte: guided less MLM"] == pytest.approx([20, 2])
+    assert figures["rte: guided better, sure over test examples"] == [1.0, 0.0]
+    assert figures["rte: trainings that diverged, MLM"] == [1.0]
+    assert "rte: trainings that diverged, guided" not in figures
+    named = {"none": runs[MLM], "oromo, MLM": runs[GUIDED]}
+    figures = transfer.measured("rte", named, [("oromo, MLM", "none")])
+    assert figures["rte: oromo, MLM less none"] == pytest.approx([20, 2])
+    assert figures["rte: trainings that diverged, none"] == [1.0]
+
+
 def test_compiled_models_do_not_pile_up(plant, tmp_path, monkeypatch):
     done, resets = plant(), []
     monkeypatch.setattr(_pretraining, "pretrain", lambda *args: done)

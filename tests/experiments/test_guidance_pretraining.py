@@ -201,13 +201,20 @@ def test_a_seed_that_diverges_is_noted_and_leaves_the_others(pretrained, tmp_pat
     assert not list(there.glob("*.safetensors"))
     monkeypatch.setattr(_pretraining, "pretrain", None)  # not tried again
     assert reproduce("guidance/pretrain", config, tmp_path / "run") == figures
-    tuning = dataclasses.replace(
-        SMOKES["downstream"], **{name: getattr(config, name) for name in ("steps", "seeds")}
-    )
-    run = Run.create(tmp_path / "tuned", tuning)
-    monkeypatch.setattr(_tuning, "encoder_run", lambda *args: Run.open(there))
-    with pytest.raises(ValueError, match="diverged, so there is nothing to fine-tune"):
-        _tuning.tuned_run(tuning, run, _tuning.Start("rte", Job("oromo", GUIDED, 2, 1)))
+
+
+def test_an_encoder_that_diverged_is_not_fine_tuned(tmp_path, monkeypatch):
+    config = dataclasses.replace(SMOKES["downstream"], seeds=2)
+    wild = Run.create(tmp_path / "wild", PretrainingConfig())
+    wild.write_json("diverged.json", {"why": "nan"})
+    monkeypatch.setattr(_tuning, "encoder_run", lambda *args: wild)
+    monkeypatch.setattr(_tuning, "finetune", None)
+    figures = downstream.reproduce(config, Run.create(tmp_path / "run", config))
+    assert figures == {f"masakhanews-orm: trainings that diverged, {arm}": [2.0]
+                       for arm in (MLM, GUIDED)}  # fmt: skip
+    config = dataclasses.replace(SMOKES["transfer"], seeds=2)
+    figures = transfer.reproduce(config, Run.create(tmp_path / "other", config))
+    assert figures["sst2: trainings that diverged, none"] == [2.0] and len(figures) == 3
 
 
 def test_a_text_is_lent_if_it_is_the_same(pretrained, tmp_path, monkeypatch):

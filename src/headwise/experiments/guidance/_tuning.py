@@ -5,7 +5,7 @@ of the encoder is that of the fine-tuning too. It keeps the settings of its enco
 below it, so that both are compared with what is asked for where it is lent without the encoder.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from headwise.experiments import lending
 from headwise.experiments.at_once import make_at_once
+from headwise.experiments.guidance._losses import pairwise, values_of
 from headwise.experiments.guidance._pretraining import (
     ASIDE,
     ENGLISH,
@@ -30,7 +31,18 @@ from headwise.experiments.guidance._pretraining import (
 from headwise.journeys.finetuning import FinetuningConfig, finetune, read_task
 from headwise.recording.run import Run
 
-__all__ = ["TINY_TUNING", "Start", "Tuning", "check_tasks", "scores", "tune_at_once", "tuned_run"]
+__all__ = [
+    "TINY_TUNING",
+    "Start",
+    "Tuning",
+    "check_tasks",
+    "diverged_figures",
+    "gains",
+    "scores",
+    "shown",
+    "tune_at_once",
+    "tuned_run",
+]
 
 TUNING_ASIDE = ("model", "keep", "graphs")  # what a fine-tuning comes to does not depend on these
 # nor, where weights are drawn anew, on how the encoder was trained that lends its shape
@@ -115,6 +127,9 @@ def tune_at_once(config: Tuning, run: Run, starts: Sequence[Start]) -> None:
 def tuned_run(config: Tuning, run: Run, start: Start) -> Run:
     """The finished run of an encoder fine-tuned on a task, found or made now.
 
+    Where the encoder diverged there is nothing to fine-tune: its own run is returned, which says so
+    (see `diverged`), so that whoever compares seed by seed can leave it out with its partner.
+
     Args:
         config: the settings of the experiment.
         run: of the experiment.
@@ -124,10 +139,7 @@ def tuned_run(config: Tuning, run: Run, start: Start) -> Run:
         return found
     encoder = encoder_run(config, run, start.job)
     if diverged(encoder):
-        raise ValueError(
-            f"The pre-training in {encoder.folder} diverged, so there is nothing to fine-tune; "
-            "lower learning_rate, or set fewer seeds."
-        )
+        return encoder
     settings = _settings(config, start, model=str(encoder.folder))
     done = finetune(settings, run.folder / start.folder)
     done.write_json(f"{ENCODER}/config.json", encoder.config())
@@ -160,8 +172,27 @@ def _encoder_of(found: Run, job: Job, lenders: Sequence[Path]) -> Run:
 
 
 def scores(runs: Sequence[Run]) -> list[float]:
-    """The score of each fine-tuning by its task's metric, in per cent."""
-    return [100 * float(run.figures()["score"]) for run in runs]
+    """The score of each fine-tuning by its task's metric, in per cent; none where it diverged."""
+    return [100 * score for score in values_of(runs, "score")]
+
+
+def shown(run: Run) -> dict[str, float]:
+    """What a progress bar says of a fine-tuning."""
+    return {} if diverged(run) else {"score": run.figures()["score"]}
+
+
+def gains(first: Sequence[Run], second: Sequence[Run]) -> list[float]:
+    """Differences of scores, seed by seed of those of which neither diverged."""
+    return [100 * gain for gain in pairwise(first, second, "score")]
+
+
+def diverged_figures(task: str, runs: Mapping[str, Sequence[Run]]) -> dict[str, list[float]]:
+    """How many encoders diverged, of those starts with any."""
+    return {
+        f"{task}: trainings that diverged, {name}": [float(number)]
+        for name, several in runs.items()
+        if (number := sum(map(diverged, several)))
+    }
 
 
 def _settings(config: Tuning, start: Start, *, model: str) -> FinetuningConfig:

@@ -30,6 +30,8 @@ How it is measured, and where ours differs from the paper:
 4. "English tasks where guided is better on average": a value a task, which are too few and too
    different for a verdict. The paper has it in 11 of 12 settings.
 5. "Commonest class" is what one scores who always says it.
+6. An encoder whose pre-training diverged is left out, with its partner where they are compared; how
+   many there are is said.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,14 +41,24 @@ from typing import NamedTuple
 
 from headwise.config import suggestion
 from headwise.experiments.base import Expected, Experiment
-from headwise.experiments.guidance._losses import apart, sure, values_of
-from headwise.experiments.guidance._pretraining import ENGLISH, GUIDED, MLM, Job, in_company
+from headwise.experiments.guidance._losses import sure, values_of
+from headwise.experiments.guidance._pretraining import (
+    ENGLISH,
+    GUIDED,
+    MLM,
+    Job,
+    diverged,
+    in_company,
+)
 from headwise.experiments.guidance._tuning import (
     TINY_TUNING,
     Start,
     Tuning,
     check_tasks,
+    diverged_figures,
+    gains,
     scores,
+    shown,
     tune_at_once,
     tuned_run,
 )
@@ -101,6 +113,11 @@ def better(task: str) -> str:
     return f"{task}: {GUIDED} better than {MLM}"
 
 
+def apart(task: str) -> str:
+    """The name of how far arms are apart."""
+    return f"{task}: {GUIDED} less {MLM}"
+
+
 def _expected() -> list[Expected]:
     found = [Expected(SHARE, None, "11 of 12 in Table 4")]
     for name, task in TASKS.items():
@@ -122,11 +139,9 @@ def reproduce(config: Config, run: Run) -> Figures:
     figures: Figures = {}
     for task, runs in found.items():
         figures |= measured(task, runs)
-    english = [task for task in found if TASKS[task].corpus == ENGLISH]
-    if english:
-        figures[SHARE] = [
-            float(fmean(figures[f"{task}: {GUIDED} less {MLM}"]) > 0) for task in english
-        ]
+    english = [apart(task) for task in found if TASKS[task].corpus == ENGLISH]
+    if share := [float(fmean(figures[name]) > 0) for name in english if name in figures]:
+        figures[SHARE] = share
     _draw(found, run)
     return figures
 
@@ -139,7 +154,7 @@ def _tuned(config: Config, run: Run) -> Found:
         for number, start in enumerate(starts, start=1):
             several = found[start.task][start.job.arm]
             several.append(tuned_run(config, run, start))
-            show(number, {"score": several[-1].figures()["score"]})
+            show(number, shown(several[-1]))
     return found
 
 
@@ -154,14 +169,30 @@ def _starts(config: Config, task: str) -> list[Start]:
 
 
 def measured(task: str, runs: Mapping[str, Sequence[Run]]) -> Figures:
-    """What is said of a task."""
-    own = {arm: scores(several) for arm, several in runs.items()}
-    gains = apart(own[GUIDED], own[MLM])
-    tests = [compare(a, b) for a, b in zip(runs[GUIDED], runs[MLM], strict=True)]
-    figures: Figures = {f"{task}: {arm}": values for arm, values in own.items()}
-    figures |= {
-        f"{task}: {GUIDED} less {MLM}": gains,
-        better(task): [sure(gains)],
+    """What is said of a task; encoders that diverged are counted, and left out with partners."""
+    figures: Figures = {f"{task}: {arm}": scores(several) for arm, several in runs.items()}
+    figures |= diverged_figures(task, runs) | _compared(task, runs)
+    figures[f"{task}: commonest class"] = [
+        100 * value for value in values_of(runs[MLM], "commonest_class")
+    ]
+    for what in ("updates", "minutes"):
+        for arm, several in runs.items():
+            if what == "minutes" and in_company(several):
+                continue
+            figures[f"{task}: {what}, {arm}"] = values_of(several, what)
+    return {name: values for name, values in figures.items() if values}
+
+
+def _compared(task: str, runs: Mapping[str, Sequence[Run]]) -> Figures:
+    """How far arms are apart, and how surely."""
+    pairs = zip(runs[GUIDED], runs[MLM], strict=True)
+    tests = [compare(*pair) for pair in pairs if not any(map(diverged, pair))]
+    if not tests:
+        return {}
+    differences = gains(runs[GUIDED], runs[MLM])
+    return {
+        apart(task): differences,
+        better(task): [sure(differences)],
         f"{task}: {GUIDED} better, sure over test examples": [
             float(test.bootstrap_low > 0) for test in tests
         ],
@@ -169,14 +200,6 @@ def measured(task: str, runs: Mapping[str, Sequence[Run]]) -> Figures:
             float(test.bootstrap_high < 0) for test in tests
         ],
     }
-    if commonest := values_of(runs[MLM], "commonest_class"):
-        figures[f"{task}: commonest class"] = [100 * value for value in commonest]
-    for what in ("updates", "minutes"):
-        for arm, several in runs.items():
-            if what == "minutes" and in_company(several):
-                continue
-            figures[f"{task}: {what}, {arm}"] = values_of(several, what)
-    return figures
 
 
 def _draw(found: Found, run: Run) -> None:
@@ -187,9 +210,10 @@ def _draw(found: Found, run: Run) -> None:
         for task, runs in found.items()
         for arm, several in runs.items()
     }
-    draw_methods(left, own, "score, %")
-    gains = {task: apart(scores(runs[GUIDED]), scores(runs[MLM])) for task, runs in found.items()}
-    draw_methods(right, gains, f"{GUIDED} less {MLM}")
+    draw_methods(left, {name: values for name, values in own.items() if values}, "score, %")
+    differences = {task: gains(runs[GUIDED], runs[MLM]) for task, runs in found.items()}
+    differences = {task: values for task, values in differences.items() if values}
+    draw_methods(right, differences, f"{GUIDED} less {MLM}")
     right.axvline(0, color="black", linewidth=0.8)
     save(figure, run, "scores")
 

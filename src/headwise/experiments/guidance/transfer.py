@@ -25,7 +25,9 @@ How it is measured, and where ours differs from the paper:
    text, and random weights; foreign ones have 8,000 pieces.
 3. Tasks as in `guidance/downstream`: SST-2 (accuracy), MRPC (F1), and QNLI (accuracy; only its dev
    part is at hand). Scores are in per cent, one fine-tuning a seed. What is better is judged by
-   differences between three seeds.
+   differences between three seeds. An encoder whose pre-training diverged is left out, with its
+   partner where they are compared, and "none" with the English one whose shape it has; how many
+   there are is said.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +36,7 @@ from itertools import product
 from typing import Any
 
 from headwise.experiments.base import Expected, Experiment
-from headwise.experiments.guidance._losses import apart, sure, values_of
+from headwise.experiments.guidance._losses import sure, values_of
 from headwise.experiments.guidance._pretraining import (
     ENGLISH,
     GUIDED,
@@ -48,7 +50,10 @@ from headwise.experiments.guidance._tuning import (
     Start,
     Tuning,
     check_tasks,
+    diverged_figures,
+    gains,
     scores,
+    shown,
     tune_at_once,
     tuned_run,
 )
@@ -139,19 +144,34 @@ def reproduce(config: Config, run: Run) -> Figures:
     figures: Figures = {}
     pairs = _claims((config.english,), config.foreign, config.arms)
     for task, runs in found.items():
-        own = {name: scores(several) for name, several in runs.items()}
-        figures |= {f"{task}: {name}": values for name, values in own.items()}
-        for first, second in pairs:
-            gains = apart(own[first], own[second])
-            figures[f"{task}: {first} less {second}"] = gains
-            figures[better(task, first, second)] = [sure(gains)]
-        if commonest := values_of(runs[NONE], "commonest_class"):
-            figures[f"{task}: commonest class"] = [100 * value for value in commonest]
-        every = [one for several in runs.values() for one in several]
-        if not in_company(every):
-            figures[f"{task}: minutes of a fine-tuning"] = values_of(every, "minutes")
+        figures |= measured(task, runs, pairs)
     _draw(found, run)
     return figures
+
+
+def measured(
+    task: str, runs: Mapping[str, Sequence[Run]], pairs: Sequence[tuple[str, str]]
+) -> Figures:
+    """What is said of a task; encoders that diverged are counted, and left out with partners.
+
+    Args:
+        task: its name.
+        runs: by what they started from, one a seed.
+        pairs: of starts, the first said to be better than the second.
+    """
+    figures: Figures = {f"{task}: {name}": scores(several) for name, several in runs.items()}
+    figures |= diverged_figures(task, runs)
+    for first, second in pairs:
+        if differences := gains(runs[first], runs[second]):
+            figures[f"{task}: {first} less {second}"] = differences
+            figures[better(task, first, second)] = [sure(differences)]
+    figures[f"{task}: commonest class"] = [
+        100 * value for value in values_of(runs[NONE], "commonest_class")
+    ]
+    every = [one for several in runs.values() for one in several]
+    if not in_company(every):
+        figures[f"{task}: minutes of a fine-tuning"] = values_of(every, "minutes")
+    return {name: values for name, values in figures.items() if values}
 
 
 def _tuned(config: Config, run: Run) -> dict[str, dict[str, list[Run]]]:
@@ -165,7 +185,7 @@ def _tuned(config: Config, run: Run) -> dict[str, dict[str, list[Run]]]:
         for number, start in enumerate(starts, start=1):
             several = found[start.task][_name(start)]
             several.append(tuned_run(config, run, start))
-            show(number, {"score": several[-1].figures()["score"]})
+            show(number, shown(several[-1]))
     return found
 
 
@@ -190,7 +210,8 @@ def _draw(found: Found, run: Run) -> None:
     names = max(len(runs) for runs in found.values())
     figure, (row,) = panels(len(found), height=0.4 * names + 1.2)
     for place, (task, runs) in zip(row, found.items(), strict=True):
-        draw_methods(place, {name: scores(several) for name, several in runs.items()}, "score, %")
+        own = {name: scores(several) for name, several in runs.items()}
+        draw_methods(place, {name: values for name, values in own.items() if values}, "score, %")
         place.set_title(task, fontsize=10)
     save(figure, run, "scores")
 
