@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from headwise.analysis.antecedents import antecedent_accuracy, antecedent_baselines
+from headwise.analysis.antecedents import antecedent_accuracy, antecedent_baselines, sieve
 from headwise.data.mentions import Passage, make_mention
 
 # Ann told the cook that she likes the cook
@@ -43,6 +43,7 @@ def test_rules_reach_what_can_be_counted_by_hand():
         "nearest_noun": 0.0,
         "nearest_mention": 0.0,
         "same_word": 0.0,
+        "sieve": 0.0,  # a cook may be a woman, and stands nearer
     }
     assert found["coreference_nominal"] == {
         "random": 2 / 7,
@@ -51,6 +52,7 @@ def test_rules_reach_what_can_be_counted_by_hand():
         "nearest_noun": 1.0,
         "nearest_mention": 0.0,
         "same_word": 1.0,
+        "sieve": 1.0,
     }
     pronoun, nominal = found["coreference_pronoun"], found["coreference_nominal"]
     assert found["coreference"] == {
@@ -63,3 +65,34 @@ def test_a_mention_with_nothing_before_it_is_never_resolved_by_a_rule():
     she = make_mention(words, (0, 1), right=[(2, 3)], wrong=[])
     reached = antecedent_baselines([Passage(words, "She is Ann", (she,))])["coreference"]
     assert set(reached.values()) == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "mention", "others", "found"),
+    [
+        ("the old man saw the man and the old man", (7, 10), [(0, 3), (4, 6)], 2),  # the same words
+        ("the old man saw Ann and the man", (6, 8), [(0, 3), (4, 5)], 2),  # the same head word
+        ("Mr. Lee saw Miss Poe and he", (6, 7), [(0, 2), (3, 5)], 1),  # gender
+        ("the girls saw James and they", (5, 6), [(0, 2), (3, 4)], 1),  # number
+        ("I saw Ann and my", (4, 5), [(0, 1), (2, 3)], 0),  # person
+        ("his wife saw it and she", (5, 6), [(0, 2), (3, 4)], 1),  # "his" is not of the wife
+        ("the ship saw the crews and we", (6, 7), [(0, 2), (3, 5)], 4),  # nothing: the nearest
+        ("and we saw Ann", (1, 2), [], -1),
+    ],
+)
+def test_the_sieve_takes_the_nearest_mention_of_the_first_kind_there_is(
+    text, mention, others, found
+):
+    words = tuple(text.split())
+    asked = make_mention(words, mention, right=others[:1], wrong=others[1:])
+    assert sieve(Passage(words, text, (asked,)), asked) == found
+
+
+def test_the_sieve_tells_mentions_apart_that_stand_side_by_side_if_they_are_asked_for():
+    words = tuple("Ann met her and gave her Ann a hat of her own".split())
+    ann, her, again = (
+        make_mention(words, (2, 3), right=[(0, 1)], wrong=[]),
+        make_mention(words, (6, 7), right=[(0, 1), (2, 3), (5, 6)], wrong=[]),
+        make_mention(words, (10, 11), right=[(0, 1)], wrong=[(5, 6), (6, 7)]),
+    )
+    assert sieve(Passage(words, " ".join(words), (ann, her, again)), again) == 5

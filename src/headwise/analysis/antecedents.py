@@ -1,17 +1,40 @@
 """Antecedent selection: how often a head, or a rule that needs no model, finds what is meant."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headwise.data.mentions import PRONOUNS, Mention, Passage
+from headwise.data.mentions import PRONOUNS, Mention, Passage, Span, head_word
 from headwise.data.words import is_mark, words_in
 
-__all__ = ["antecedent_accuracy", "antecedent_baselines"]
+__all__ = ["antecedent_accuracy", "antecedent_baselines", "sieve"]
 
 _DETERMINERS = frozenset(words_in("the a an his her its their my your our"))
+# person, number and gender of words; "" is any
+_KNOWN = {
+    word: tuple(features.split(","))
+    for features, words in {
+        "1,one,": "i me my mine myself",
+        "1,many,": "we us our ours ourselves",
+        "2,,": "you your yours thou thee thy thine ye",
+        "2,one,": "yourself",
+        "2,many,": "yourselves",
+        "3,one,male": "he him his himself mr mr. sir lord king prince man boy gentleman fellow "
+        "father brother son husband uncle nephew grandfather papa",
+        "3,one,female": "she her hers herself mrs mrs. miss ms. lady madam queen princess woman "
+        "girl mother sister daughter wife aunt niece grandmother mamma",
+        "3,one,thing": "it its itself which",
+        "3,one,": "this that one oneself",
+        "3,,": "who whom whose",
+        "3,many,": "they them their theirs themselves these those people children",
+        "3,many,male": "men boys gentlemen",
+        "3,many,female": "women girls ladies",
+    }.items()
+    for word in words.split()
+}
 
 
 def antecedent_accuracy(
@@ -51,6 +74,7 @@ def antecedent_baselines(passages: Sequence[Passage]) -> dict[str, dict[str, flo
       or after a determiner.
     - nearest_mention: the nearest word before of any other mention, which takes gold mentions.
     - same_word: the same, of a mention that has the word at the head of this one, if there is any.
+    - sieve: see `sieve`; takes gold mentions too.
     """
     hits: dict[str, dict[str, list[float]]] = {}
     for passage in passages:
@@ -64,6 +88,71 @@ def antecedent_baselines(passages: Sequence[Passage]) -> dict[str, dict[str, flo
         label: {rule: sum(values) / len(values) for rule, values in by_rule.items()}
         for label, by_rule in hits.items()
     }
+
+
+def sieve(passage: Passage, mention: Mention) -> int:
+    """The head word of the earlier mention that four sieves let through; -1: there is none.
+
+    The rule of Clark et al. (2019), section 4.3: the nearest mention with the same words, else with
+    the same head word, else of the same number, gender and person, else of any kind. Passages do
+    not tell these features, nor how far every mention goes, so here
+
+    - pronouns, titles and some words for people tell their features by a list, the one nearest to
+      the head word first; of other nouns the person is the third, the number "many" if they have an
+      "and", or end in a single "s" and are not capitalised, and the gender unknown, which agrees
+      with any;
+    - mentions that are asked for have their spans, and all other words of antecedents and
+      distractors that stand side by side are taken for one mention. On LitBank this finds 0.776,
+      where all spans would give 0.789.
+
+    Args:
+        passage: where it stands.
+        mention: whose antecedent is looked for.
+    """
+    words = [word.lower() for word in passage.words]
+    own, head = _features(passage.words, mention.span), words[mention.head]
+    sieves: Sequence[Callable[[Span], bool]] = (
+        lambda span: words[slice(*span)] == words[slice(*mention.span)],
+        lambda span: words[head_word(words, span)] == head,
+        lambda span: _agree(own, _features(passage.words, span)),
+        lambda span: True,
+    )
+    heads = {head_word(words, span): span for span in _earlier(passage, mention)}
+    for holds in sieves:
+        for place, span in sorted(heads.items(), reverse=True):
+            if holds(span):
+                return place
+    return -1
+
+
+def _earlier(passage: Passage, mention: Mention) -> list[Span]:
+    """Spans of mentions that end before one, those that are known last."""
+    start = mention.span[0]
+    known = [other.span for other in passage.mentions if other.span[1] <= start]
+    covered = {word for span in known for word in range(*span)}
+    rest = sorted({*mention.antecedents, *mention.distractors} - covered)
+    spans: list[Span] = []
+    for _, run in groupby(enumerate(rest), key=lambda pair: pair[1] - pair[0]):
+        places = [place for _, place in run]
+        spans.append((places[0], places[-1] + 1))
+    return [span for span in spans if span[1] <= start] + known
+
+
+def _features(words: Sequence[str], span: Span) -> tuple[str, ...]:
+    """Person, number and gender of a mention; "" where they cannot be told."""
+    head, is_alone = head_word(words, span), span[1] - span[0] == 1
+    for place in range(head, span[0] - 1, -1):
+        word = words[place].lower()
+        if word in _KNOWN and (is_alone or word not in PRONOUNS):  # "his" says nothing of "his ship"
+            return _KNOWN[word]
+    word = words[head]
+    several = word.islower() and word.endswith("s") and not word.endswith("ss")
+    joined = any(word.lower() == "and" for word in words[slice(*span)])
+    return ("3", "many" if several or joined else "one", "")
+
+
+def _agree(one: Sequence[str], other: Sequence[str]) -> bool:
+    return all(a == b or not a or not b for a, b in zip(one, other, strict=True))
 
 
 def _right(mentions: Sequence[Mention], *, most: int, device: torch.device) -> Tensor:
@@ -94,6 +183,7 @@ def _reached(passage: Passage, mention: Mention) -> Mapping[str, float]:
         "nearest_noun": nearest(lambda place: _noun_like(words, place)),
         "nearest_mention": mentioned,
         "same_word": same if same >= 0 else mentioned,
+        "sieve": sieve(passage, mention),
     }
     earlier = sum(word < start for word in right)
     chance = {"random": earlier / start if start else 0.0}
