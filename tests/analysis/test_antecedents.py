@@ -89,10 +89,11 @@ def test_the_sieve_takes_the_nearest_mention_of_the_first_kind_there_is(
 
 
 def test_the_sieve_tells_mentions_apart_that_stand_side_by_side_if_they_are_asked_for():
-    words = tuple("Ann met her and gave her Ann a hat of her own".split())
+    text = "Ann met her and gave her Ann a hat of her own"
+    words = tuple(text.split())
     ann, her, again = (
         make_mention(words, (2, 3), right=[(0, 1)], wrong=[]),
         make_mention(words, (6, 7), right=[(0, 1), (2, 3), (5, 6)], wrong=[]),
         make_mention(words, (10, 11), right=[(0, 1)], wrong=[(5, 6), (6, 7)]),
     )
-    assert sieve(Passage(words, " ".join(words), (ann, her, again)), again) == 5
+    assert sieve(Passage(words, text, (ann, her, again)), again) == 5

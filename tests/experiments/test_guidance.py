@@ -15,7 +15,13 @@ from headwise.experiments.guidance._maps import (
     pattern_matrices,
     weight_on_patterns,
 )
-from headwise.experiments.guidance._probe import Probed, among_tokens, probe
+from headwise.experiments.guidance._probe import (
+    CANDIDATES,
+    Probed,
+    among_mentions,
+    among_tokens,
+    probe,
+)
 from headwise.experiments.guidance._subjects import given_arms, runs_of, trained_arms
 from headwise.experiments.relevance import rescue
 from headwise.experiments.running import reproduce
@@ -75,7 +81,8 @@ def test_special_tokens_get_numbers_of_their_own_and_gold_follows() -> None:
 
 def test_a_head_that_looks_at_the_antecedent_resolves_all() -> None:
     found = probe(subject({-4: 1.0}), [asked()] * 30)
-    for score in (found.tokens["coreference"], found.words["coreference_pronoun"]):
+    scores = found.tokens["coreference"], found.words["coreference_pronoun"]
+    for score in (*scores, found.candidates["coreference"]):
         assert (score.head, score.best, score.held_out) == ("encoder.0.self.0", 1.0, 1.0)
         assert 0.5 < score.held_out_low < 1.0  # 15 passages do not say all
     assert found.mentions == {"coreference": 30, "coreference_pronoun": 30}
@@ -90,13 +97,31 @@ def test_a_head_that_rests_on_a_special_token_resolves_nothing_unless_only_words
     assert found.words["coreference"].best == 1.0
 
 
+def test_among_mentions_only_words_of_mentions_count() -> None:
+    # most at <s>, then at "and", then at Ann, who is meant, and then at Bob
+    found = probe(subject({-5: 1.0, -1: 0.9, -4: 0.7, -2: 0.5}), [asked()] * 30)
+    assert found.tokens["coreference"].best == found.words["coreference"].best == 0.0
+    assert found.candidates["coreference"].held_out == 1.0
+    found = probe(subject({-4: 0.5, -2: 0.7, -5: 1.0}), [asked()] * 30)
+    assert found.candidates["coreference"].best == 0.0
+
+
+def test_among_mentions_every_mention_has_its_own_candidates() -> None:
+    of_BT = torch.tensor([[-1, 0, 1, 1, 2, -1], [-1, 0, 1, 2, -1, -1]])
+    right = torch.tensor([[0, 2, 1], [1, 1, 0], [1, 2, 0], [1, 2, 1]])
+    gold = [Gold("candidates", CANDIDATES, right)]
+    mask_BTT = among_mentions(Reading([0, 1], {"encoder": Words(of_BT)}, gold)).squeeze(1)
+    places = [[0, 4, 2], [0, 4, 3], [1, 2, 1], [1, 3, 1], [1, 3, 2]]
+    assert mask_BTT.nonzero().tolist() == places
+
+
 def test_passages_with_words_in_pieces_are_asked_or_left_out() -> None:
     cut = asked(("ann", "saw", "zebras", "and", "she", "ran"))
     both = [sentence for _ in range(12) for sentence in (asked(), asked(), cut)]
     reads = subject({-4: 1.0})
     assert probe(reads, both).mentions["coreference"] == 36
     assert probe(reads, both, whole_words=True).mentions["coreference"] == 24
-    assert probe(reads, [cut] * 5, whole_words=True) == Probed({}, {}, {}, {})
+    assert probe(reads, [cut] * 5, whole_words=True) == Probed({}, {}, {}, {}, {})
 
 
 def test_what_the_paper_does_not_say_of_our_texts_and_shares_has_no_verdict() -> None:
@@ -217,19 +242,34 @@ def test_rules_and_an_untrained_encoder_are_probed_where_no_model_is_given(
 
 
 def test_claims_compare_seed_by_seed_and_rules_with_every_seed() -> None:
+    judged = "litbank: chosen on other passages, among mentions"
     scores = {
-        "MLM: litbank: chosen on other passages": {0: 0.6, 1: 0.4},
-        "random: litbank: chosen on other passages": {0: 0.3, 1: 0.2, 2: 0.25},
-        "guided 1/2: litbank: chosen on other passages": {1: 0.25, 3: 0.1},
-        "guided 1: litbank: chosen on other passages": {0: 0.1},
-        "guided 1: litbank: best": {1: 0.1},  # the best by luck counts for nothing
+        f"MLM: {judged}": {0: 0.6, 1: 0.4},
+        f"random: {judged}": {0: 0.3, 1: 0.2, 2: 0.25},
+        f"guided 1/2: {judged}": {1: 0.25, 3: 0.1},
+        f"guided 1: {judged}": {0: 0.1},
+        "guided 1: litbank: best among mentions": {1: 0.1},  # the best by luck counts for nothing
+        "guided 1: litbank: chosen on other passages": {1: 0.1},  # nor one among all tokens
     }
-    claims = probing.claims(scores, {"rule: litbank: best": [0.5]})
-    assert claims == {
+    rules = {"rule: litbank: sieve": [0.5], "rule: litbank: same word": [0.1]}
+    assert probing.claims(scores, rules) == {
         "litbank: rule is below MLM": [0.0],
         "litbank: random is below rule": [1.0],  # three seeds, and an interval without 0
         "litbank: guided 1/2 is below random": [0.0],  # of seed 1; that of 3 has no partner
     }
+
+
+@pytest.mark.slow
+def test_the_rule_is_the_sieve_whatever_others_reach(data_folder: Path, tmp_path: Path) -> None:
+    config = replace(probing.experiment.smoke, sets=("litbank",), passages=6)
+    figures = reproduce("guidance/probing", config, tmp_path / "run")
+    measured = {
+        item.metric for item in probing.EXPECTED if item.metric.startswith(("rule", "rand"))
+    }
+    assert {name for name in measured if "litbank" in name} <= set(figures)
+    assert "rule: litbank: best" not in figures
+    among = figures["random: litbank: best among mentions"].mean
+    assert among > 2 * figures["random: litbank: best"].mean
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:

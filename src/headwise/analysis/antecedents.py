@@ -143,7 +143,9 @@ def _features(words: Sequence[str], span: Span) -> tuple[str, ...]:
     head, is_alone = head_word(words, span), span[1] - span[0] == 1
     for place in range(head, span[0] - 1, -1):
         word = words[place].lower()
-        if word in _KNOWN and (is_alone or word not in PRONOUNS):  # "his" says nothing of "his ship"
+        if word in _KNOWN and (
+            is_alone or word not in PRONOUNS
+        ):  # "his" says nothing of "his ship"
             return _KNOWN[word]
     word = words[head]
     several = word.islower() and word.endswith("s") and not word.endswith("ss")

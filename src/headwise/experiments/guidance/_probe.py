@@ -1,14 +1,17 @@
 """The coreference probe (section 5.6): which head looks from mentions to what they mean?
 
 A mention is resolved if, of all that its head word attends to, most weight lies on a word of one of
-its antecedents. The reading, the words and the counting are those of `headwise inspect`.
+its antecedents. All may be all tokens, all words, or the words of those mentions alone among which
+rules choose as well: its antecedents and, before it, mentions of others. The reading, the words and
+the counting are those of `headwise inspect`.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
+import torch
 from torch import Tensor
 
 from headwise.journeys.inspecting.annotating import Annotation
@@ -20,9 +23,10 @@ from headwise.recording.pointing import Pointing
 from headwise.recording.reading import Gold, Reading, Words
 from headwise.sites import Head, Site
 
-__all__ = ["Among", "Probed", "Score", "among_tokens", "probe"]
+__all__ = ["Among", "Probed", "Score", "among_mentions", "among_tokens", "probe"]
 
-Among = Literal["tokens", "words"]
+Among = Literal["tokens", "words", "candidates"]
+CANDIDATES = "encoder.candidates"  # marks what may be chosen; recorders take it for no kind of site
 Columns = Mapping[str, Mapping[str, Sequence[float | None]]]  # label, or an end -> site -> heads
 
 
@@ -50,25 +54,26 @@ class Probed(NamedTuple):
 
     tokens: dict[str, Score]  # where special tokens may be looked at too, as in the paper
     words: dict[str, Score]  # where only words count, as `inspect` does
+    candidates: dict[str, Score]  # where only words of gold mentions do
     rules: dict[str, dict[str, float]]  # what needs no model
     mentions: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
         """As it is written to disk."""
         scores = {
-            among: {label: score._asdict() for label, score in by_label.items()}
-            for among, by_label in (("tokens", self.tokens), ("words", self.words))
+            among: {label: score._asdict() for label, score in getattr(self, among).items()}
+            for among in get_args(Among)
         }
         return {**scores, "rules": self.rules, "mentions": self.mentions}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Probed":
         """What `to_json` wrote."""
-        tokens, words = (
+        scores = (
             {label: Score(**score) for label, score in data[among].items()}
-            for among in ("tokens", "words")
+            for among in get_args(Among)
         )
-        return Probed(tokens, words, data["rules"], data["mentions"])
+        return Probed(*scores, data["rules"], data["mentions"])
 
 
 @dataclass
@@ -93,6 +98,55 @@ class AmongTokens:
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take up what `state()` gave."""
         self.pointing.load(state)
+
+
+@dataclass
+class AmongMentions:
+    """`Pointing` where only words of mentions can be the strongest."""
+
+    pointing: Pointing
+    name: str = "among_mentions"
+    reading: Reading | None = None
+    _mask: Tensor | None = None  # of the reading that was looked at last
+    _masked: Reading | None = None
+
+    def __call__(self, site: Site, attended: Attended) -> None:
+        if self.reading is not None and self.reading is not self._masked:
+            self._masked = self.reading
+            self._mask = among_mentions(self.reading).to(attended.out.device)
+            self.pointing.reading = replace(self.reading)  # rows of another call than others share
+        assert self._mask is not None
+        self.pointing(site, _weighing_only(attended, self._mask))
+
+    def state(self) -> dict[str, Tensor]:
+        """All counts."""
+        return self.pointing.state()
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what `state()` gave."""
+        self.pointing.load(state)
+
+
+def among_mentions(reading: Reading) -> Tensor:
+    """(B, 1, T, T), True from the head word of a mention to words of its candidates."""
+    words = reading.words["encoder"]
+    end = words.most  # stands for what is no word
+    allowed_BWW = torch.zeros(len(words.on_host), end + 1, end + 1, dtype=torch.bool)
+    for gold in reading.gold:
+        if gold.kind == CANDIDATES:
+            allowed_BWW[gold.right.unbind(dim=1)] = True
+    of_BT = torch.where(words.on_host < 0, end, words.on_host)
+    item_B11 = torch.arange(len(of_BT))[:, None, None]
+    return allowed_BWW[item_B11, of_BT[:, :, None], of_BT[:, None]][:, None]
+
+
+def _weighing_only(attended: Attended, mask_B1QK: Tensor) -> Attended:
+    """The same call with weight 0 where the mask is False; other weights stay as they are."""
+
+    def weigh(scores: Tensor, mask: Tensor, *parameters: Tensor) -> Tensor:
+        return attended.weigh(scores, *parameters) * mask[..., : scores.shape[-1]]
+
+    return replace(attended, weigh=weigh, parameters=(mask_B1QK, *attended.parameters))
 
 
 def among_tokens(reading: Reading) -> Reading:
@@ -143,7 +197,18 @@ class _Asking:
         gold = self.annotation.coreference(prepared, asked)
         for one in gold:
             self.mentions[one.label] += len(one.right[:, :2].unique(dim=0))
-        return gold
+        return [*gold, _candidates(asked, words)]
+
+
+def _candidates(sentences: Sequence[Sentence], words: Words) -> Gold:
+    """Among which words each mention may choose, as far as they were read."""
+    rows: list[tuple[int, int, int]] = []
+    for item, (sentence, read) in enumerate(zip(sentences, words.on_host.tolist(), strict=True)):
+        assert sentence.passage is not None
+        for mention in sentence.passage.mentions:
+            chosen = {*mention.antecedents, *mention.distractors} & set(read)
+            rows += [(item, mention.head, key) for key in sorted(chosen) if mention.head in read]
+    return Gold("candidates", CANDIDATES, torch.tensor(rows, dtype=torch.long).view(-1, 3))
 
 
 def _is_whole(row: Sequence[int]) -> bool:
@@ -179,13 +244,17 @@ def probe(
     for half in (0, 1):
         # passages are numbered anew in each half, so that each needs draws of its own
         pointings: dict[Among, Pointing] = {
-            among: Pointing(seed=2 * seed + half) for among in ("tokens", "words")
+            among: Pointing(seed=2 * seed + half) for among in get_args(Among)
         }
         passages = sentences[half::2]
         read_through(
             subject,
             Stream(passages, len(passages)),
-            (AmongTokens(pointings["tokens"]), pointings["words"]),
+            (
+                AmongTokens(pointings["tokens"]),
+                pointings["words"],
+                AmongMentions(pointings["candidates"]),
+            ),
             asking,
             batch_size=batch_size,
         )
@@ -193,8 +262,8 @@ def probe(
     rules = asking.annotation.rules.shares()
     for label, share in _merged([half["words"] for half in halves]).baselines().items():
         rules[label]["fixed_distance"] = share
-    tokens, words = (_scores([half[among] for half in halves]) for among in ("tokens", "words"))
-    return Probed(tokens, words, rules, dict(asking.mentions))
+    scores = (_scores([half[among] for half in halves]) for among in get_args(Among))
+    return Probed(*scores, rules, dict(asking.mentions))
 
 
 def _merged(halves: Sequence[Pointing]) -> Pointing:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from headwise.experiments.guidance._probing_scores import AMONG_MENTIONS, AMONG_WORDS, BEST, SIEVE
+from headwise.experiments.guidance._subjects import RULE
 from headwise.experiments.sparse._drawing import panels, save
 from headwise.recording.run import Run
 
@@ -12,20 +14,20 @@ __all__ = ["draw_scores"]
 def draw_scores(
     figures: Mapping[str, Sequence[float]], arms: Sequence[str], sets: Sequence[str], run: Run
 ) -> None:
-    """Best heads among all tokens on the left, among words alone on the right.
+    """Best heads among all tokens, among words alone, and among mentions alone.
 
     Args:
-        figures: named `ARM: SET: best` and `ARM: SET: best among words`.
-        arms: rules and models.
+        figures: named `ARM: SET: best` and so on; of the rule `rule: SET: sieve`.
+        arms: the rule and models.
         sets: of mentions.
         run: where the picture goes.
     """
-    figure, (axes,) = panels(2, width=1.5 + 0.22 * len(sets) * (1 + len(arms)), height=3.4)
+    figure, (axes,) = panels(3, width=1.5 + 0.22 * len(sets) * (1 + len(arms)), height=3.4)
     width = 0.8 / len(arms)
-    for axis, what in zip(axes, ("best", "best among words"), strict=True):
+    for axis, what in zip(axes, (BEST, AMONG_WORDS, AMONG_MENTIONS), strict=True):
         for index, arm in enumerate(arms):
-            # rules do not look at special tokens, so that they are the same on both sides
-            named = "best" if arm == "rule" else what
+            # the rule chooses among mentions, whatever heads choose among
+            named = SIEVE if arm == RULE else what
             values = [figures.get(f"{arm}: {name}: {named}", ()) for name in sets]
             at = [place + width * (index + 0.5) - 0.4 for place in range(len(sets))]
             axis.bar(at, [fmean(several or (0.0,)) for several in values], width, label=arm)

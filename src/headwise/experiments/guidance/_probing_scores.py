@@ -5,10 +5,26 @@ from collections.abc import Iterator
 from headwise.experiments.guidance._probe import Probed
 from headwise.experiments.guidance._subjects import RULE
 
-__all__ = ["BEST", "KINDS", "OTHERS", "BySeed", "Figures", "Found", "of_encoders", "of_rules"]
+__all__ = [
+    "AMONG_MENTIONS",
+    "AMONG_WORDS",
+    "BEST",
+    "KINDS",
+    "OTHERS",
+    "OTHERS_AMONG_MENTIONS",
+    "SIEVE",
+    "BySeed",
+    "Figures",
+    "Found",
+    "of_encoders",
+    "of_rules",
+]
 
 KINDS = ("nominal", "pronoun", "proper")
-BEST, AMONG_WORDS, OTHERS = "best", "best among words", "chosen on other passages"
+BEST, AMONG_WORDS, AMONG_MENTIONS = "best", "best among words", "best among mentions"
+OTHERS = "chosen on other passages"  # among all tokens
+OTHERS_AMONG_MENTIONS = f"{OTHERS}, among mentions"
+SIEVE = "sieve"  # the one rule that encoders are compared with
 
 Figures = dict[str, list[float]]
 BySeed = dict[str, dict[int, float]]  # a figure's values
@@ -28,7 +44,7 @@ def of_rules(found: Found) -> Figures:
     for name, probed in next(iter(first.values())).items():
         for label, theirs in _labels(name).items():
             if theirs in probed.rules:
-                figures[f"{RULE}: {label}: {BEST}"] = [max(probed.rules[theirs].values())]
+                figures[f"{RULE}: {label}: {SIEVE}"] = [probed.rules[theirs][SIEVE]]
         for rule, share in probed.rules.get("coreference", {}).items():
             figures[f"{RULE}: {name}: {rule.replace('_', ' ')}"] = [share]
         figures[f"{name}: mentions"] = [float(probed.mentions.get("coreference", 0))]
@@ -50,10 +66,12 @@ def _of_set(name: str, probed: Probed) -> Iterator[tuple[str, float]]:
     for label, theirs in _labels(name).items():
         if theirs in probed.tokens:
             yield f"{label}: {BEST}", probed.tokens[theirs].best
+            yield f"{label}: {AMONG_MENTIONS}", probed.candidates[theirs].best
     if "coreference" not in probed.tokens:  # no passage was of whole words
         return
-    score = probed.tokens["coreference"]
     yield f"{name}: {AMONG_WORDS}", probed.words["coreference"].best
-    yield f"{name}: {OTHERS}", score.held_out
-    yield f"{name}: {OTHERS}, low end", score.held_out_low
-    yield f"{name}: {OTHERS}, high end", score.held_out_high
+    for chosen, by_label in ((OTHERS, probed.tokens), (OTHERS_AMONG_MENTIONS, probed.candidates)):
+        score = by_label["coreference"]
+        yield f"{name}: {chosen}", score.held_out
+        yield f"{name}: {chosen}, low end", score.held_out_low
+        yield f"{name}: {chosen}, high end", score.held_out_high

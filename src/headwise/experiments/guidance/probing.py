@@ -20,22 +20,28 @@ How it is measured, and where ours differs from the paper:
    to 128 words; all mentions whose entity was mentioned before), GAP, WinoBias and Winogender
    (pronouns). Kinds of mentions are told by rule: a list of pronouns; a capitalised head word is
    a proper name; all others are nominal. So the paper's figures on CoNLL stand beside ours without
-   a verdict; its claims about which model has the better head are judged. The paper does not say
-   among which words a head chose there; that a randomly initialised model reaches 0.50 suggests
-   that it was among mentions alone, where here it is among all.
+   a verdict; its claims about which model has the better head are judged.
 2. A mention is asked at its head word: the last one before what only describes it. It is resolved
    if of all tokens most weight lies on a word of an antecedent; weights of pieces are added up to
    words. `<s>` and `</s>` count as what can be looked at, as in the paper's code. "Among words" is
    the same without them, as `headwise inspect` measures it: what a head would point at if it
-   were not resting.
-3. "rule: … best" is the best of rules that need no model: the word before, the first word, a random
-   one, the nearest that looks like a noun, the commonest distance, and, which takes gold mentions,
-   the nearest mention and the nearest one with the same head word.
+   were not resting. "Among mentions" is the same where only words of gold mentions count, of
+   antecedents and of other entities before. The paper does not say among which words a head chose
+   on CoNLL-2012; that a randomly initialised model reaches 0.50 there suggests mentions alone, as
+   the rule chooses. So its figures stand beside these.
+3. "rule: … sieve" is the rule of Clark et al. (2019), the paper's "Rule-Based": the nearest gold
+   mention with the same words, else the same head word, else the same number, gender and person,
+   which lists of words tell here (see `headwise.analysis.antecedents`), else any. On LitBank, whose
+   passages are short and full of pronouns, it reaches 0.78, where the paper has 0.66 on CoNLL-2012.
+   Beside it, without a verdict: the word before, the first word, a random one, the nearest that
+   looks like a noun, the commonest distance, and, which take gold mentions too, the nearest mention
+   and the nearest one with the same head word.
 4. The best of 144 heads is better by luck too. "Chosen on other passages" is the head that is best
    on every other passage, scored on the rest, with the ends of its 95 % interval (bootstrap over
-   passages). Claims about which model is below which are judged by this score, or that of the best
-   rule: sure if there are three seeds or more and the 95 % interval of the differences between
-   seeds leaves out 0, "partly" if only their mean says so.
+   passages). Claims about which model is below which are judged by this score, of LitBank among
+   mentions, where rule and heads choose among the same, and of synthetic among all tokens, and by
+   that of the sieve: sure if there are three seeds or more and the 95 % interval of the differences
+   between seeds leaves out 0, "partly" if only their mean says so.
 5. *Synthetic* are reflexives of Lin et al. (2019) with a sentence that names somebody else, drawn
    from nine levels of difficulty; see `headwise.data.opensesame`. `convention=paper` puts that
    sentence after, `reference_code` before, and asks only where every word is one token. The
@@ -62,9 +68,12 @@ from headwise.experiments.guidance._losses import sure
 from headwise.experiments.guidance._probe import Probed, probe
 from headwise.experiments.guidance._probing_plots import draw_scores
 from headwise.experiments.guidance._probing_scores import (
+    AMONG_MENTIONS,
     BEST,
     KINDS,
     OTHERS,
+    OTHERS_AMONG_MENTIONS,
+    SIEVE,
     BySeed,
     Figures,
     Found,
@@ -116,10 +125,12 @@ class Config:
 
 def _paper(arm: str, row: Sequence[float]) -> Iterator[Expected]:
     """A row of Table 8: CoNLL-2012, its nominal, pronominal and proper mentions, synthetic."""
+    what = SIEVE if arm == RULE else AMONG_MENTIONS
     for label, value in zip(("", *(f", {kind}" for kind in KINDS)), row[:4], strict=True):
         where = f"Table 8 has {value} on CoNLL-2012"
-        yield Expected(f"{arm}: litbank{label}: {BEST}", None, where)
-    yield Expected(f"{arm}: {SYNTHETIC}: {BEST}", row[4], "Table 8", 0.05, 0.15)
+        yield Expected(f"{arm}: litbank{label}: {what}", None, where)
+    if len(row) > 4:
+        yield Expected(f"{arm}: {SYNTHETIC}: {BEST}", row[4], "Table 8", 0.05, 0.15)
 
 
 # arm: what it is said to be below, by set
@@ -127,7 +138,10 @@ CLAIMS = {
     "litbank": {"rule": "MLM", "guided 1/2": "random", "guided 1": "guided 1/2", "random": "rule"},
     SYNTHETIC: {"random": "MLM", "guided 1/2": "MLM", "guided 1": "random"},
 }
+# the head of an encoder that claims are about
+JUDGED = {"litbank": OTHERS_AMONG_MENTIONS, SYNTHETIC: OTHERS}
 EXPECTED = (
+    *_paper(RULE, (0.66, 0.48, 0.72, 0.73)),
     *_paper("random", (0.50, 0.41, 0.47, 0.60, 0.266)),
     *_paper("MLM", (0.68, 0.58, 0.69, 0.73, 0.87)),
     *_paper("guided 1/2", (0.28, 0.21, 0.32, 0.29, 0.84)),
@@ -231,7 +245,7 @@ def _probed(config: Config, run: Run, arm: Arm) -> dict[str, Probed]:
 def claims(scores: BySeed, rules: Figures) -> Figures:
     """Whether the head of one that was chosen on other passages is surely below that of the other.
 
-    See `sure`; of a rule the best one counts.
+    See `sure`; the rule is the sieve.
 
     Args:
         scores: of encoders; only seeds that both have are compared.
@@ -240,7 +254,8 @@ def claims(scores: BySeed, rules: Figures) -> Figures:
     claims: Figures = {}
     for name, pairs in CLAIMS.items():
         for less, more in pairs.items():
-            named = [f"{arm}: {name}: {BEST if arm == RULE else OTHERS}" for arm in (less, more)]
+            by = {arm: SIEVE if arm == RULE else JUDGED[name] for arm in (less, more)}
+            named = [f"{arm}: {name}: {what}" for arm, what in by.items()]
             if not all(one in scores or one in rules for one in named):
                 continue
             seeds = set.intersection(*(set(scores[one]) for one in named if one in scores))
