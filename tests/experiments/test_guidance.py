@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from headwise.config import override
 from headwise.data.byte_pieces import train_byte_pieces
 from headwise.data.mentions import Passage, make_mention
 from headwise.experiments.guidance import data, fraction, patterns, probing
@@ -270,6 +271,18 @@ def test_the_rule_is_the_sieve_whatever_others_reach(data_folder: Path, tmp_path
     assert "rule: litbank: best" not in figures
     among = figures["random: litbank: best among mentions"].mean
     assert among > 2 * figures["random: litbank: best"].mean
+
+
+def test_folders_that_are_not_there_are_refused_before_there_is_a_run(tmp_path: Path) -> None:
+    lost = str(tmp_path / "typo")
+    for setting, said in (
+        (f"trained={lost}", f"There is no folder {lost}"),
+        (f"trained={tmp_path}", "holds none at all"),
+        ("models=bert", "NAME=FOLDER"),
+        (f"models=bert={lost}", f"There is no folder {lost} with a model"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            override(probing.Config(), [setting])
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:

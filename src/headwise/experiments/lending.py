@@ -7,7 +7,19 @@ from typing import Any
 from headwise.config import from_json, to_json
 from headwise.recording.run import Run
 
-__all__ = ["checked", "forget_checkpoints", "places"]
+__all__ = ["check_folders", "checked", "forget_checkpoints", "places"]
+
+
+def check_folders(trained: Sequence[str], *, kin: str) -> None:
+    """Refuse a name without a folder; a config does so before there is a run that keeps the slip.
+
+    Args:
+        trained: folders of other runs, the setting of that name.
+        kin: which runs are meant, for the message.
+    """
+    for name in trained:
+        if not Path(name).is_dir():
+            raise ValueError(f"trained={name} names no folder; give runs of {kin}.")
 
 # settings that mean nothing where no head is guided
 OF_GUIDANCE = ("alpha", "guide_schedule", "constant_for", "guide_where", "convention")
@@ -23,10 +35,8 @@ def places(run: Run, trained: Sequence[str], *, kin: str) -> Iterator[Path]:
     """
     yield run.folder
     for name in trained:
-        folder = Path(name)
-        if not folder.is_dir():
-            raise ValueError(f"trained={name} names no folder; give runs of {kin}.")
-        yield folder
+        check_folders([name], kin=kin)
+        yield Path(name)
 
 
 def checked(found: Run, settings: Any, *, aside: Collection[str] = ()) -> Run:

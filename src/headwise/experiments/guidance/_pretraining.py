@@ -58,6 +58,7 @@ MLM, GUIDED = "MLM", "guided"
 ARMS = {MLM: 0.0, "guided 1/4": 1 / 4, GUIDED: 1 / 2, "guided 3/4": 3 / 4, "guided 1": 1.0}
 FREQUENCIES = "frequencies.json"
 DIVERGED = "diverged.json"
+KIN = "guidance/pretrain and its kin"  # runs that lend
 ENDS = ("figures.json", DIVERGED, FREQUENCIES)  # one of the first two, and the last is written last
 # how errors begin that say that a loss is no number
 WENT_WRONG = ("Training went wrong", "The guidance loss is", "validation_loss is ")
@@ -120,6 +121,7 @@ class Pretraining:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise ValueError(f"seeds must be at least 1, got {self.seeds}.")
+        lending.check_folders(self.trained, kin=KIN)
 
 
 OURS = ("seeds", "trained", "at_once", "alpha", "guide_schedule", "convention")
@@ -224,7 +226,7 @@ def check_decay(convention: ConventionName, schedule: Schedule | None, steps: in
 
 def places(config: Pretraining, run: Run) -> Iterator[Path]:
     """Where to look for what is done already: here first, then in the runs `trained` names."""
-    return lending.places(run, config.trained, kin="guidance/pretrain and its kin")
+    return lending.places(run, config.trained, kin=KIN)
 
 
 def encoder_run(config: Pretraining, run: Run, job: Job) -> Run:

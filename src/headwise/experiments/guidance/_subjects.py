@@ -24,6 +24,7 @@ __all__ = [
     "RANDOM",
     "RULE",
     "Arm",
+    "check_given",
     "check_layers",
     "given_arms",
     "layers_in",
@@ -147,6 +148,16 @@ def _check_alike(runs: Sequence[Run]) -> None:
 
 def given_arms(models: Sequence[str], *, seed: int, device: str) -> Iterator[Arm]:
     """Models of Hugging Face, written NAME=FOLDER, and the same with weights drawn anew."""
+    check_given(models)
+    for given in models:
+        name, _, folder = given.partition("=")
+        redrawn = f"{name}, {RANDOM}"
+        yield Arm(name, seed, lambda folder=folder: open_subject(Path(folder), device=device))
+        yield Arm(redrawn, seed, lambda folder=folder: _redrawn(folder, seed, device))
+
+
+def check_given(models: Sequence[str]) -> None:
+    """Refuse models that are not written NAME=FOLDER, with a name of their own and a folder."""
     taken = {_plain(name) for name in (*ARMS, RANDOM, RULE)}
     for given in models:
         name, mark, folder = given.partition("=")
@@ -154,12 +165,14 @@ def given_arms(models: Sequence[str], *, seed: int, device: str) -> Iterator[Arm
             raise ValueError(
                 f"A model is given as NAME=FOLDER, e.g. bert=models/bert, got {given!r}."
             )
-        redrawn = f"{name}, {RANDOM}"
-        if taken & {_plain(name), _plain(redrawn)}:
+        names = {_plain(name), _plain(f"{name}, {RANDOM}")}
+        if taken & names:
             raise ValueError(f"Another model has the name {name!r} of {given!r}; choose another.")
-        taken |= {_plain(name), _plain(redrawn)}
-        yield Arm(name, seed, lambda folder=folder: open_subject(Path(folder), device=device))
-        yield Arm(redrawn, seed, lambda folder=folder: _redrawn(folder, seed, device))
+        taken |= names
+    for given in models:
+        folder = given.partition("=")[2]
+        if not Path(folder).is_dir():
+            raise ValueError(f"There is no folder {folder} with a model; check {given!r}.")
 
 
 def _opened(run: Run, device: str) -> Subject:

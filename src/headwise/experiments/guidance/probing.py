@@ -85,6 +85,8 @@ from headwise.experiments.guidance._subjects import (
     RANDOM,
     RULE,
     Arm,
+    check_given,
+    check_layers,
     given_arms,
     trained_arms,
     untrained,
@@ -121,6 +123,9 @@ class Config:
         unknown = set(self.sets) - set(SETS)
         if unknown or not self.sets:
             raise ValueError(f"sets are some of {', '.join(SETS)}, got {self.sets}.")
+        for folder in self.trained:  # refused before there is a run
+            check_layers(folder, self.layers)
+        check_given(self.models)
 
 
 def _paper(arm: str, row: Sequence[float]) -> Iterator[Expected]:
