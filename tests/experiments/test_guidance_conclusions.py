@@ -1,11 +1,13 @@
 """Pre-training with guidance and without: what is concluded from runs, planted and not trained."""
 
 import dataclasses
+import statistics
 from itertools import count
 
 import pytest
 import torch
 
+from headwise.analysis.classification import student_p
 from headwise.experiments.base import Estimate
 from headwise.experiments.guidance import (
     _losses,
@@ -46,11 +48,13 @@ class Planted:
         run.close()
         return run
 
-    def tuned(self, right, *, task="rte"):
+    def tuned(self, right, *, task="rte", folds=0):
         """A fine-tuning that is right about the first so many of 100 examples."""
         run = Run.create(self.folder / str(next(self.numbers)), FinetuningConfig())
         said = [Prediction("seed-0", n, "no", "no" if n < right else "yes") for n in range(100)]
-        write_predictions(run, said)
+        if folds:
+            said = [one._replace(part=f"seed-0-fold-{one.example % folds}") for one in said]
+        write_predictions(run, sorted(said))
         run.save_figures(
             {"task": task, "metric": "accuracy", "classes": ["no", "yes"], "score": right / 100}
             | {"examples": {"train": 10, "test": 100}, "minutes": 1.0, "updates": 10}
@@ -219,6 +223,18 @@ def test_scores_are_compared_by_seed_and_over_examples(plant):
     assert figures[downstream.better("rte")] == [0.5]
     assert figures["rte: guided better, sure over test examples"] == [1.0, 1.0, 0.0]
     assert figures["rte: MLM better, sure over test examples"] == [0.0, 0.0, 0.0]
+    t = (43 / 3) / (statistics.stdev([20, 21, 2]) / 3**0.5)
+    assert figures["rte: paired t-test over seeds, p"] == [pytest.approx(student_p(t, 2))]
+    assert 0.05 < student_p(t, 2) < 0.2
+    assert "rte: paired t-test over folds, p" not in figures
+    few = downstream.measured("rte", {arm: several[:1] for arm, several in runs.items()})
+    assert "rte: paired t-test over seeds, p" not in few
+
+
+def test_folds_have_a_paired_t_test_of_their_own(plant):
+    runs = {MLM: [plant.tuned(60, folds=4)], GUIDED: [plant.tuned(81, folds=4)]}
+    (p,) = downstream.measured("rte", runs)["rte: paired t-test over folds, p"]
+    assert p == downstream.compare(runs[GUIDED][0], runs[MLM][0]).p and 0 < p < 1
 
 
 def test_a_seed_whose_encoder_diverged_is_left_out_with_its_partner(plant):
