@@ -69,11 +69,11 @@ class Probed(NamedTuple):
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Probed":
         """What `to_json` wrote."""
-        scores = (
-            {label: Score(**score) for label, score in data[among].items()}
+        scores = {
+            among: {label: Score(**score) for label, score in data[among].items()}
             for among in get_args(Among)
-        )
-        return Probed(*scores, data["rules"], data["mentions"])
+        }
+        return Probed(**scores, rules=data["rules"], mentions=data["mentions"])
 
 
 @dataclass
@@ -262,8 +262,8 @@ def probe(
     rules = asking.annotation.rules.shares()
     for label, share in _merged([half["words"] for half in halves]).baselines().items():
         rules[label]["fixed_distance"] = share
-    scores = (_scores([half[among] for half in halves]) for among in get_args(Among))
-    return Probed(*scores, rules, dict(asking.mentions))
+    scores = {among: _scores([half[among] for half in halves]) for among in get_args(Among)}
+    return Probed(**scores, rules=rules, mentions=dict(asking.mentions))
 
 
 def _merged(halves: Sequence[Pointing]) -> Pointing:
