@@ -21,6 +21,7 @@ def check_folders(trained: Sequence[str], *, kin: str) -> None:
         if not Path(name).is_dir():
             raise ValueError(f"trained={name} names no folder; give runs of {kin}.")
 
+
 # settings that mean nothing where no head is guided
 OF_GUIDANCE = ("alpha", "guide_schedule", "constant_for", "guide_where", "convention")
 

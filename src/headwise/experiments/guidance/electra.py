@@ -22,6 +22,10 @@ How it is measured, and where ours differs from the paper:
    15 % less those that were drawn right, which is as likely as two pieces drawn by frequency, one
    of the training part and one of the validation part, are the same.
 4. Settings are those of `guidance/pretrain` in both arms; half of the heads are guided.
+
+Found so far, in small, with encoders of 4 layers (the command stands below the figures): nearly
+nothing is learned in 1,500 updates, with guidance or without. Plain encoders end where the share
+alone gets one (0.4322; 0.4321), guided ones 0.0054 below, with every seed.
 """
 
 import math

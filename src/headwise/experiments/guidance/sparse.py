@@ -22,6 +22,10 @@ How it is measured:
    95 % interval of the differences between seeds leaves out 0. No paper has figures for them.
 3. "Guidance gains more with topk:8" compares, seed by seed, how far guidance lowers the validation
    loss with top-k and with softmax.
+
+Found so far, in small, with the encoders of 4 layers of `guidance/pretrain` (the command stands
+below the figures): with top-k of 8 keys guidance helps as much as with softmax, 1.60 nats (1.51 to
+1.70) and 1.61 (1.51 to 1.70), and plain encoders stay on the plateau with both.
 """
 
 from collections.abc import Mapping
