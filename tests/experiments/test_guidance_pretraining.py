@@ -364,7 +364,7 @@ def test_recipes_are_those_of_the_paper_where_it_says():
         (lambda: robust.Config(warmups=()), "The grid needs one learning rate"),
         (lambda: downstream.Config(tasks=("qqp",)), "There is no task 'qqp' here"),
         (lambda: transfer.Config(arms=("both",)), "arms are MLM or guided or both"),
-        (lambda: pretrain.Config(corpora=("oromo",), heads=1), "at least one of 1 heads"),
+        (lambda: fraction.Config(corpus="oromo", heads=1), "at least one of 1 heads"),
         (lambda: pretrain.Config(layers=()), "One text and one number of layers"),
         (lambda: robust.Config(warmups=(1.0,)), "steps must be more than warmup"),
         (lambda: electra.Config(seeds=0), "seeds must be at least 1"),
