@@ -30,6 +30,12 @@ How it is measured:
    the p of an exact sign test of the settings under which only one arm converges; it takes settings
    for independent trials, which those of one seed are not, and decides nothing.
 5. The text is the English one of `guidance/pretrain` with 8,000 pieces.
+
+Found so far, in small, with encoders of 4 layers, 3 rates, 2 warm-ups and 2 seeds (the command
+stands below the figures; they were trained at commit 4f77823, in 50 minutes on two busy CPU cores,
+and the figures computed anew by mended rules): plain encoders converge nowhere, guided ones in 3 of
+12 trainings, all with the rate of 0.004, which had been found by trials. So guided encoders do need
+the right rate here; with it they learn where plain ones do not.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
