@@ -86,8 +86,8 @@ class Expected:
         where: the table, figure or sentence it stands in.
         margin: how far from the paper's figure our interval may end and still reproduce it.
         partly: how far for a partial reproduction.
-        signed: whether an interval wholly on the other side of 0 contradicts the paper, however
-            near it is: of differences, where the sign is what is claimed.
+        signed: whether the sign is what is claimed, as of differences: a mean on the other side of
+            0 reproduces nothing, and an interval wholly there contradicts the paper, however near.
     """
 
     metric: str
@@ -115,8 +115,10 @@ class Expected:
         # seeds that disagree make a wide interval; a claim must not profit from that
         distance = 1.0 - got.mean if is_claim else got.distance(self.paper)
         near = is_claim or not self.partly or abs(got.mean - self.paper) <= self.partly
-        if self.signed and max(got.low * self.paper, got.high * self.paper) < 0:
-            return "not"
+        if self.signed and got.mean * self.paper < 0:
+            if len(got.values) > 1 and max(got.low * self.paper, got.high * self.paper) < 0:
+                return "not"
+            near = False
         if distance <= self.margin and near:
             return "reproduced"
         return "partly" if distance <= max(self.partly, self.margin) else "not"

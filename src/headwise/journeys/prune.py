@@ -98,7 +98,7 @@ def _naming_what_is_full(folder: Path) -> Generator[None]:
         reason = getattr(problem, "strerror", None) or problem
         raise OSError(
             f"{folder} could not be written ({reason}); with more room the same command goes on."
-        ) from None
+        ) from problem
 
 
 def run_folder(out: Path) -> Path:

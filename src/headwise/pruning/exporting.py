@@ -108,7 +108,7 @@ def _input_names(model: nn.Module) -> tuple[str, ...]:
 
 def _tells_segments_apart(model: nn.Module) -> bool:
     told = inspect.signature(model.forward).parameters
-    return "token_type_ids" in told and getattr(model.config, "type_vocab_size", 0) > 1
+    return "token_type_ids" in told and (getattr(model.config, "type_vocab_size", 0) or 0) > 1
 
 
 def _inputs(forward: _Forward, items: int, source: int, target: int) -> tuple[Tensor, ...]:

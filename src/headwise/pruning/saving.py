@@ -75,7 +75,7 @@ def save(model: nn.Module, folder: Path | str, tokenizer: SavesItself | None = N
             ).write(new)  # fmt: skip
     except (SafetensorError, OSError) as problem:  # a full disk, by either name
         reason = getattr(problem, "strerror", None) or problem
-        raise OSError(f"{folder} could not be written ({reason}); it is as it was.") from None
+        raise OSError(f"{folder} could not be written ({reason}); it is as it was.") from problem
 
 
 def load(folder: Path | str) -> Any:
@@ -153,7 +153,7 @@ def _save_tokenizer(tokenizer: SavesItself, folder: Path) -> None:
     except Exception as problem:
         if type(problem) is not Exception:
             raise
-        raise OSError(str(problem)) from None
+        raise OSError(str(problem)) from problem
 
 
 def _write_settings(model: nn.Module, record: PruningRecord, folder: Path) -> PruningRecord:

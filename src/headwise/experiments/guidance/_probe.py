@@ -67,6 +67,11 @@ class Probed(NamedTuple):
         return {**scores, "rules": self.rules, "mentions": self.mentions}
 
     @staticmethod
+    def is_whole(data: Mapping[str, Any]) -> bool:
+        """Whether all that is measured now was already when this was written."""
+        return all(among in data for among in get_args(Among))
+
+    @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Probed":
         """What `to_json` wrote."""
         scores = {

@@ -231,7 +231,11 @@ def _files(config: Config, arm: Arm) -> dict[str, str]:
 def _probed(config: Config, run: Run, arm: Arm) -> dict[str, Probed]:
     """What an encoder finds; sets that were asked before are not asked again."""
     files = _files(config, arm)
-    missing = [name for name, file in files.items() if not run.has(file)]
+    missing = [
+        name
+        for name, file in files.items()
+        if not (run.has(file) and Probed.is_whole(run.read_json(file)))
+    ]
     subject = arm.open() if missing else None
     for name in missing:
         assert subject is not None

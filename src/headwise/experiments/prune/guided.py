@@ -190,7 +190,7 @@ def _pruned_both(
     found[f"{name}: {APART}"] = shares[GUIDED]["guided heads"] - shares[GUIDED]["other heads"]
     found[f"{amount.title}: BLEU, guided less plain"] = guided.bleu - plain.bleu
     found[f"{amount.title}: BLEU lost, guided less plain"] = guided.lost - plain.lost
-    if shares[GUIDED]["guided heads"]:
+    if shares[GUIDED]["guided heads"] and (guided.folder / "model.safetensors").is_file():
         sources = _sources(config, translator_run(config, run, job))
         weight = _weight(Run.open(guided.folder), sources, plan, guided.record)
         found[f"{name}: weight there, of guided heads left"] = weight
