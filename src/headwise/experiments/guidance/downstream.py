@@ -10,7 +10,7 @@ settings and in all others.
         --set epochs=3                                # 6 minutes; steps and such as in FOLDER
 
 Estimated at 30 ms an update of 32 texts: 4 minutes for the tasks of one encoder. Without `trained`
-encoders are pre-trained first, which takes 40 minutes more. `--set at_once=4` trains four at a
+encoders are pre-trained first, which takes 35 minutes more. `--set at_once=4` trains four at a
 time, and leaves minutes out.
 
 How it is measured, and where ours differs from the paper:

@@ -6,7 +6,8 @@ such head. No training: encoders that `guidance/pretrain` (MLM, and half of the 
 `guidance/fraction` (all of them guided) have pre-trained are handed in, and models of Hugging Face
 if there are any.
 
-    headwise reproduce guidance/probing --set trained=runs/pretrain,runs/fraction \\
+    headwise reproduce guidance/probing \\
+        --set trained=runs/guidance/pretrain,runs/guidance/fraction \\
         --set models=minilm=FOLDER                  # 20 minutes on an H200, estimated
     headwise reproduce guidance/probing --smoke     # 5 seconds on a CPU core
 
