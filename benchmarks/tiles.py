@@ -2,6 +2,7 @@
 
     python -m benchmarks.tiles                       # a minute or two on a GPU with many cores
     python -m benchmarks.tiles entmax 2048           # one op, some lengths
+    python -m benchmarks.tiles entmax-forward        # without a gradient, for which more is written
 
 The calls of `benchmarks.kernel_times`, and its way of timing. Tiles are compiled first, in several
 processes; then one kernel after the other is given each of them, while the others keep theirs. What
@@ -19,6 +20,7 @@ from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
 from benchmarks.kernel_times import asked, drawn, kernels, ops
+from headwise.ops import entmax_attention, sparsemax_attention
 from headwise.ops.entmax import triton as entmax
 from headwise.ops.launching import Tile
 from headwise.ops.row_sweep import aiming
@@ -44,12 +46,15 @@ class Place(NamedTuple):
     kernel: str
 
 
-SOLVED = "entmax", "sparsemax"  # which share their tiles
+# Forward passes alone: those that a gradient follows write more, and may want another tile.
+ALONE = {"entmax-forward": entmax_attention, "sparsemax-forward": sparsemax_attention}
+SOLVED = "entmax", "sparsemax", *ALONE  # which share their tiles
 PLACES = [
     *(
         Place(op, name, name)
         for op in SOLVED
         for name in ("streaming", "for_queries", "for_keys")
+        if name == "streaming" or op not in ALONE
     ),
     *(
         Place(op, tile, kernel)
@@ -88,8 +93,12 @@ def _put(place: Place, tile: Tile) -> None:
 
 
 def call_of(op: str, length: int) -> Callable[[], tuple[Tensor, ...]]:
-    """A forward and a backward pass."""
-    return ops(*drawn(length))[op]  # pyright: ignore[reportReturnType]
+    """A forward and a backward pass; or a forward pass, of an op in ALONE."""
+    leaves, dout = drawn(length)
+    if op in ALONE:
+        q, k, v = (x.detach() for x in leaves)
+        return lambda: (ALONE[op](q, k, v, impl="triton").out,)
+    return ops(leaves, dout)[op]  # pyright: ignore[reportReturnType]
 
 
 def compile_one(job: tuple[Place, Tile]) -> None:
