@@ -39,6 +39,7 @@ __all__ = [
 
 MOST_STEPS = tl.constexpr(40)
 TINY = tl.constexpr(1e-30)
+HUGE = tl.constexpr(1e30)
 SPREAD = tl.constexpr(1.65)  # of random scores
 
 
@@ -121,10 +122,13 @@ def whole_and_all(
 
 @triton.jit
 @no_type_check
-def factor_and_weight(x, power, POWER: tl.constexpr):
-    """u = x^(p - 1) on the support and 0 elsewhere; w = x^p."""
+def factor_and_weight(x, power, POWER: tl.constexpr, SUMMED: tl.constexpr = False):
+    """u = x^(p - 1) on the support and 0 elsewhere; w = x^p.
+
+    Args: SUMMED: u is added up, for which what a comparison gives is compiled to more instructions.
+    """
     if POWER == 1:
-        factor = tl.where(x > 0.0, 1.0, 0.0)
+        factor = tl.minimum(x * HUGE, 1.0) if SUMMED else tl.where(x > 0.0, 1.0, 0.0)
         weight = x
     elif POWER == 2:
         factor = x
@@ -184,7 +188,7 @@ def solve(tiles, tau_Q, power, POWER: tl.constexpr, NEAR: tl.constexpr, MOST: tl
         slope_Q = tau_Q * 0.0
         for tile in tl.static_range(len(tiles)):
             factor_QK, weight_QK = factor_and_weight(
-                above(tiles[tile], tau_Q[:, None]), power, POWER
+                above(tiles[tile], tau_Q[:, None]), power, POWER, SUMMED=True
             )
             total_Q += tl.sum(weight_QK, axis=1)
             slope_Q += tl.sum(factor_QK, axis=1)

@@ -10,7 +10,8 @@ needs; the largest (alpha - 1) score, 0 for a row that sees nothing; and tau, re
 
 The sweep of `streaming` that sums values sums the weights too, so that no sweep is spent on finding
 that tau is right. Where they come to more than 1 + ENOUGH, or to less than 1 - ENOUGH, tau takes a
-step and the sweep is done again. out, mean and tau are of the same sweep.
+step and the sweep is done again. out, mean and tau are of the same sweep. Sparsemax, whose first
+tau is mostly exact, has made sure of it before, and sums values once.
 """
 
 from typing import no_type_check
@@ -38,7 +39,7 @@ from headwise.ops.tiles import load_rows, place, score_tile
 __all__ = ["resident", "streaming"]
 
 ANY = [*SIZES, *MASK_STRIDES]  # one compiled kernel serves all of these
-MOST_LOOKS = tl.constexpr(8)  # seldom more than one; then what is left is as it is
+MOST_LOOKS = tl.constexpr(8)  # seldom more than one; after these, what is left is as it is
 
 
 @triton.jit
@@ -163,7 +164,7 @@ def streaming(
                 x_QK = above_tile(
                     q_QD, k_KD, scale, top_Q, tau_Q, rows, keys, sight, CAUSAL, MASKED, EDGE
                 )
-                factor_QK, weight_QK = factor_and_weight(x_QK, power, POWER)
+                factor_QK, weight_QK = factor_and_weight(x_QK, power, POWER, SUMMED=True)
                 total_Q += tl.sum(weight_QK, axis=1)
                 slope_Q += tl.sum(factor_QK, axis=1)
         if POWER == 2:  # which may be too long
@@ -191,9 +192,11 @@ def streaming(
                 x_QK = above_tile(
                     q_QD, k_KD, scale, top_Q, tau_Q, rows, keys, sight, CAUSAL, MASKED, EDGE
                 )
-                factor_QK, weight_QK = factor_and_weight(x_QK, power, POWER)
-                total_Q += tl.sum(weight_QK, axis=1)
-                slope_Q += tl.sum(factor_QK, axis=1)
+                factor_QK, weight_QK = factor_and_weight(x_QK, power, POWER, SUMMED=True)
+                if POWER != 1:
+                    total_Q += tl.sum(weight_QK, axis=1)
+                if TRAINING or POWER != 1:
+                    slope_Q += tl.sum(factor_QK, axis=1)
                 if DROPOUT:
                     kept_QK = kept(seed, line, rows, start, dropout, ROWS, KEYS)
                     weight_QK *= kept_QK
@@ -208,11 +211,14 @@ def streaming(
             store_rows(mean, rows, n_queries, mean_QE, VALUE, VALUE_PADDED)
             tl.store(tau + line * n_queries + rows, tau_Q, mask=rows < n_queries)
         store_rows(out, rows, n_queries, out_QE, VALUE, VALUE_PADDED)
-        far = _farthest(total_Q, rows < n_queries) > ENOUGH
-        if POWER == 2:  # the only ones whose tau may be too high
-            tau_Q += tangent_step(total_Q, slope_Q, power, POWER)
+        if POWER == 1:
+            far = step < 0
         else:
-            tau_Q += newton_step(total_Q, slope_Q, power, POWER)
+            far = _farthest(total_Q, rows < n_queries) > ENOUGH
+            if POWER == 2:  # the only ones whose tau may be too high
+                tau_Q += tangent_step(total_Q, slope_Q, power, POWER)
+            else:
+                tau_Q += newton_step(total_Q, slope_Q, power, POWER)
         step += 1
     if TRAINING:
         tl.store(top + line * n_queries + rows, top_Q, mask=rows < n_queries)

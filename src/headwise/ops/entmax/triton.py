@@ -297,7 +297,7 @@ def _near_and_enough(element_size: int, power: int) -> dict[str, float]:
     """How far they may be before the last step but one of `streaming`, and at its last sweep.
 
     Of random scores with alpha = 1.5, a guessed step leaves at most 0.05 e^2 of e, Newton's 0.15:
-    less than ENOUGH, mostly.
+    less than ENOUGH, mostly. With alpha = 2 the last sweep does not look.
     """
     if element_size > 2:
         return {"NEAR": _near(element_size, power), "ENOUGH": 2.0**-18}
