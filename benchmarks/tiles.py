@@ -10,11 +10,11 @@ does not fit the device, or gives another answer, is told and not timed.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
@@ -32,6 +32,13 @@ TILES = [
         (64, 128, 4), (64, 128, 8), (128, 128, 8),
     )
     for stages in (2, 3)
+]  # fmt: skip
+# Of entmax, for more keys than its resident tiles hold: `streaming` is what they would spare.
+HELD = [
+    Tile(rows, keys, warps, 1)
+    for rows, keys, warps in (
+        (16, 512, 4), (16, 512, 8), (32, 512, 8), (64, 512, 8), (16, 1024, 8), (32, 1024, 8),
+    )
 ]  # fmt: skip
 KIND = 2, 64  # bytes a number, width: which of the tiles of a sweep are changed
 MOST = 16  # processes that compile, each with some hundred megabytes of the device
@@ -53,7 +60,7 @@ PLACES = [
     *(
         Place(op, name, name)
         for op in SOLVED
-        for name in ("streaming", "for_queries", "for_keys")
+        for name in ("streaming", "resident", "for_queries", "for_keys")
         if name == "streaming" or op not in ALONE
     ),
     *(
@@ -67,25 +74,32 @@ PLACES = [
 OPS = tuple(dict.fromkeys(place.op for place in PLACES))
 
 
-def present(place: Place) -> Tile:
-    """The kernel's own tile."""
+def present(place: Place) -> Any:
+    """The kernel's own tile; of `resident`, all of them."""
     if place.op in SOLVED:
         return getattr(entmax.NARROW, place.tile)
     return aiming.TILES[place.tile][KIND]
 
 
+def tiles_of(place: Place) -> list[Tile]:
+    """What is tried, the kernel's own first."""
+    if place.tile == "resident":
+        return HELD
+    return list(dict.fromkeys([present(place), *TILES]))
+
+
 @contextmanager
-def another(place: Place, tile: Tile) -> Iterator[None]:
-    """The kernel has this tile, for the length of the block."""
+def another(place: Place, tile: Tile) -> Generator[None]:
+    """The kernel has this tile, `resident` this one more, for the length of the block."""
     own = present(place)
-    _put(place, tile)
+    _put(place, (*own, tile) if place.tile == "resident" else tile)
     try:
         yield
     finally:
         _put(place, own)
 
 
-def _put(place: Place, tile: Tile) -> None:
+def _put(place: Place, tile: Any) -> None:
     if place.op in SOLVED:
         entmax.NARROW = entmax.NARROW._replace(**{place.tile: tile})
     else:
@@ -106,7 +120,7 @@ def compile_one(job: tuple[Place, Tile]) -> None:
     place, tile = job
     try:
         with another(place, tile):
-            call_of(place.op, 512)()
+            call_of(place.op, max(512, tile.keys))()
     except OutOfResources:
         return  # is told where it is timed
 
@@ -133,12 +147,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     places = [place for place in PLACES if given.op in (None, place.op)]
     processes = min(os.cpu_count() or 1, MOST)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        list(pool.map(compile_one, [(place, tile) for place in places for tile in TILES]))
+        list(pool.map(compile_one, [(place, tile) for place in places for tile in tiles_of(place)]))
     for length in given.lengths:
         for place in places:
             wanted, own = call_of(place.op, length)(), present(place)
             print(f"{place.op} {place.kernel}, {length:,} keys", flush=True)
-            for tile in dict.fromkeys([own, *TILES]):
+            for tile in tiles_of(place):
                 took = time_of(place, tile, length, wanted)
                 shown = took if isinstance(took, str) else f"{took:.3f} ms"
                 print(f"  {'->' if tile == own else '  '} {tuple(tile)}: {shown}", flush=True)

@@ -216,7 +216,8 @@ def test_a_kernel_has_another_tile_for_as_long_as_it_is_timed():
     for place in tiles.PLACES:
         own = tiles.present(place)
         with pytest.raises(KeyboardInterrupt), tiles.another(place, tiles.Tile(1, 2, 3, 4)):
-            assert tiles.present(place) == tiles.Tile(1, 2, 3, 4)
+            now = tiles.present(place)
+            assert tiles.Tile(1, 2, 3, 4) in (now, *now)
             raise KeyboardInterrupt
         assert tiles.present(place) == own
 

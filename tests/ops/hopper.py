@@ -172,8 +172,10 @@ CALLS = (
     Calls((selected,), (300,), ({"keep": 16}, {"keep": 64}, {"keep": 64, "mask": "queries"}), HALF),
     # Resident keys, and in float32 streaming ones; then tiles for more keys.
     Calls((entmax, sparsemax, learned), (70,), SEEN, ((bf16, 64),)),
-    Calls((entmax, learned), (70,), ({}, {"mask": "queries"}), LESS_USUAL),
+    Calls((entmax, sparsemax, learned), (70,), ({}, {"mask": "queries"}), LESS_USUAL),
     Calls((entmax,), (200, 300), SEEN, ((bf16, 64),)),
+    Calls((sparsemax,), (300,), SEEN, HALF[:1]),
+    Calls((sparsemax,), (1100,), SEEN, HALF[1:]),
     Calls((entmax,), (70, 200, 300, 1100), SEEN, ((bf16, 128),)),
     Calls((entmax, learned), (200, 300, 1100), DROPPED, HALF),
     Calls((statistics, guidance), (70,), SEEN, ((bf16, 64),)),

@@ -172,6 +172,35 @@ def test_a_step_that_was_a_little_too_long_is_followed_by_another():
     torch.testing.assert_close(weights.out, torch.ones_like(weights.out), atol=6e-7, rtol=0)
 
 
+@interpreted
+@pytest.mark.parametrize("small_tiles", ["streaming"], indirect=True)
+@every_alpha
+@pytest.mark.usefixtures("small_tiles")
+def test_a_first_tau_that_rounding_made_too_high_comes_down(monkeypatch, alpha):
+    solve = triton.forward.solve
+    monkeypatch.setattr(triton.forward, "solve", lambda *given: solve(*given) + 1e-3)
+    k = torch.zeros(1, 1, 48, 16)  # no more than the first sweep remembers
+    weights = entmax_attention(k, k, torch.ones_like(k), alpha=alpha, impl="triton")
+    torch.testing.assert_close(weights.out, torch.ones_like(weights.out), atol=4e-6, rtol=0)
+
+
+@interpreted
+@pytest.mark.parametrize("small_tiles", ["streaming"], indirect=True)
+@every_alpha
+@pytest.mark.usefixtures("small_tiles")
+def test_steps_end_where_tau_cannot_be_told_more_exactly(monkeypatch, alpha):
+    step, taken = triton.forward.newton_step, []
+    monkeypatch.setattr(
+        triton.forward, "newton_step", lambda *given: taken.append(1) or step(*given)
+    )
+    q = torch.linspace(0.6, 0.9, 16)[None, None, :, None]
+    k = torch.full((1, 1, 512, 1), -1.0)  # a sum of weights changes by 511 roundings of tau
+    k[:, :, 0] = 0
+    out = entmax_attention(q, k, torch.ones_like(k), alpha=alpha, scale=1, impl="triton").out
+    torch.testing.assert_close(out, torch.ones_like(out), atol=5e-5, rtol=0)
+    assert len(taken) < 8
+
+
 def values_that_show_weights(k: Tensor) -> Tensor:
     """The unit vectors: each output is the row of weights."""
     batch, groups, n_keys, _ = k.shape
@@ -443,6 +472,16 @@ def assert_rows_no_worse(name: str, got: Tensor, reference: Tensor, exact: Tenso
     rounding = torch.finfo(got.dtype).eps * max(1.0, exact.abs().max().item())
     allowed = 4 * bad_row(reference) + 4 * rounding
     assert bad_row(got) <= allowed, f"{name}: off by {bad_row(got):.2e}, allowed {allowed:.2e}"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@every_alpha
+def test_equal_scores_that_sweeps_round_differently_on_the_device(alpha):
+    ones = torch.ones(1, 1, 100, 48, device="cuda")  # a scale that is no power of two
+    q = ones * (100 / 48**0.5)
+    out = entmax_attention(q, ones, ones, alpha=alpha, impl="triton").out
+    torch.testing.assert_close(out, torch.ones_like(out), atol=1e-5, rtol=0)
 
 
 @pytest.mark.gpu

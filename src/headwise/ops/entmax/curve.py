@@ -14,7 +14,7 @@ never too far. If F and its slope G become F' and G' by a step, convexity gives 
 hence F' G' <= F G / 4; at the start F G <= n^(2/p) and always G >= 1. So F < 2^-24 after at most
 12 + log2(n) / p steps for any scores whatever; random ones need 4 to 9, as digits double at the
 end, or the end is exact (p = 1). Programs take their last step when the weights of all their rows
-sum to at most 1 + NEAR.
+sum to 1 +- NEAR, or no step would change tau any more.
 """
 
 from typing import no_type_check
@@ -28,12 +28,12 @@ __all__ = [
     "above_tile",
     "alpha_of_head",
     "factor_and_weight",
+    "farthest",
     "guessed_step",
     "kept",
     "newton_step",
     "seen_tile",
     "solve",
-    "tangent_step",
     "whole_and_all",
 ]
 
@@ -41,6 +41,7 @@ MOST_STEPS = tl.constexpr(40)
 TINY = tl.constexpr(1e-30)
 HUGE = tl.constexpr(1e30)
 SPREAD = tl.constexpr(1.65)  # of random scores
+STILL = tl.constexpr(2.0**-23)
 
 
 @triton.jit
@@ -141,8 +142,11 @@ def factor_and_weight(x, power, POWER: tl.constexpr, SUMMED: tl.constexpr = Fals
 
 @triton.jit
 @no_type_check
-def tangent_step(total, slope, power, POWER: tl.constexpr):
-    """How far the zero of F's tangent is above tau, by the sums of w and u of a row."""
+def newton_step(total, slope, power, POWER: tl.constexpr):
+    """How far the zero of F's tangent is above tau, by the sums of w and u of a row.
+
+    Below 0 where tau is too high, as it may be by rounding: sweeps round z differently.
+    """
     if POWER == 1:
         step = (total - 1.0) / tl.maximum(slope, 1.0)
     elif POWER == 2:
@@ -150,15 +154,18 @@ def tangent_step(total, slope, power, POWER: tl.constexpr):
     else:
         root = tl.exp2((1.0 - 1.0 / power) * tl.log2(tl.maximum(total, TINY)))
         step = (total - root) / tl.maximum(slope, TINY)
-    return step
+    return tl.maximum(step, -1.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 @no_type_check
-def newton_step(total, slope, power, POWER: tl.constexpr):
-    """The same, at least 0."""
-    step = tangent_step(total, slope, power, POWER)
-    return tl.maximum(step, 0.0, propagate_nan=tl.PropagateNan.ALL)
+def farthest(total, step, tau):
+    """How far sums of weights are from 1 at most, of rows that see anything and can still move.
+
+    A step that is lost in the rounding of tau would be taken again and again.
+    """
+    moves = (total > 0.0) & (tl.abs(step) > STILL * tl.abs(tau))
+    return tl.max(tl.where(moves, tl.abs(total - 1.0), 0.0), axis=0)
 
 
 @triton.jit
@@ -192,8 +199,9 @@ def solve(tiles, tau_Q, power, POWER: tl.constexpr, NEAR: tl.constexpr, MOST: tl
             )
             total_Q += tl.sum(weight_QK, axis=1)
             slope_Q += tl.sum(factor_QK, axis=1)
-        tau_Q += newton_step(total_Q, slope_Q, power, POWER)
-        far = tl.max(total_Q, axis=0) > 1.0 + NEAR
+        ahead_Q = newton_step(total_Q, slope_Q, power, POWER)
+        far = farthest(total_Q, ahead_Q, tau_Q) > NEAR
+        tau_Q += ahead_Q
         step += 1
     return tau_Q
 

@@ -10,8 +10,8 @@ needs; the largest (alpha - 1) score, 0 for a row that sees nothing; and tau, re
 
 The sweep of `streaming` that sums values sums the weights too, so that no sweep is spent on finding
 that tau is right. Where they come to more than 1 + ENOUGH, or to less than 1 - ENOUGH, tau takes a
-step and the sweep is done again. out, mean and tau are of the same sweep. Sparsemax, whose first
-tau is mostly exact, has made sure of it before, and sums values once.
+step and the sweep is done again. out, mean and tau are of the same sweep. The first tau of
+sparsemax is mostly right; a sweep before has shown it, and the one that sums values is not judged.
 """
 
 from typing import no_type_check
@@ -25,12 +25,12 @@ from headwise.ops.entmax.curve import (
     above_tile,
     alpha_of_head,
     factor_and_weight,
+    farthest,
     guessed_step,
     kept,
     newton_step,
     seen_tile,
     solve,
-    tangent_step,
     whole_and_all,
 )
 from headwise.ops.launching import MASK_STRIDES, SIZES
@@ -56,13 +56,6 @@ def store_rows(start, rows, n_rows, tile, WIDTH: tl.constexpr, PADDED: tl.conste
 def _largest(top_Q):
     """0 for a row that sees nothing: then z is -inf, and x is 0."""
     return tl.where(top_Q == float("-inf"), 0.0, top_Q)
-
-
-@triton.jit
-@no_type_check
-def _farthest(total_Q, inside_Q):
-    """How far a sum of weights is from 1 at most; 0 where a row sees nothing."""
-    return tl.max(tl.where(inside_Q & (total_Q > 0.0), tl.abs(total_Q - 1.0), 0.0), axis=0)
 
 
 @triton.jit(do_not_specialize=ANY)
@@ -167,12 +160,13 @@ def streaming(
                 factor_QK, weight_QK = factor_and_weight(x_QK, power, POWER, SUMMED=True)
                 total_Q += tl.sum(weight_QK, axis=1)
                 slope_Q += tl.sum(factor_QK, axis=1)
-        if POWER == 2:  # which may be too long
-            tau_Q += guessed_step(total_Q, slope_Q, power)
-            far = _farthest(total_Q, rows < n_queries) > NEAR
+        if POWER == 2:
+            ahead_Q = guessed_step(total_Q, slope_Q, power)
         else:
-            tau_Q += newton_step(total_Q, slope_Q, power, POWER)
-            far = tl.max(tl.where(rows < n_queries, total_Q, 0.0), axis=0) > 1.0 + NEAR
+            ahead_Q = newton_step(total_Q, slope_Q, power, POWER)
+        ahead_Q = tl.where(rows < n_queries, ahead_Q, 0.0)
+        far = farthest(total_Q, ahead_Q, tau_Q) > NEAR
+        tau_Q += ahead_Q
         step += 1
 
     out += line * n_queries * VALUE
@@ -212,13 +206,12 @@ def streaming(
             tl.store(tau + line * n_queries + rows, tau_Q, mask=rows < n_queries)
         store_rows(out, rows, n_queries, out_QE, VALUE, VALUE_PADDED)
         if POWER == 1:
-            far = step < 0
+            far = step < 0  # never
         else:
-            far = _farthest(total_Q, rows < n_queries) > ENOUGH
-            if POWER == 2:  # the only ones whose tau may be too high
-                tau_Q += tangent_step(total_Q, slope_Q, power, POWER)
-            else:
-                tau_Q += newton_step(total_Q, slope_Q, power, POWER)
+            ahead_Q = newton_step(total_Q, slope_Q, power, POWER)
+            ahead_Q = tl.where(rows < n_queries, ahead_Q, 0.0)
+            far = farthest(total_Q, ahead_Q, tau_Q) > ENOUGH
+            tau_Q += ahead_Q
         step += 1
     if TRAINING:
         tl.store(top + line * n_queries + rows, top_Q, mask=rows < n_queries)
