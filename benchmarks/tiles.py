@@ -3,6 +3,7 @@
     python -m benchmarks.tiles                       # a minute or two on a GPU with many cores
     python -m benchmarks.tiles entmax 2048           # one op, some lengths
     python -m benchmarks.tiles entmax-forward        # without a gradient, for which more is written
+    python -m benchmarks.tiles entmax-held 512 1024  # tiles that hold all keys of longer rows
 
 The calls of `benchmarks.kernel_times`, and its way of timing. Tiles are compiled first, in several
 processes; then one kernel after the other is given each of them, while the others keep theirs. What
@@ -55,14 +56,16 @@ class Place(NamedTuple):
 
 # Forward passes alone: those that a gradient follows write more, and may want another tile.
 ALONE = {"entmax-forward": entmax_attention, "sparsemax-forward": sparsemax_attention}
-SOLVED = "entmax", "sparsemax", *ALONE  # which share their tiles
+HOLDING = "entmax-held"  # a forward and a backward pass of entmax, with one of HELD
+SOLVED = "entmax", "sparsemax", *ALONE, HOLDING  # which share their tiles
 PLACES = [
     *(
         Place(op, name, name)
-        for op in SOLVED
-        for name in ("streaming", "resident", "for_queries", "for_keys")
-        if name == "streaming" or op not in ALONE
+        for op in ("entmax", "sparsemax")
+        for name in ("streaming", "for_queries", "for_keys")
     ),
+    *(Place(op, "streaming", "streaming") for op in ALONE),
+    Place(HOLDING, "resident", "resident"),
     *(
         Place(op, tile, kernel)
         for op in ("statistics", "guidance")
@@ -112,7 +115,7 @@ def call_of(op: str, length: int) -> Callable[[], tuple[Tensor, ...]]:
     if op in ALONE:
         q, k, v = (x.detach() for x in leaves)
         return lambda: (ALONE[op](q, k, v, impl="triton").out,)
-    return ops(leaves, dout)[op]  # pyright: ignore[reportReturnType]
+    return ops(leaves, dout)[op.removesuffix("-held")]  # pyright: ignore[reportReturnType]
 
 
 def compile_one(job: tuple[Place, Tile]) -> None:
