@@ -53,6 +53,14 @@ How it is measured, and where ours differs from the paper:
    other sentence comes after.
 6. The paper prints 26.6 for a randomly initialised model where other rows have shares; it is taken
    for 0.266.
+
+Found so far, in small: encoders of 4 layers with 4 heads, 1,000 pieces and 64 positions, of the
+small runs of `guidance/pretrain` and `guidance/fraction`, three seeds; passages that are longer are
+left out, so that of GAP 83 mentions are asked. Among all tokens no head of encoders that are guided
+throughout finds anything: 0.3 to 0.5 % on LitBank, nothing on synthetic, as in the paper. Among
+mentions, chosen on other passages, they have as good a head as plain ones: 0.63 on LitBank both,
+random ones 0.59, the sieve 0.83. What guided heads lose is told by where they rest, not by which
+mention they prefer. Plain encoders of this size have learned how common pieces are, and no more.
 """
 
 import random
