@@ -36,6 +36,12 @@ How it is measured, and where ours differs from the paper:
 5. "Commonest class" is what one scores who always says it.
 6. An encoder whose pre-training diverged is left out, with its partner where they are compared; how
    many there are is said.
+
+Found so far, in small, on two CPU cores: encoders of 4 layers of the small run of
+`guidance/pretrain`, 5,000 examples of a task at most, a rate of 5e-4 that was not tuned. On named
+entities guided encoders are far better: 38.8 to 23.0 F1 of spans of CoNLL-2003 (15.8 more, 8.0 to
+23.6). On SST-2 plain ones are ahead with every seed, 66.4 to 61.1 (5.2 more, -1.3 to 11.8). QNLI,
+RTE, MRPC and CoLA are hardly learned by either, so that Table 4 cannot be judged at this size.
 """
 
 from collections.abc import Mapping, Sequence
