@@ -41,7 +41,7 @@ MOST_STEPS = tl.constexpr(40)
 TINY = tl.constexpr(1e-30)
 HUGE = tl.constexpr(1e30)
 SPREAD = tl.constexpr(1.65)  # of random scores
-STILL = tl.constexpr(2.0**-23)
+STILL = tl.constexpr(2.0**-23)  # of tau: a step this short is lost in its rounding
 
 
 @triton.jit
