@@ -72,6 +72,7 @@ def _rounds(settings: Settings, device: torch.device, compiled: bool) -> Iterato
     }
     if compiled:  # these take a while to start
         yield {
+            f"{MATRICES}, compiled": partial(from_matrices, settings, device, compiled=True),
             "plain, compiled": partial(plain, settings, device, compiled=True),
             "adopted, compiled": partial(plain, settings, device, compiled=True, adopted=True),
             "guided, compiled": partial(guided, settings, device, compiled=True),

@@ -175,26 +175,32 @@ def compiled(call: Callable[..., Outputs]) -> Callable[..., Outputs]:
 
 
 def _materialised(op: str, sizes: tuple[int | None, ...], length: int) -> list[Contestant]:
-    """A function of rows, with the whole matrix of weights in memory."""
+    """A function of rows, with the whole matrix of weights in memory.
+
+    Of scores as they come, and in float32: its sums in bfloat16 are fast, and too coarse for some.
+    """
     module, reason = _imported("entmax")
     if module is None:
         return [Contestant(f"entmax.{op}", None, reason)]
     weigh: Callable[..., Tensor] = getattr(module, op)
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, *, size: int | None) -> Outputs:
+    def attend(q: Tensor, k: Tensor, v: Tensor, *, size: int | None, single: bool) -> Outputs:
         scores_BHQK = q @ k.mT * q.shape[-1] ** -0.5
-        return (weigh(scores_BHQK, dim=-1, k=size) @ v,)
+        scores_BHQK = scores_BHQK.float() if single else scores_BHQK
+        return (weigh(scores_BHQK, dim=-1, k=size).to(v.dtype) @ v,)
 
     return [
-        Contestant(f"entmax.{op} k={size}", None, "left out: sorting such rows takes seconds")
+        Contestant(name, None, "left out: sorting such rows takes seconds")
         if size is None and length > SORTED_LENGTH
         else Contestant(
-            f"entmax.{op} k={size}",
-            partial(attend, size=size),
+            name,
+            partial(attend, size=size, single=single),
             coarse=True,
             data_matters=size is not None,
         )
         for size in sizes
+        for single in (False, True)
+        for name in (f"entmax.{op} k={size}{', float32' if single else ''}",)
     ]
 
 

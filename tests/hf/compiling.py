@@ -35,7 +35,7 @@ def check_kernel(name: str, backend: str) -> None:
 
 
 def check_tap(name: str, backend: str) -> None:
-    """What is kept for a loss by kernels has no bias either."""
+    """What is kept for a loss by kernels has no bias either, and its mask is stored once."""
     torch.compiler.reset()
     model, kept = adopt(build(name, backend)), list[Scores]()
 
@@ -45,6 +45,7 @@ def check_tap(name: str, backend: str) -> None:
     with tapped(model, keep):
         torch.compile(model, backend="eager")(**batch_of(name, padding="right"))
     assert kept and all(scores.mask is not None and scores.bias is None for scores in kept)
+    assert all(scores.mask.shape[2] == 1 for scores in kept)
 
 
 def check_unpadded(name: str, backend: str) -> None:

@@ -6,6 +6,9 @@ import transformers as hf
 from torch import nn
 
 from headwise.hf import adopt
+from headwise.ops.scores import Scores
+from headwise.sites import Site, tapped
+from tests.hf.families import BACKENDS, batch_of, build
 
 
 @pytest.fixture
@@ -42,3 +45,24 @@ def test_an_exported_host_does_too(windowed, unchecked):
     )
     got = program.module()(input_ids=LONG).last_hidden_state
     torch.testing.assert_close(got, windowed(input_ids=LONG).last_hidden_state)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["BERT", "BART", "Llama", "ModernBERT"])
+def test_padding_is_stored_once_for_all_queries_that_see_the_same(name, backend):
+    """Kernels read such a mask faster; hosts themselves get theirs whole."""
+    model, rows = adopt(build(name, backend)), dict[str, int]()
+
+    def note(site: Site, scores: Scores) -> None:
+        if scores.mask is None:  # nothing is padded, and a flag says what is later
+            return
+        seen = scores.mask.expand(scores.shape)
+        assert (scores.mask.shape[2] == 1) == bool((seen == seen[:, :, :1]).all())
+        rows[site.name] = scores.mask.shape[2]
+
+    with tapped(model, note):
+        model(**batch_of(name, padding="right"))
+    assert rows
+    if name in ("BERT", "BART"):
+        once = [site for site, n in rows.items() if site.endswith("cross") or "encoder" in site]
+        assert all(rows[site] == 1 for site in once)

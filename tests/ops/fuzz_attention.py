@@ -147,13 +147,13 @@ def _adding_up(
 
 
 def _floor_of_alpha(case: Case, alpha: Tensor) -> Tensor:
-    """A sum over rows, in float32, of means that were rounded as v is, by 1 / (alpha - 1)^2.
+    """A sum over rows, whose weights sum to 1 but for what is lost in v's rounding, by the power p.
 
-    A mean is taken off each product, and both are rounded: two errors a term.
+    Weights of a 16-bit call may be off by that; the sums that are taken of them are float32.
     """
     precision = torch.finfo(case.v.dtype).eps / SINGLE_EPS
     terms = max(1, case.sizes.batch * case.sizes.n_queries * case.variant.values)
-    return 2 * precision * terms**0.5 / (alpha.min().double() - 1) ** 2
+    return 2 * precision * terms**0.5 / (alpha.min().double() - 1)
 
 
 def _far_from_the_threshold(scores: Tensor, weights: Tensor, alpha_H11: Tensor) -> Tensor:

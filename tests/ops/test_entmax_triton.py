@@ -280,6 +280,23 @@ def test_alpha_can_be_learned(shape):
 
 
 @interpreted
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("n_keys", [70, 300])  # resident and streaming
+@pytest.mark.parametrize("alpha", [1.02, 1.05, 1.1, 1.25])
+def test_small_alphas_are_learned_in_16_bits_too(n_keys, alpha):
+    """What is kept for the gradient is rounded, and p^2 would make that large."""
+    q, k, v = (x.half() for x in inputs(33, n_keys, batch=1, heads=2, groups=2, width=32))
+    alphas = torch.full((2,), alpha)
+
+    def attend(q, k, v, alpha, impl):
+        return entmax_attention(q, k, v, alpha=alpha, impl=impl)
+
+    exact = out_and_grads(attend, *(x.double() for x in (q, k, v, alphas)), impl="reference")
+    got = out_and_grads(attend, q, k, v, alphas, impl="triton")
+    torch.testing.assert_close(got[-1].double(), exact[-1], rtol=1e-3, atol=2e-2)
+
+
+@interpreted
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
 def test_dropped_weights_are_dropped_in_the_gradient_too():
     """Seen through the unit vectors, a call shows what it dropped; then it is a plain product."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from headwise.hf.masks import eager_mask_or_none, only_hides, sdpa_mask_or_none
+from headwise.hf.masks import eager_mask_or_none, only_hides, sdpa_mask_or_none, stored_once
 from headwise.hf.naming import interface_forward
 from headwise.ops.attended import Attended
 from headwise.ops.rows import softmax_rows
@@ -220,14 +220,15 @@ def refuse_unknown(call: HostCall) -> None:
 def visibility(call: HostCall) -> Visibility:
     """Translate the host's mask: boolean or additive, or None with a causal flag under sdpa."""
     bias = call.others.get("position_bias")
-    mask = call.attention_mask
-    if mask is None:
+    given = call.attention_mask
+    if given is None:
         return _without_mask(call, bias)
+    mask = stored_once(given)
     if mask.dtype != torch.bool:
         additive = mask
         mask = additive > torch.finfo(additive.dtype).min / 2
         added = additive.masked_fill(~mask, 0)
-        if not only_hides(additive, added):
+        if not only_hides(given, added):
             bias = added if bias is None else bias + added
     first = _first_position(call, mask)
     return Visibility(mask, bias, _is_last(call, first), first)

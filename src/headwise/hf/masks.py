@@ -1,18 +1,24 @@
 """The masks that adopted hosts make: transformers' own, but for what graphs make of them.
 
-A compiled graph, or a recorded one, cannot look at the contents of a mask. Two things are therefore
-settled when it is made: whether there must be one, and whether an additive one only hides keys.
+A compiled graph, or a recorded one, cannot look at the contents of a mask, and elsewhere looking
+takes time. Three things are therefore settled when it is made: whether there must be one, whether
+an additive one only hides keys, and whether it hides the same keys from all queries.
+
+What is settled is an attribute of the mask. Compiling follows attributes of tensors. What a host
+computes from a mask, a sum or a part, is another tensor without them; only writing into the mask
+itself would make them untrue.
 """
 
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers.masking_utils import eager_mask, sdpa_mask
+from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
 
-__all__ = ["eager_mask_or_none", "only_hides", "sdpa_mask_or_none"]
+__all__ = ["eager_mask_or_none", "only_hides", "sdpa_mask_or_none", "stored_once"]
 
-MARK = "headwise_only_hides"  # an attribute of additive masks: all 0 or the lowest number
+HIDES = "headwise_only_hides"  # of additive masks: all 0 or the lowest number
+ALIKE = "headwise_alike"  # all queries see the same keys
 
 
 def sdpa_mask_or_none(**given: Any) -> Tensor | None:
@@ -23,21 +29,29 @@ def sdpa_mask_or_none(**given: Any) -> Tensor | None:
     """
     if _nothing_hidden(**given) or _only_later_hidden(**given):
         return None
-    return sdpa_mask(**given)
+    return _marked(sdpa_mask(**given), **given)
 
 
 def eager_mask_or_none(**given: Any) -> Tensor | None:
-    """The host's additive mask, marked as one that only hides keys; none where nothing is hidden.
-
-    Compiling follows attributes of tensors. What a host computes from a mask, a sum or a part, is
-    another tensor without the mark; only writing into the mask itself would make the mark untrue.
-    """
+    """The host's additive mask, marked as one that only hides keys; none where nothing is hidden."""
     if _nothing_hidden(**given):
         return None
     mask = cast(Tensor | None, eager_mask(**given))
     if mask is not None:
-        setattr(mask, MARK, True)
+        setattr(mask, HIDES, True)
+    return _marked(mask, **given)
+
+
+def _marked(mask: Tensor | None, *, mask_function: Any = None, **_: Any) -> Tensor | None:
+    """The mask; of encoders and of attention to them, where padding alone hides keys, as ALIKE."""
+    if mask is not None and mask_function is bidirectional_mask_function:
+        setattr(mask, ALIKE, True)
     return mask
+
+
+def stored_once(mask: Tensor) -> Tensor:
+    """One row of a mask that is the same for all queries, of which kernels read less; else all."""
+    return mask[:, :, :1] if getattr(mask, ALIKE, False) else mask
 
 
 def only_hides(additive: Tensor, added: Tensor) -> bool:
@@ -48,7 +62,7 @@ def only_hides(additive: Tensor, added: Tensor) -> bool:
         added: what it adds to scores that it does not hide.
     """
     if torch.compiler.is_compiling() or _in_a_graph():
-        return getattr(additive, MARK, False)
+        return getattr(additive, HIDES, False)
     return not bool(added.any())
 
 

@@ -170,12 +170,14 @@ def from_matrices(
     device: torch.device,
     *,
     host: Host = ROBERTA,
+    compiled: bool = False,
     checkpointing: bool = False,
 ) -> Trainee:
     """The usual way to guide: eager attention returns its matrices, and the loss is theirs."""
     model, batch = _model(settings, device, host, checkpointing), _batch(settings, device)
-    ask = _asking_for_matrices(model)
+    ask = _asking_for_matrices(model, compiled=compiled)
     measure = _distance(settings, device)
+    measure = torch.compile(measure) if compiled else measure
 
     def both() -> tuple[Tensor, Tensor]:
         own, matrices = ask(batch)
@@ -212,22 +214,21 @@ def _batch(settings: Settings, device: torch.device) -> Batch:
 
 
 def _asking_for_matrices(
-    model: MaskedLM | PreTrainedModel,
+    model: MaskedLM | PreTrainedModel, *, compiled: bool
 ) -> Callable[[Batch], tuple[Tensor, list[Tensor]]]:
     """From a batch to a model's own loss and the weights of every layer, (B, H, Q, K) each."""
     if isinstance(model, PreTrainedModel):
         model.set_attn_implementation("eager")
+        call = cast(Any, torch.compile(model) if compiled else model)
 
         def ask_theirs(batch: Batch) -> tuple[Tensor, list[Tensor]]:
-            given = cast(Any, model)(
-                input_ids=batch.ids, labels=batch.labels, output_attentions=True
-            )
+            given = call(input_ids=batch.ids, labels=batch.labels, output_attentions=True)
             return given.loss, list(given.attentions)
 
         return ask_theirs
     kept = MatricesKept()
     replace(model, kept)
-    own = own_loss(model)
+    own = own_loss(model, torch.compile(model) if compiled else None)
 
     def ask_ours(batch: Batch) -> tuple[Tensor, list[Tensor]]:
         loss = own(batch)

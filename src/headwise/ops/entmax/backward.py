@@ -6,8 +6,10 @@ With u, w and mean as in the forward pass, and g the gradient of out:
 
     dw_ij = g_i . v_j                    ds_ij = u_ij (dw_ij - delta_i)     delta_i = g_i . mean_i
     dq_i = scale sum_j ds_ij k_j         dk_j = scale sum_i ds_ij q_i       dv_j = sum_i w_ij g_i
-    dalpha = sum_ij p^2 w_ij (1 - log x_ij) (dw_ij - delta_i)
+    dalpha = sum_ij p^2 h_ij (dw_ij - delta_i)                h_ij = w_ij (1 - log x_ij)
 
+mean is stored as v is. Of ds that costs a rounding, but terms of dalpha nearly cancel, and p^2 is
+large where alpha is small: its delta is mended by sum_j u_ij (dw_ij - delta_i) / sum_j u_ij.
 `for_queries` writes top, tau and delta of each row side by side for `for_keys`, which sums over the
 heads that share its keys.
 """
@@ -74,6 +76,9 @@ def for_queries(
     whole, stop = whole_and_all(block, length, first, ROWS, KEYS, CAUSAL, MASKED)
 
     dq_QD = tl.zeros((ROWS, PADDED), tl.float32)
+    ds_Q = tl.zeros((ROWS,), tl.float32)
+    slope_Q = tl.zeros((ROWS,), tl.float32)
+    bend_Q = tl.zeros((ROWS,), tl.float32)
     dalpha_Q = tl.zeros((ROWS,), tl.float32)
     for EDGE in tl.static_range(2):
         for start in range(EDGE * whole, stop if EDGE else whole, KEYS):
@@ -91,12 +96,15 @@ def for_queries(
             ds_QK = factor_QK * change_QK
             dq_QD = tl.dot(ds_QK.to(k_KD.dtype), k_KD, dq_QD, input_precision="ieee")
             if LEARNED:
-                log_QK = LN_2 * tl.log2(tl.maximum(x_QK, 1e-30))
-                dalpha_Q += tl.sum(change_QK * weight_QK * (1.0 - log_QK), axis=1)
+                bend_QK = weight_QK * (1.0 - LN_2 * tl.log2(tl.maximum(x_QK, 1e-30)))
+                ds_Q += tl.sum(ds_QK, axis=1)
+                slope_Q += tl.sum(factor_QK, axis=1)
+                bend_Q += tl.sum(bend_QK, axis=1)
+                dalpha_Q += tl.sum(change_QK * bend_QK, axis=1)
     store_rows(dq + line * n_queries * WIDTH, rows, n_queries, dq_QD * scale, WIDTH, PADDED)
     if LEARNED:
-        dalpha_Q *= power * power
-        tl.store(dalpha + at, dalpha_Q, mask=inside)
+        dalpha_Q -= bend_Q * ds_Q / tl.where(slope_Q > 0.0, slope_Q, 1.0)
+        tl.store(dalpha + at, dalpha_Q * power * power, mask=inside)
 
 
 @triton.jit
