@@ -33,7 +33,7 @@ def sdpa_mask_or_none(**given: Any) -> Tensor | None:
 
 
 def eager_mask_or_none(**given: Any) -> Tensor | None:
-    """The host's additive mask, marked as one that only hides keys; none where nothing is hidden."""
+    """The host's additive mask, marked as one that only hides keys; none where it hides nothing."""
     if _nothing_hidden(**given):
         return None
     mask = cast(Tensor | None, eager_mask(**given))
