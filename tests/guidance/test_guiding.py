@@ -347,6 +347,15 @@ def test_token_patterns_need_the_ids():
         guidance.loss()
 
 
+def test_token_patterns_of_a_decoder_need_its_own():
+    model, plan = host("bart"), Plan(delim=1, tokens={"delim": (3,)})
+    guidance = hw.guide(hw.adopt(model), {"decoder.*.self": plan}, schedule="constant")
+    ids = torch.randint(4, 9, (2, 7))
+    model(input_ids=ids, labels=ids)
+    with pytest.raises(ValueError, match=r"the decoder's token ids.*; give it decoder_input_ids\."):
+        guidance.loss()
+
+
 def test_a_guided_model_is_not_pruned_and_a_pruned_one_has_fewer_heads():
     model = translator()
     with (

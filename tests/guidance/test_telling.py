@@ -18,6 +18,10 @@ def test_alpha_can_be_set_by_hand():
     guidance.alpha = 2
     torch.testing.assert_close(guidance.loss(), whole / 4)
     assert guidance.log()["guidance_alpha"] == 2.0
+    for bad in (torch.nan, -1.0):
+        with pytest.raises(ValueError, match="alpha must be a finite number of at least 0"):
+            guidance.alpha = bad
+    assert guidance.alpha == 2.0
 
 
 def test_an_alpha_that_should_fall_and_never_does_is_noticed():

@@ -224,6 +224,7 @@ def test_sizes_are_those_of_the_papers():
         shape = PretrainingConfig(layers=layers).shape(52_000)
         assert (shape.layers, shape.heads, shape.width, shape.feed_forward) == (
             layers, heads, 768, 3072)  # fmt: skip
+    assert PretrainingConfig(objective="electra", layers=16).shape(8000).heads == 16
     bert = PretrainingConfig(next_sentence=True, layers=16).shape(8000)
     assert (bert.family, bert.token_types, bert.padding_id, bert.heads) == ("bert", 2, 0, 16)
     assert PretrainingConfig(objective="electra").shape(8000).family == "electra"

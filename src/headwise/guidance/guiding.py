@@ -23,6 +23,7 @@ from headwise.guidance.schedule import (
     ConventionName,
     Schedule,
     Strength,
+    check_alpha,
     convention_of,
 )
 from headwise.ops._impl import Number
@@ -145,6 +146,7 @@ class Guidance:
 
     @alpha.setter
     def alpha(self, alpha: Number) -> None:
+        check_alpha(alpha)
         self._alpha, self._told = float(alpha), True
         if self._weight is not None:
             self._weight.fill_(self._alpha)
@@ -218,7 +220,7 @@ class Guidance:
     def _ids(self, stack: str) -> Tensor:
         ids = self._inputs.ids(self._caught, stack)
         if ids is None:
-            wanted = " or ".join(self._inputs.names) or "input_ids"
+            wanted = " or ".join(self._inputs.names_of(stack)) or "input_ids"
             raise ValueError(
                 f"Patterns of tokens need the {stack}'s token ids, but the model was called "
                 f"without them; give it {wanted}."

@@ -19,7 +19,7 @@ class Inputs:
         wanted = (*IDS, *DECODER_IDS, MASK, DECODER_MASK)
         self.places = [(name, names.index(name) if name in names else None) for name in wanted]
         self.two_stacks = any(name in names for name in DECODER_IDS)
-        self.names = [name for name in names if name in (*IDS, *DECODER_IDS)]
+        self.names = names
 
     def caught(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Tensor]:
         """Those of one call, by name."""
@@ -34,9 +34,15 @@ class Inputs:
 
     def ids(self, caught: Mapping[str, Tensor], stack: str) -> Tensor | None:
         """Token ids of "encoder" or "decoder", (B, T)."""
-        names = DECODER_IDS if self.two_stacks and stack == "decoder" else IDS
-        found = (caught[name] for name in names if name in caught)
+        found = (caught[name] for name in self._known(stack) if name in caught)
         return next((ids for ids in found if ids.dim() == 2 and not ids.is_floating_point()), None)
+
+    def names_of(self, stack: str) -> list[str]:
+        """What the model calls these ids."""
+        return [name for name in self._known(stack) if name in self.names]
+
+    def _known(self, stack: str) -> tuple[str, ...]:
+        return DECODER_IDS if self.two_stacks and stack == "decoder" else IDS
 
     def real(self, caught: Mapping[str, Tensor], stack: str) -> Tensor | None:
         """The attention mask of a stack's positions, (B, T), if one was given."""

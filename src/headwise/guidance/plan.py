@@ -79,8 +79,8 @@ class Plan:
         >>> [len(Plan.fraction(1 / 2, heads=heads).aims) for heads in (12, 5, 7)]
         [6, 3, 4]
         """
-        guided = math.floor(share * heads + 0.5)
-        if not 0 < share <= 1 or guided < 1:
+        guided = math.floor(share * heads + 0.5) if 0 < share <= 1 else 0
+        if guided < 1:
             raise ValueError(
                 f"The share of guided heads must be above 0, at most 1 and at least one of {heads} "
                 f"heads, got {share}."

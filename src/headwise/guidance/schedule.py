@@ -51,8 +51,7 @@ class Strength:
     constant_for: int = CONSTANT_FOR
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.alpha) or self.alpha < 0:
-            raise ValueError(f"alpha must be a finite number of at least 0, got {self.alpha}.")
+        check_alpha(self.alpha)
         if self.schedule not in get_args(Schedule):
             known = ", ".join(map(repr, get_args(Schedule)))
             raise ValueError(f"schedule must be one of {known}, got {self.schedule!r}.")
@@ -70,6 +69,8 @@ class Strength:
         return self.schedule != "constant"
 
     def __call__(self, step: int) -> float:
+        if step < 0:
+            raise ValueError(f"The number of updates done must be at least 0, got {step}.")
         if not self.falls:
             return float(self.alpha)
         if self.steps is None:
@@ -82,6 +83,12 @@ class Strength:
             return float(self.alpha)
         left = max(0, self.steps - step) / max(1, self.steps - start)
         return self.alpha * min(1.0, left)
+
+
+def check_alpha(alpha: Number) -> None:
+    """Raise if it is no weight."""
+    if not math.isfinite(alpha) or alpha < 0:
+        raise ValueError(f"alpha must be a finite number of at least 0, got {alpha}.")
 
 
 def convention_of(name: ConventionName) -> Convention:

@@ -16,9 +16,9 @@ __all__ = ["PretrainingConfig"]
 class PretrainingConfig(TrainingSettings):
     """Settings of `pretrain`; the defaults are a RoBERTa-base on a GPU of 80 GB.
 
-    Width, heads and feed-forward layers are those of the size unless given: 768, 12 and 3072; a
-    RoBERTa or BERT of 16 layers has 16 heads. On a GPU the model is compiled unless `compile` is
-    false, as its batches have one shape; on a CPU only if it is true.
+    Width, heads and feed-forward layers are those of the size unless given: 768, 12 and 3072; with
+    16 layers there are 16 heads. On a GPU the model is compiled unless `compile` is false, as its
+    batches have one shape; on a CPU only if it is true.
     """
 
     corpus: str = "debian-docs-en"  # see headwise.data.pretraining; "file" takes the one below
@@ -105,9 +105,9 @@ class PretrainingConfig(TrainingSettings):
             "sparse_in": self.sparse_in,
             "max_length": self.block,
         }
+        heads: dict[str, Any] = {"heads": 16} if self.layers == 16 else {}
         if self.objective == "electra":
-            return EncoderConfig.electra(vocab, **given)
+            return EncoderConfig.electra(vocab, **(heads | given))
         if self.next_sentence:
-            heads: dict[str, Any] = {"heads": 16} if self.layers == 16 else {}
             return EncoderConfig.bert(vocab, **(heads | given))
         return EncoderConfig.roberta(vocab, **given)

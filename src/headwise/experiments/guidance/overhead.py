@@ -34,13 +34,14 @@ What was chosen:
    guided ways the same guidance loss; else nothing is reported.
 5. Nothing is compiled; `headwise bench guided-step` has compiled steps of RoBERTa.
 
-Found so far, in five turns: a guided step of RoBERTa takes 1.03 times as long as a plain one, with
-gradient checkpointing as well, and 4 to 7 % more memory; from matrices it is 1.6 to 1.7 times the
-time and 1.5 to 1.9 times the memory. Our encoder needs half of RoBERTa's time for a plain step,
-36.7 ms, and guidance costs it as much, 2.3 ms: 1.06, **more than the aim**; from matrices 2.2 times
-the time and 2.5 times the memory. Its checkpointed steps wait for the host and differ by a third
-from turn to turn; guided ones hold 1 GiB more than the 1.6 of plain ones, as the loss keeps
-queries and keys that checkpointing would drop.
+Found so far, in five turns: a guided step of RoBERTa takes 1.03 times as long as a plain one (1.027
+to 1.034) and 4 % more memory; from matrices it is 1.61 times the time and 1.9 times the memory.
+Our encoder needs half of RoBERTa's time for a plain step, 36.7 ms, and guidance costs it as much,
+2.3 ms by medians: **more than the aim**, 1.09 (0.98 to 1.20) by a mean of turns of which one was
+disturbed; from matrices 2.2 times the time and 2.5 times the memory. With checkpointing turns were
+disturbed too, one of RoBERTa's, in which a plain step took a third longer, and most of the
+encoder's: 0.98 (0.84 to 1.12) and 1.08 (0.94 to 1.22). Checkpointed, a guided encoder holds 1 GiB
+more than the 1.6 of a plain one, as the loss keeps queries and keys that would be dropped.
 """
 
 import gc

@@ -33,7 +33,8 @@ How it is measured, and where ours differs from the paper:
 3. "rule: … sieve" is the rule of Clark et al. (2019), the paper's "Rule-Based": the nearest gold
    mention with the same words, else the same head word, else the same number, gender and person,
    which lists of words tell here (see `headwise.analysis.antecedents`), else any. On LitBank, whose
-   passages are short and full of pronouns, it reaches 0.78, where the paper has 0.66 on CoNLL-2012.
+   passages are short and full of pronouns, it reaches 0.78 on all of them (0.83 on those that small
+   encoders can read), where the paper has 0.66 on CoNLL-2012.
    Beside it, without a verdict: the word before, the first word, a random one, the nearest that
    looks like a noun, the commonest distance, and, which take gold mentions too, the nearest mention
    and the nearest one with the same head word.
