@@ -202,7 +202,7 @@ def test_a_seed_that_diverges_is_noted_and_leaves_the_others(pretrained, tmp_pat
     assert reproduce("guidance/pretrain", config, tmp_path / "run") == figures
 
 
-def test_an_encoder_that_diverged_is_not_fine_tuned(tmp_path, monkeypatch):
+def test_an_encoder_that_diverged_is_not_fine_tuned(data_folder, tmp_path, monkeypatch):
     config = dataclasses.replace(SMOKES["downstream"], seeds=2)
     wild = Run.create(tmp_path / "wild", PretrainingConfig())
     wild.write_json("diverged.json", {"why": "nan"})
