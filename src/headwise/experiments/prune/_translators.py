@@ -58,6 +58,7 @@ TRANSLATORS: dict[str, tuple[str, Domain]] = {  # target and domain
 ENTERING = tuple(TRANSLATORS)[:3]
 # settings in which a pruning that is lent may differ from one that is asked for
 ASIDE = ("model", "data", "dev", "look", "checkpoint_every")
+DECIDED = 0.1  # P(open) this near to 0 or 1
 OFTEN = 250  # updates of a pruning between checkpoints, up to a minute beside many others
 
 
@@ -159,6 +160,11 @@ class Pruned:
         """P(open) of every gate at the last evaluation."""
         last: Mapping[str, Any] = self.run.read_json(self.run.names("trace/gates/*.json")[-1])
         return [float(value) for heads in last["prob_open"].values() for value in heads]
+
+    def decided(self) -> float:
+        """The share of gates that end nearly open or nearly closed."""
+        values = self.prob_open()
+        return sum(value <= DECIDED or value >= 1 - DECIDED for value in values) / len(values)
 
 
 def jobs_named(config: Pruning, name: str) -> list[Job]:

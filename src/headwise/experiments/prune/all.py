@@ -164,6 +164,9 @@ def _add(figures: Figures, job: Job, left: list[Pruned]) -> None:
         encoder, decoder, cross = one.counts().values()
         for kind, count in one.counts().items():
             figures.setdefault(f"{job.name}: {amount}: {kind} left", []).append(float(count))
+        if one.amount.penalty is not None:
+            name = f"{job.name}: {amount}: gates that are decided"
+            figures.setdefault(name, []).append(one.decided())
         if one.whole:
             continue
         claims[fewest].append(float(encoder < min(decoder, cross)))

@@ -60,7 +60,6 @@ from headwise.models import Transformer
 from headwise.pruning.hard_concrete import HardConcrete, logistic
 from headwise.recording.run import Run
 
-DECIDED = 0.1  # P(open) this near to 0 or 1
 DRAWS = 200_000
 
 
@@ -105,9 +104,8 @@ def reproduce(config: Config, run: Run) -> Figures:
         shares: list[float] = []
         for penalty in config.penalties:
             one = pruned(config, run, job, Amount(None, penalty), name="all")
-            values = one.prob_open()
-            shares.append(sum(v <= DECIDED or v >= 1 - DECIDED for v in values) / len(values))
-            certain[f"seed {job.seed}, lambda {penalty:g}"] = values
+            shares.append(one.decided())
+            certain[f"seed {job.seed}, lambda {penalty:g}"] = one.prob_open()
             name = f"{job.name}: lambda {penalty:g}"
             figures.setdefault(f"{name}: heads left", []).append(sum(one.counts().values()))
             figures.setdefault(f"{name}: gates that are decided", []).append(shares[-1])
