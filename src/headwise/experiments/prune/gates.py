@@ -29,7 +29,7 @@ few**: this compares how long gates had at least as much as where one starts. Wi
 the same trained ones have 28.3 and 26.0 (prune/all, recorded later), with 58 heads 0.6 more (0.1 to
 1.0) and with 26 0.2 more (-1.9 to 2.2): the footnote's 0.2 to 0.6, with twice as many updates.
 With lambda 0.01 gates are bimodal, with 0.05 nearly all are near 0, and after 300 updates three in
-ten are still undecided; after 2,000 with 0.05 (prune/all) none is.
+ten are still undecided; after 2,000 (prune/all) one in two hundred with 0.01, and none with 0.05.
 """
 
 from dataclasses import dataclass, replace
