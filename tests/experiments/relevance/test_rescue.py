@@ -41,4 +41,4 @@ def test_further_heads_leave_the_model_as_it_was() -> None:
 
 def test_every_kind_of_attention_is_trained_once() -> None:
     names = [arm.name for arm in _arms(Config())]
-    assert len(set(names)) == len(names) == 15
+    assert len(set(names)) == len(names) == 17
