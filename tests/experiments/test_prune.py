@@ -93,6 +93,12 @@ def test_the_same_shape_is_trained_from_scratch_and_gates_from_the_start(
     name = "en-ru: 9 heads"
     apart = figures[f"{name}: BLEU from scratch"].mean - figures[f"{name}: BLEU from trained"].mean
     assert figures[f"{name}: from scratch less from trained"].mean == pytest.approx(apart)
+    assert figures["en-ru: from scratch less from trained"].mean == pytest.approx(apart)  # one row
+    lost = (
+        figures["en-ru: 24 heads: BLEU from scratch"].mean
+        - figures[f"{name}: BLEU from scratch"].mean
+    )
+    assert figures[f"{name}: BLEU lost from scratch"].mean == pytest.approx(lost)
     fresh = Run.open(tmp_path / "scratch" / "scratch" / "tatoeba-en-ru" / "seed-0" / "keep-9")
     model = Translator.load(fresh).model
     lender = lent / "all" / "tatoeba-en-ru" / "seed-0" / "keep-9"
