@@ -155,6 +155,12 @@ def test_a_folder_of_before_there_were_checksums_is_opened(small):
         pruning.load(small)
 
 
+def test_a_model_that_was_saved_without_its_words_is_not_inspected(small, tmp_path):
+    pruning.save(pruning.load(small), tmp_path / "bare")
+    with pytest.raises(ValueError, match="holds a Transformer of headwise without its words"):
+        open_subject(tmp_path / "bare")
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
