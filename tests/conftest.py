@@ -50,10 +50,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for title, rows in tables.items():
         columns = list(dict.fromkeys(column for cells in rows.values() for column in cells))
         terminalreporter.section(title)
-        terminalreporter.line(" " * 14 + "".join(f"{column:>14}" for column in columns))
+        wide = max(map(len, rows)) + 1
+        terminalreporter.line(" " * wide + "".join(f"{column:>14}" for column in columns))
         for row, texts in rows.items():
             line = "".join(f"{texts.get(column, '-'):>14}" for column in columns)
-            terminalreporter.line(f"{row:14}{line}")
+            terminalreporter.line(f"{row:{wide}}{line}")
 
 
 @pytest.fixture(autouse=True)

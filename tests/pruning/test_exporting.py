@@ -2,8 +2,6 @@
 
 import importlib.util
 import logging
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -115,14 +113,6 @@ def test_a_model_with_one_segment_is_not_asked_for_it(tmp_path):
     model = adopt(build("RoBERTa", type_vocab_size=1))
     save(prune(model, {"encoder.0.self": [0]}), tmp_path / "small")
     assert export(tmp_path / "small", "torch").inputs == ("input_ids", "attention_mask")
-
-
-@pytest.mark.slow
-def test_our_own_transformer_is_exported_or_refused_with_a_reason(tmp_path):
-    script = [sys.executable, "tests/pruning/exporting_own.py", str(tmp_path)]
-    done = subprocess.run(script, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "PyTorch cannot trace this Transformer: Could not guard" in done.stdout
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path):

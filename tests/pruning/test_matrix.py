@@ -1,5 +1,9 @@
 """Which family keeps its outputs when gated, pruned, saved and exported: `pytest -k matrix`."""
 
+import re
+import subprocess
+import sys
+from functools import partial
 from importlib.util import find_spec
 
 import pytest
@@ -13,11 +17,13 @@ from headwise.pruning.saving import load, save
 from headwise.sites import find_sites, masked
 from tests.hf.families import BACKENDS, FAMILIES, batch_of, build, outputs
 from tests.pruning.shrinking import bare_keep, randomised_biases, removed, uneven_keep
+from tests.pruning.test_cutting_own import CASES, bare, built, uneven
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 COLUMNS = ("gates", "removal", "save/load", "ONNX")
 NO_ONNX = next((name for name in ("onnx", "onnxscript", "onnxruntime") if not find_spec(name)), "")
 EXPORTABLE = [name for name in FAMILIES if FAMILIES[name].kind != "crossed"]
+OWN = {"Headwise Transformer": "pre-norm", "RNN multi-head": "RNN"}  # each with its case
 TITLE = "Same outputs as the masked model (sdpa/eager; ONNX: largest difference)"
 
 
@@ -27,37 +33,54 @@ def tell(record_property):
     return lambda family, column, text: record_property("cell", [TITLE, family, column, text])
 
 
-def tried(name, backend, tmp_path) -> dict[str, bool]:
-    """Uneven heads and one layer without any, by every way of removing them."""
-    model = adopt(randomised_biases(build(name, backend)))
-    keep = {**uneven_keep(model), **bare_keep(model)}
+def tried(model, keep, run, folder, *, backend=None) -> dict[str, bool]:
+    """Some heads removed in every way there is, and the outputs with that compared."""
     gone = removed(model, keep)
     with masked(model, gone):
-        wanted = outputs(model, batch_of(name))
+        wanted = run(model)
     with Gates(model) as gates, torch.no_grad():
         for site in find_sites(model):
             for head in gone.get(site.name, ()):
                 gates.of(site).log_alpha[head] = -3.0
-        by_gates = outputs(model.eval(), batch_of(name))
+        by_gates = run(model.eval())
         assert {site: gates.keep()[site] for site in keep} == keep
-    by_removal = outputs(prune(model, keep), batch_of(name))
-    save(model, tmp_path / backend)
-    again = load(tmp_path / backend)
-    again.set_attn_implementation(backend)
+    by_removal = run(prune(model, keep))
+    save(model, folder)
+    again = load(folder)
+    if backend is not None:
+        again.set_attn_implementation(backend)
     return {
         "gates": torch.equal(by_gates, wanted),
         "removal": torch.allclose(by_removal, wanted, **CLOSE),
         # T5's stacks go on with sdpa whatever the whole model is told
-        "save/load": torch.allclose(outputs(again, batch_of(name)), by_removal, **CLOSE),
+        "save/load": torch.allclose(run(again), by_removal, **CLOSE),
     }
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_matrix_of_gates_removal_and_saving(name, tell, tmp_path):
-    by_backend = [tried(name, backend, tmp_path) for backend in BACKENDS]
+    by_backend = []
+    for backend in BACKENDS:
+        model = adopt(randomised_biases(build(name, backend)))
+        keep = {**uneven_keep(model), **bare_keep(model)}  # and one layer without heads
+        run = partial(outputs, batch=batch_of(name))
+        by_backend.append(tried(model, keep, run, tmp_path / backend, backend=backend))
     for column in COLUMNS[:3]:
         tell(name, column, "/".join("yes" if each[column] else "NO" for each in by_backend))
     assert all(all(each.values()) for each in by_backend), by_backend
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", OWN)
+def test_matrix_of_our_own_families(name, tell, tmp_path):
+    model, run = built(OWN[name]), CASES[OWN[name]][1]
+    keep = uneven(model)
+    if len(keep) > 1:  # of layers one may have no heads
+        keep |= bare(model)
+    found = tried(model, keep, run, tmp_path / "small")
+    for column, same in found.items():
+        tell(name, column, "yes" if same else "NO")
+    assert all(found.values()), found
 
 
 @pytest.mark.slow
@@ -72,3 +95,14 @@ def test_matrix_of_exports(name, tell, tmp_path):
         gaps.append(export(tmp_path / choose.__name__).largest_difference)
     tell(name, COLUMNS[3], f"{max(gaps):.0e}")
     assert max(gaps) < 1e-4
+
+
+@pytest.mark.slow
+def test_our_own_transformer_is_exported_or_refused_with_a_reason(tell, tmp_path):
+    script = [sys.executable, "tests/pruning/exporting_own.py", str(tmp_path)]
+    done = subprocess.run(script, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    if found := re.search(r"ONNX differs by (\S+)", done.stdout):
+        tell("Headwise Transformer", COLUMNS[3], found[1])
+    assert bool(found) != bool(NO_ONNX)
+    assert "PyTorch cannot trace this Transformer: Could not guard" in done.stdout

@@ -16,7 +16,7 @@ import transformers as hf
 
 from headwise.hf import adopt
 from headwise.models import Transformer, TransformerConfig
-from headwise.pruning import folders, saving
+from headwise.pruning import folders, recipe, saving
 from headwise.pruning.cutting import prune
 from headwise.pruning.recipe import RECIPE, digest
 from headwise.pruning.record import record_of
@@ -41,12 +41,10 @@ def saved(tmp_path) -> Path:
 
 def rewritten(folder: Path, **changes) -> None:
     """Change the recipe and its checksum, as somebody would who knows how it is made."""
-    from headwise.pruning.recipe import _checksum
-
     held = json.loads((folder / RECIPE).read_text())
     held.pop("checksum")
     held.update(changes)
-    (folder / RECIPE).write_text(json.dumps({**held, "checksum": _checksum(held)}))
+    (folder / RECIPE).write_text(json.dumps({**held, "checksum": recipe._checksum(held)}))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -203,6 +201,16 @@ def test_layers_with_some_heads_each_come_back(name, tmp_path):
     torch.testing.assert_close(outputs(load(tmp_path / "small"), batch_of(name)), wanted)
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_transformers_refuses_a_layer_without_heads_and_does_not_make_it_up(name, tmp_path):
+    model = adopt(randomised_biases(build(name)))
+    save(prune(model, {find_sites(model)[0].name: []}), tmp_path / "small")
+    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+        type(model).from_pretrained(tmp_path / "small")
+    wanted = outputs(model, batch_of(name))
+    torch.testing.assert_close(outputs(load(tmp_path / "small"), batch_of(name)), wanted)
+
+
 def test_generation_settings_and_tokenizers_come_along(tmp_path):
     class Words:
         def save_pretrained(self, save_directory):
@@ -333,11 +341,38 @@ def test_a_pickle_is_never_opened(saved, tmp_path, monkeypatch):
         ({"files": {"../model.safetensors": "0"}}, "is not whole"),
         ({"record": {}}, "A pruning record was wanted"),
         ({"buffers": {"nothing": "os"}}, "speaks of nothing in os, which there is not"),
+        ({"buffers": {"nothing": 3}}, "was changed after it was written"),
+        ({"versions": None}, "was changed after it was written"),
+        ({"tied": {"nothing": ["cls"]}}, "was changed after it was written"),
     ],
 )
 def test_a_recipe_that_asks_for_something_else_is_refused(saved, changes, message):
     rewritten(saved, **changes)
     with pytest.raises(ValueError, match=message):
+        load(saved)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "message"),
+    [
+        ("nothing.weight", "nobody", "ties nothing.weight to nobody, which there is not"),
+        ("nothing", "nobody", "ties nothing to nobody, which there is not"),
+        ("bert.embeddings.LayerNorm.bias", "os", "LayerNorm.bias to os, which there is not"),
+        ("nothing", "bert.embeddings.LayerNorm.bias", "do not fit a BertForMaskedLM"),
+    ],
+)
+def test_foreign_names_of_tied_weights_are_refused(saved, name, first, message):
+    tied = json.loads((saved / RECIPE).read_text())["tied"]
+    rewritten(saved, tied={**tied, name: first})
+    with pytest.raises(ValueError, match=message):
+        load(saved)
+
+
+def test_a_recipe_without_versions_is_refused(saved):
+    held = json.loads((saved / RECIPE).read_text())
+    del held["versions"], held["checksum"]
+    (saved / RECIPE).write_text(json.dumps({**held, "checksum": recipe._checksum(held)}))
+    with pytest.raises(ValueError, match=r"pruning\.json was changed after it was written"):
         load(saved)
 
 
@@ -352,6 +387,14 @@ def with_settings(folder: Path, **changes) -> None:
 def test_settings_that_build_nothing_are_refused(saved):
     with_settings(saved, num_hidden_layers="two")
     with pytest.raises(ValueError, match="No BertForMaskedLM can be built with"):
+        load(saved)
+
+
+def test_settings_that_are_none_are_refused(saved):
+    (saved / "config.json").write_text("[]")
+    files = json.loads((saved / RECIPE).read_text())["files"]
+    rewritten(saved, files={**files, "config.json": digest(saved / "config.json")})
+    with pytest.raises(ValueError, match=r"config\.json must hold a JSON object of settings"):
         load(saved)
 
 

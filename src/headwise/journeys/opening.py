@@ -109,6 +109,11 @@ def _run(folder: Path) -> Run:
 def _hugging_face(folder: Path) -> Any:
     pruned = (folder / "pruning.json").exists()
     model = (load(folder) if pruned else _loaded(folder)).eval()
+    if not hasattr(model, "main_input_name"):
+        raise ValueError(
+            f"{folder} holds a {type(model).__name__} of headwise without its words. From Python, "
+            "observe(pruning.load(folder), Profile()) works for it."
+        )
     if model.main_input_name != "input_ids":
         raise ValueError(
             f"{type(model).__name__} reads {model.main_input_name}, not text. From Python, "

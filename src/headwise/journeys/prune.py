@@ -35,7 +35,7 @@ from headwise.journeys.pruning.translator_task import translator_task
 from headwise.journeys.translator import Translator
 from headwise.pruning.comparing import Speed, speed
 from headwise.pruning.folders import recover
-from headwise.pruning.recipe import RECIPE, Recipe
+from headwise.pruning.recipe import check_whole
 from headwise.pruning.record import record_of
 from headwise.pruning.workloads import count_parameters
 from headwise.recording import HeadTable, Run
@@ -116,8 +116,7 @@ def open_task(config: PruneConfig, model: Path) -> Task:
     """What the model in a folder is pruned for, with the data of the settings."""
     if _stays_run(model):
         return translator_task(config, Translator.load(Run.open(model)))
-    if (model / RECIPE).exists():
-        Recipe.read(model).check_files(model)
+    check_whole(model)
     subject = open_subject(model, device="cpu")
     if not isinstance(subject, HuggingFaceSubject):
         raise ValueError(

@@ -12,6 +12,7 @@ from headwise.data.vocabulary import BOS, EOS, PAD
 from headwise.journeys.codec import Codec, load_codecs, save_codecs
 from headwise.models import Hypothesis, Transformer, TransformerConfig, beam, greedy
 from headwise.pruning.cutting import rebuild
+from headwise.pruning.recipe import check_whole
 from headwise.pruning.record import PruningRecord, record_of
 from headwise.recording import Run
 
@@ -116,7 +117,8 @@ class Translator:
 
     @staticmethod
     def load(run: Run) -> "Translator":
-        """The translator of a finished run."""
+        """The translator of a finished run; a pruned one whose files were changed is refused."""
+        check_whole(run.folder)
         if not run.has("model.safetensors"):
             raise ValueError(
                 f"{run.folder} holds no trained model yet; let the run that makes it finish first."

@@ -57,8 +57,9 @@ def _fused(scores: Scores, v: Tensor, dropout: Number) -> Tensor:
     """PyTorch's kernel, with the mask it is fast with, and zeros for queries that see nothing."""
     n_queries, n_keys = scores.shape[2:]
     k_BHKD, v_BHKE = (spread_groups(x, scores.shape[1]) for x in (scores.k, v))
-    square = n_queries == n_keys and scores.bias is None
-    if square and scores.causal and scores.mask is None and scores.lengths is None:
+    nothing_else = scores.mask is None and scores.bias is None and scores.lengths is None
+    # sizes last: a graph that is exported must not ask whether two free lengths are the same
+    if scores.causal and nothing_else and n_queries == n_keys:
         return scaled_dot_product_attention(
             scores.q, k_BHKD, v_BHKE, is_causal=True, dropout_p=dropout, scale=scores.multiplier
         )

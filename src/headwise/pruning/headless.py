@@ -45,6 +45,8 @@ class JustBias(nn.Module):
 class Headless(nn.Module):
     """In the place of an attention module of a Hugging Face model.
 
+    `lost` are the names of the tensors that the module had and this one has not.
+
     Args:
         attention: what stood there; what it has behind its heads stays, under its name.
         output: the name of its output projection, which is JustBias by now; None if that stands
@@ -58,11 +60,17 @@ class Headless(nn.Module):
     ) -> None:
         super().__init__()
         self.cross, self.results = cross, results
+        self.had = list(attention.state_dict())
         self.layer_idx = cast(int | None, getattr(attention, "layer_idx", None))
         self.then = [name for name in (output, *AFTER) if name and hasattr(attention, name)]
         for name in [*self.then, NORM]:
             if isinstance(child := getattr(attention, name, None), nn.Module):
                 self.add_module(name, child)
+
+    @property
+    def lost(self) -> list[str]:
+        left = self.state_dict()
+        return [name for name in self.had if name not in left]
 
     def forward(
         self, hidden_states: Tensor, *others: Any, past_key_values: Any = None, **named: Any

@@ -11,7 +11,8 @@ from headwise.pruning.record import PruningRecord
 
 FORMAT = 1
 RECIPE = "pruning.json"
-FIELDS = {"class_name": str, "own": bool, "files": dict, "tied": dict, "buffers": dict}
+TEXTS = ("files", "tied", "buffers")  # {name: text} each
+FIELDS = {"class_name": str, "own": bool, "versions": dict, **dict.fromkeys(TEXTS, dict)}
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,11 @@ class Recipe:
                 f"{_written_by(held)}; this version reads format {FORMAT}. Use that version."
             )
         checksum = held.pop("checksum", None)
-        fits = all(isinstance(held.get(name), kind) for name, kind in FIELDS.items())
-        if checksum != _checksum(held) or not fits:
+        if checksum != _checksum(held) or not _fits(held):
             raise ValueError(f"{path} was changed after it was written; save the model again.")
         return Recipe(
             **{name: held[name] for name in FIELDS},
             record=PruningRecord.from_json(held.get("record")),
-            versions=held["versions"],
         )
 
     def check_files(self, folder: Path) -> None:
@@ -79,6 +78,12 @@ def digest(path: Path) -> str:
     """The SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_whole(folder: Path) -> None:
+    """Refuse a folder with a recipe whose files are not those that were written."""
+    if (folder / RECIPE).exists():
+        Recipe.read(folder).check_files(folder)
 
 
 def files_named(folder: Path) -> set[str]:
@@ -111,6 +116,12 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(held, dict):
         raise ValueError(f"{path} must hold a JSON object; save the model again.")
     return cast(dict[str, Any], held)
+
+
+def _fits(held: dict[str, Any]) -> bool:
+    return all(isinstance(held.get(name), kind) for name, kind in FIELDS.items()) and all(
+        isinstance(text, str) for name in TEXTS for text in held[name].values()
+    )
 
 
 def _written_by(held: dict[str, Any]) -> str:

@@ -4,8 +4,9 @@
     model = pruning.load("small/")
 
 A folder holds `model.safetensors`, `config.json` of the original class, and `pruning.json` with the
-record, versions and checksums. Checksums find what was damaged or changed by mistake; against
-somebody who changes both file and checksum there is only that nothing is ever unpickled or run.
+record, versions and checksums, which the pruned run of a translator holds too. Checksums find what
+was damaged or changed by mistake; against somebody who changes both file and checksum there is only
+that nothing is ever unpickled or run.
 """
 
 import json
@@ -22,11 +23,13 @@ from headwise.pruning import own
 from headwise.pruning.configuring import layers_in_config
 from headwise.pruning.cutting import rebuild
 from headwise.pruning.folders import recover, replacing_folder
+from headwise.pruning.headless import Headless
 from headwise.pruning.recipe import RECIPE, Recipe, digest, files_named, versions
 from headwise.pruning.record import PruningRecord, innermost, record_of
 from headwise.sites import Site, what_is_changed
 
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"
+OF_RUN = "model.json"  # the settings of a run's model, as its config.json is that of the run
 EXPORTED = frozenset({"model.onnx", "model.pt2"})
 TOLD = "headwise_pruning"  # where config.json tells other programs what was pruned
 
@@ -61,26 +64,42 @@ def save(model: nn.Module, folder: Path | str, tokenizer: SavesItself | None = N
     _check_unchanged(inner)
     recover(folder)
     _check_free(folder)
-    tensors, tied = _unique(inner.state_dict())
+    tensors = _tensors(inner)
     try:
         with replacing_folder(folder) as new:
             safetensors.torch.save_file(tensors, new / WEIGHTS, metadata={"format": "pt"})
             record = _write_settings(inner, record, new)
             if tokenizer is not None:
                 _save_tokenizer(tokenizer, new)
-            files = {path.name: digest(path) for path in sorted(new.iterdir()) if path.is_file()}
-            Recipe(
-                type(inner).__name__, own.is_own(inner), record, files, tied, _buffers(inner),
-                versions(),
-            ).write(new)  # fmt: skip
+            seal(new, inner, record)
     except (SafetensorError, OSError) as problem:  # a full disk, by either name
         reason = getattr(problem, "strerror", None) or problem
         raise OSError(f"{folder} could not be written ({reason}); it is as it was.") from problem
 
 
+def seal(folder: Path, model: nn.Module, record: PruningRecord) -> None:
+    """Write `pruning.json` of the files that are in a folder, the last one of it.
+
+    Args:
+        folder: with the weights and settings of the model.
+        model: that is in it.
+        record: of what was pruned.
+    """
+    Recipe(
+        class_name=type(model).__name__,
+        own=own.is_own(model),
+        record=record,
+        files={path.name: digest(path) for path in sorted(folder.iterdir()) if path.is_file()},
+        tied=_tied(model.state_dict()),
+        buffers=_buffers(model),
+        versions=versions(),
+    ).write(folder)
+
+
 def load(folder: Path | str) -> Any:
     """The model that `save` wrote, on the CPU and in eval mode; a Hugging Face one not adopted.
 
+    Of a pruned run of a translator it is the Transformer; `headwise translate` opens all of it.
     Only JSON and safetensors are read, never a pickle, whatever else lies in the folder. A folder
     that is not whole, or was changed since, is refused with one sentence.
     """
@@ -122,7 +141,7 @@ def _check_free(folder: Path) -> None:
     if not there:
         return
     ours = {RECIPE, *EXPORTED}
-    if RECIPE in there:
+    if RECIPE in there and OF_RUN not in there:  # else words and pieces would be lost
         ours |= files_named(folder)
     if foreign := sorted(there - ours):
         raise ValueError(
@@ -131,19 +150,37 @@ def _check_free(folder: Path) -> None:
         )
 
 
-def _unique(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Each tensor once, and which names are another's."""
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Each tensor once, and an empty one for each that went with the last head of a layer."""
+    state, contiguous = model.state_dict(), torch.contiguous_format
+    tied = _tied(state)
+    kept = {
+        name: tensor.detach().cpu().clone(memory_format=contiguous)
+        for name, tensor in state.items()
+        if name not in tied
+    }
+    # transformers fills what is missing with random weights, but refuses what has another shape
+    return kept | {name: torch.empty(0) for name in _lost(model)}
+
+
+def _lost(model: nn.Module) -> list[str]:
+    return [
+        f"{path}.{name}"
+        for path, module in model.named_modules()
+        if isinstance(module, Headless)
+        for name in module.lost
+    ]
+
+
+def _tied(state: Mapping[str, Tensor]) -> dict[str, str]:
+    """Which names are another's."""
     first: dict[tuple[Any, ...], str] = {}
-    tensors: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
     for name, tensor in state.items():
         place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() and place in first:
+        if tensor.numel() and first.setdefault(place, name) != name:
             tied[name] = first[place]
-            continue
-        first[place] = name
-        tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-    return tensors, tied
+    return tied
 
 
 def _save_tokenizer(tokenizer: SavesItself, folder: Path) -> None:
@@ -205,10 +242,14 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 
 def _built(folder: Path, recipe: Recipe) -> nn.Module:
     """An unpruned model of the recipe's class; its weights do not matter."""
+    path = folder / (OF_RUN if recipe.own and OF_RUN in recipe.files else SETTINGS)
     try:
-        settings: Any = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        settings: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
-        raise ValueError(f"{folder / SETTINGS} cannot be read: {problem}.") from None
+        raise ValueError(f"{path} cannot be read: {problem}.") from None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} must hold a JSON object of settings.")
+    settings = cast(dict[str, Any], settings)
     if recipe.own and recipe.class_name in own.NAMED:
         return own.built(recipe.class_name, settings)
     return _hugging_face(folder, recipe, settings)
@@ -260,19 +301,17 @@ def _harmless(settings: Any) -> Any:
 
 def _fill(model: nn.Module, tensors: dict[str, Tensor], recipe: Recipe, folder: Path) -> None:
     """Give the model its weights, each of them, in the precision they were saved in."""
-    known = {name: tensors[first] for name, first in recipe.tied.items() if first in tensors}
+    lost = _lost(model)
+    given = {name: tensor for name, tensor in tensors.items() if name not in lost}
+    known = {name: given[first] for name, first in recipe.tied.items() if first in given}
     try:
-        model.load_state_dict({**tensors, **known}, strict=True, assign=True)
+        model.load_state_dict({**given, **known}, strict=True, assign=True)
     except RuntimeError as problem:
         raise ValueError(
             f"The weights in {folder} do not fit a {recipe.class_name} of these versions "
             f"(saved with {recipe.versions}): {str(problem).splitlines()[-1].strip()}"
         ) from None
-    for name, first in recipe.tied.items():
-        parent, _, last = name.rpartition(".")
-        parameters = model.get_submodule(parent)._parameters  # pyright: ignore[reportPrivateUsage]
-        if last in parameters:
-            parameters[last] = model.get_parameter(first)
+    _tie(model, recipe.tied, folder)
     buffers = dict(model.named_buffers())
     for name, dtype in recipe.buffers.items():
         wanted = getattr(torch, dtype, None)
@@ -280,3 +319,15 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], recipe: Recipe, folder: 
             raise ValueError(f"{folder / RECIPE} speaks of {name} in {dtype}, which there is not.")
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, buffers[name].to(wanted))
+
+
+def _tie(model: nn.Module, tied: Mapping[str, str], folder: Path) -> None:
+    """Let parameters that are another one's be that one again."""
+    known = model.state_dict().keys()
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for name, first in tied.items():
+        if not {name, first} <= known:
+            raise ValueError(f"{folder / RECIPE} ties {name} to {first}, which there is not.")
+        if name in parameters and first in parameters:
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, parameters[first])

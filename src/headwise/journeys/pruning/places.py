@@ -13,8 +13,8 @@ __all__ = ["check_elsewhere", "check_replaceable"]
 # all that a translator's run may hold when it is saved; of the words and pieces it has some
 OF_RUN = frozenset(
     {
-        *("config.json", "environment.json", "model.json", "model.safetensors", RECORD),
-        *(*WORD_FILES, JOINT, OF_SOURCE, OF_TARGET),
+        *("config.json", "environment.json", "model.json", "model.safetensors", RECORD, RECIPE),
+        *(*WORD_FILES, JOINT, OF_SOURCE, OF_TARGET, *EXPORTED),
     }
 )
 
@@ -49,8 +49,10 @@ def check_replaceable(out: Path, *, as_run: bool) -> None:
 
 def _written(out: Path, *, as_run: bool) -> frozenset[str]:
     """The names of the files of a pruned model that is in a folder; none where none is."""
+    if (out / RECORD).is_file() != as_run:
+        return frozenset()
     if as_run:
-        return OF_RUN if (out / RECORD).is_file() else frozenset()
+        return OF_RUN
     if not (out / RECIPE).is_file():
         return frozenset()
     return frozenset({RECIPE, *EXPORTED, *files_named(out)})

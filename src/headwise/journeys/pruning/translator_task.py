@@ -19,6 +19,8 @@ from headwise.journeys.translation_batches import MULTIPLE
 from headwise.journeys.translator import Translator
 from headwise.models import Transformer
 from headwise.pruning.folders import recover, replacing_folder
+from headwise.pruning.record import record_of
+from headwise.pruning.saving import seal
 from headwise.recording import Run
 
 __all__ = ["translator_task"]
@@ -42,8 +44,11 @@ def translator_task(config: PruneConfig, translator: Translator) -> Task:
     def write(folder: Path) -> None:
         recover(folder)
         check_replaceable(folder, as_run=True)
+        record = record_of(translator.model)
+        assert record is not None, "it was pruned"
         with replacing_folder(folder) as new, Run.create(new, config) as run:
             translator.save(run)
+            seal(new, translator.model, record)
 
     return Task(
         kind="translation",

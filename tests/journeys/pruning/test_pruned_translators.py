@@ -1,0 +1,187 @@
+"""A pruned translator's folder: checked wherever it is opened, and whole or absent."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from headwise import cli, pruning
+from headwise.journeys import open_translator, prune_folder
+from headwise.journeys.opening import open_subject
+from headwise.journeys.prune import open_task
+from headwise.journeys.pruning.places import check_replaceable
+from headwise.journeys.translator import RECORD
+from headwise.pruning.recipe import RECIPE, digest
+from headwise.recording import Run
+from tests.journeys.pruning.small_tasks import config_for
+
+WEIGHTS = "model.safetensors"
+FILES = ("config.json", "environment.json", "model.json", WEIGHTS, "pieces.model", RECORD)
+INPUTS = torch.tensor([[4, 5, 6, 2], [7, 8, 2, 0]]), torch.tensor([4, 3]), torch.tensor([[1], [1]])
+
+
+def quick(model):
+    files = tuple(Run.open(model).config()["valid"])
+    return config_for(
+        "translation", model, data=files, dev=files, choose="random", steps=0, length=64
+    )
+
+
+@pytest.fixture(scope="module")
+def made(small_translation, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / "small"
+    prune_folder(quick(small_translation), folder)
+    return folder
+
+
+@pytest.fixture
+def small(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "small")
+
+
+def digests(folder):
+    return {path.name: digest(path) for path in folder.iterdir()}
+
+
+def spoil(path, how):
+    held = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(held[: len(held) // 2])
+    else:  # one bit of it
+        path.write_bytes(held[:-3] + bytes([held[-3] ^ 1]) + held[-2:])
+
+
+def test_every_file_has_a_checksum(small):
+    named = json.loads((small / RECIPE).read_text())["files"]
+    assert {*FILES} <= named.keys() and {*named, RECIPE} == digests(small).keys()
+
+
+OPENINGS = {
+    "inspect": open_subject,
+    "translate": open_translator,
+    "prune": lambda folder: open_task(config_for("translation", folder), folder),
+    "load": pruning.load,
+    "export": lambda folder: pruning.export(folder, "torch"),
+}
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+@pytest.mark.parametrize("how", ["cut", "changed", "missing"])
+@pytest.mark.parametrize("name", [WEIGHTS, RECORD])
+def test_files_that_are_not_whole_are_refused(small, name, how, opening):
+    spoil(small / name, how)
+    with pytest.raises(ValueError, match=r"is not the file that was saved|is not whole"):
+        OPENINGS[opening](small)
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+@pytest.mark.parametrize("how", ["cut", "changed"])
+def test_checksums_that_are_not_whole_are_refused(small, how, opening):
+    text = (small / RECIPE).read_text()
+    changed = text.replace('"own": true', '"own": false')
+    (small / RECIPE).write_text(changed if how == "changed" else text[:90])
+    with pytest.raises(ValueError, match=r"was changed after it was written|it was cut short"):
+        OPENINGS[opening](small)
+
+
+@pytest.mark.parametrize("how", ["cut", "changed", "missing"])
+@pytest.mark.parametrize("name", FILES)
+def test_inspect_refuses_any_file_that_is_not_whole(small, name, how):
+    spoil(small / name, how)
+    with pytest.raises(ValueError, match=name):
+        open_subject(small)
+
+
+@pytest.mark.parametrize("command", ["inspect", "translate", "prune"])
+def test_the_commands_say_so_in_one_sentence(small, command, monkeypatch, capsys):
+    record = json.loads((small / RECORD).read_text())
+    (small / RECORD).write_text(json.dumps({**record, "settings": {"mine": 1}}))
+    text = small.parent / "text"
+    text.write_text("the dog slept .\n")
+    more = {
+        "inspect": ["--data", text],
+        "prune": ["--data", text, "--dev", text, "--keep", 1, "--out", small.parent / "smaller"],
+    }
+    line = [command, small, *more.get(command, ())]
+    monkeypatch.setattr(sys, "argv", ["headwise", *map(str, line)])
+    monkeypatch.chdir(small.parent)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and said.count("\n") == 1
+    assert said.startswith("headwise: ") and f"{RECORD} is not the file that was saved" in said
+
+
+def test_load_gives_the_model_that_translates(small):
+    translator, model = open_translator(small), pruning.load(small)
+    assert pruning.record_of(model) == pruning.record_of(translator.model)
+    with torch.no_grad():
+        got, wanted = (one(*INPUTS) for one in (model, translator.model))
+    assert torch.equal(got, wanted)
+    tied = model.read_out.weight is model.embed_target.words.weight
+    assert tied == (translator.model.read_out.weight is translator.model.embed_target.words.weight)
+
+
+EXPORTING = "import sys; from headwise import pruning; pruning.export(sys.argv[1], 'torch')"
+
+
+@pytest.mark.slow
+def test_it_is_exported_and_then_still_replaced(small):
+    subprocess.run([sys.executable, "-c", EXPORTING, str(small)], check=True)
+    graph = torch.export.load(small / "model.pt2").module()
+    torch.testing.assert_close(graph(*INPUTS), pruning.load(small)(*INPUTS))
+    check_replaceable(small, as_run=True)
+    open_translator(small)
+
+
+def test_what_is_loaded_is_not_saved_over_its_words(small):
+    before = digests(small)
+    with pytest.raises(ValueError, match=r"which headwise\.pruning\.save did not write"):
+        pruning.save(pruning.load(small), small)
+    with pytest.raises(ValueError, match="no pruned model of this kind"):
+        check_replaceable(small, as_run=False)
+    assert digests(small) == before
+
+
+def test_a_folder_of_before_there_were_checksums_is_opened(small):
+    (small / RECIPE).unlink()
+    assert open_translator(small).translate(["the dog slept ."])
+    with pytest.raises(ValueError, match=r"it has no pruning\.json"):
+        pruning.load(small)
+
+
+def test_a_model_that_was_saved_without_its_words_is_not_inspected(small, tmp_path):
+    pruning.save(pruning.load(small), tmp_path / "bare")
+    with pytest.raises(ValueError, match="holds a Transformer of headwise without its words"):
+        open_subject(tmp_path / "bare")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from headwise.journeys.prune import open_task
+from headwise.journeys.pruning import translator_task
+from headwise.pruning import prune
+from tests.journeys.pruning.test_pruned_translators import quick
+model, out = map(Path, sys.argv[1:])
+translator_task.seal = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+task = open_task(quick(model), model)
+prune(task.model, {"encoder.0.self": [0]})
+task.save(out)
+"""
+
+
+def test_kill_9_before_the_checksums_leaves_the_old_folder_or_none(small_translation, small):
+    before = digests(small)
+    for out in (small, small.parent / "new"):
+        command = [sys.executable, "-c", KILLED, str(small_translation), str(out)]
+        assert subprocess.run(command).returncode == -9
+    assert digests(small) == before and not (small.parent / "new").exists()
+    assert len(list(small.parent.glob(".small.*.partial"))) == 1
+    pruning.load(small)
+    assert not list(small.parent.glob(".small.*.partial"))
