@@ -348,6 +348,8 @@ def _launch_backward(
         _backward_tile(tile, options)
         for tile in (_tiles(options).for_queries, _tiles(options).for_keys)
     )
+    if learned and _needs(options) > 1:  # sums for alpha need registers too
+        by_queries = by_queries._replace(rows=max(16, by_queries.rows // 2))
     n_blocks = triton.cdiv(n_queries, by_queries.rows)
     backward.for_queries[(n_blocks * batch * heads,)](
         **options,
