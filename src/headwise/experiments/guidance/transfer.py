@@ -32,9 +32,9 @@ How it is measured, and where ours differs from the paper:
 Found so far, in small, with encoders of 4 layers (the command stands below the figures, 56 minutes
 on two busy CPU cores): **Table 1 does not appear at this size**. On SST-2 encoders that were not
 pre-trained reach 69.3, English ones 66.4, Filipino 61.6 and Oromo 60.0; guided ones of each text
-are behind plain ones. Plain pre-training on any text is surely a loss, and English surely better than
-both others. MRPC and QNLI are learned by none: MRPC stays at the commonest class (79.9), QNLI at 51
-to 56. Plain encoders of 1,500 updates know little more than how common pieces are
+are behind plain ones. Plain pre-training on any text is surely a loss, and English surely better
+than both others. MRPC and QNLI are learned by none: MRPC stays at the commonest class (79.9), QNLI
+at 51 to 56. Plain encoders of 1,500 updates know little more than how common pieces are
 (`guidance/pretrain`), and the rate of 5e-4 was not tuned to any.
 """
 
