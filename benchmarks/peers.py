@@ -189,19 +189,14 @@ def _materialised(op: str, sizes: tuple[int | None, ...], length: int) -> list[C
         scores_BHQK = scores_BHQK.float() if single else scores_BHQK
         return (weigh(scores_BHQK, dim=-1, k=size).to(v.dtype) @ v,)
 
-    return [
-        Contestant(name, None, "left out: sorting such rows takes seconds")
-        if size is None and length > SORTED_LENGTH
-        else Contestant(
-            name,
-            partial(attend, size=size, single=single),
-            coarse=True,
-            data_matters=size is not None,
-        )
-        for size in sizes
-        for single in (False, True)
-        for name in (f"entmax.{op} k={size}{', float32' if single else ''}",)
-    ]
+    def contestant(size: int | None, *, single: bool) -> Contestant:
+        name = f"entmax.{op} k={size}{', float32' if single else ''}"
+        if size is None and length > SORTED_LENGTH:
+            return Contestant(name, None, "left out: sorting such rows takes seconds")
+        call = partial(attend, size=size, single=single)
+        return Contestant(name, call, coarse=True, data_matters=size is not None)
+
+    return [contestant(size, single=single) for size in sizes for single in (False, True)]
 
 
 def _adasplash(alpha: float, *, causal: bool, tuned: bool) -> Contestant:

@@ -6,7 +6,7 @@ random: nothing is downloaded. In bfloat16 by autocast on a GPU, in float32 else
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -175,19 +175,20 @@ def from_matrices(
 ) -> Trainee:
     """The usual way to guide: eager attention returns its matrices, and the loss is theirs."""
     model, batch = _model(settings, device, host, checkpointing), _batch(settings, device)
-    ask = _asking_for_matrices(model, compiled=compiled)
-    measure = _distance(settings, device)
-    measure = torch.compile(measure) if compiled else measure
+    ask, measure = _asking_for_matrices(model), _distance(settings, device)
+    called = model
+    if compiled:
+        called, measure = torch.compile(model), torch.compile(measure)
 
-    def both() -> tuple[Tensor, Tensor]:
-        own, matrices = ask(batch)
+    def both(call: Any) -> tuple[Tensor, Tensor]:
+        own, matrices = ask(batch, call)
         return own, torch.stack([measure(weights_BHQK) for weights_BHQK in matrices]).sum()
 
     def loss() -> Tensor:
-        own, guidance = both()
+        own, guidance = both(called)
         return own + ALPHA * guidance
 
-    return Trainee(_stepper(model, loss, device), *_quiet(model, both, device))
+    return Trainee(_stepper(model, loss, device), *_quiet(model, lambda: both(model), device))
 
 
 def _model(
@@ -214,24 +215,25 @@ def _batch(settings: Settings, device: torch.device) -> Batch:
 
 
 def _asking_for_matrices(
-    model: MaskedLM | PreTrainedModel, *, compiled: bool
-) -> Callable[[Batch], tuple[Tensor, list[Tensor]]]:
-    """From a batch to a model's own loss and the weights of every layer, (B, H, Q, K) each."""
+    model: MaskedLM | PreTrainedModel,
+) -> Callable[[Batch, Any], tuple[Tensor, list[Tensor]]]:
+    """From a batch to a model's own loss and the weights of every layer, (B, H, Q, K) each.
+
+    What is called comes second: the model, or the same compiled.
+    """
     if isinstance(model, PreTrainedModel):
         model.set_attn_implementation("eager")
-        call = cast(Any, torch.compile(model) if compiled else model)
 
-        def ask_theirs(batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        def ask_theirs(batch: Batch, call: Any) -> tuple[Tensor, list[Tensor]]:
             given = call(input_ids=batch.ids, labels=batch.labels, output_attentions=True)
             return given.loss, list(given.attentions)
 
         return ask_theirs
     kept = MatricesKept()
     replace(model, kept)
-    own = own_loss(model, torch.compile(model) if compiled else None)
 
-    def ask_ours(batch: Batch) -> tuple[Tensor, list[Tensor]]:
-        loss = own(batch)
+    def ask_ours(batch: Batch, call: Any) -> tuple[Tensor, list[Tensor]]:
+        loss = own_loss(model, call)(batch)
         return loss, kept.drain()
 
     return ask_ours
