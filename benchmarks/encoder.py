@@ -47,6 +47,7 @@ AIM = {f"{OURS}{COMPILED}": 0.45}  # of PEAK
 # whom everybody is compared with, and what that column is called
 PEERS = {
     THEIRS: "over RoBERTa",
+    f"{THEIRS}{ROUNDED}": "over rounded",
     f"{THEIRS}{COMPILED}": "over compiled",
     f"{THEIRS}{ROUNDED}{COMPILED}": "over rounded, compiled",
 }
@@ -123,15 +124,17 @@ def measure(
     _check_losses(sizes, batches[0], device)
     rows: list[Row] = []
     able: dict[str, Contestant] = {}
+    alone: dict[str, list[float]] = {}
     for name in _names(sizes, device):
         contestant = _contestant(name, sizes, batches, device)
         row = _tried(name, contestant, device)
         rows.append(row)
         if "reason" not in row:
             able[name] = contestant
-            _add_figures([row], able, take_turns({name: contestant}, device, turns=1), device)
+            alone |= take_turns({name: contestant}, device, turns=1)
+            _add_figures(rows, able, alone, device)
         keep(rows)
-    speeds: dict[str, list[float]] = {name: [] for name in able}
+    speeds: dict[str, list[float]] = {name: [] for name in able}  # in turns, unlike those before
     for _ in range(repeat):
         for name, found in take_turns(able, device, turns=1, warm=0).items():
             speeds[name] += found
@@ -154,11 +157,11 @@ def _names(sizes: Sizes, device: torch.device) -> list[str]:
     names = [OURS, THEIRS]
     if sizes.config.rows > sizes.config.vocab:
         names.append(f"{THEIRS}{ROUNDED}")
-    if sizes.compiled:
-        names += [f"{name}{COMPILED}" for name in names]
-    if sizes.compiled and device.type == "cuda":
-        names.append(f"{OURS}{COMPILED}{CUDNN}")
-    return names
+    if not sizes.compiled:
+        return names
+    by_cudnn = [f"{OURS}{COMPILED}{CUDNN}"] if device.type == "cuda" else []
+    ours, *theirs = (f"{name}{COMPILED}" for name in names)
+    return [*names, ours, *by_cudnn, *theirs]
 
 
 def _contestant(name: str, sizes: Sizes, batches: list[Batch], device: torch.device) -> Contestant:

@@ -16,34 +16,43 @@ Runs = Mapping[str, Sequence[Run]]  # of each arm, the first being what others a
 
 
 def draw(found: Mapping[str, Runs], judged: Mapping[str, str], run: Run) -> None:
-    """A column a corpus: validation NLL by update, then differences of average NLL and BLEU.
+    """A row a corpus: what arms differ by from the first, by update and then at the end.
 
     Args:
         found: the runs of each corpus.
         judged: the kind of BLEU of each corpus.
         run: where the picture goes.
     """
-    figure, axes = panels(len(found), 3, height=2.6)
-    for column, (corpus, runs) in enumerate(found.items()):
-        _curves(axes[0][column], runs)
-        axes[0][column].set_title(corpus, fontsize=10)
-        names = {"average_nll": "average NLL", judged[corpus]: judged[corpus].replace("_", " ")}
-        for row, (name, shown) in enumerate(names.items(), start=1):
-            draw_methods(axes[row][column], _apart(runs, name), f"{shown} less base")
-            axes[row][column].axvline(0, color="black", linewidth=0.8)
+    figure, axes = panels(3, len(found), height=2.6)
+    for row, (corpus, runs) in zip(axes, found.items(), strict=True):
+        _curves(row[0], runs)
+        row[0].set_title(corpus, fontsize=10)
+        names = {
+            "average_nll": "average NLL",
+            judged[corpus]: judged[corpus].replace("_", " ").replace("bleu", "BLEU"),
+        }
+        for panel, (name, shown) in zip(row[1:], names.items(), strict=True):
+            draw_methods(panel, _apart(runs, name), f"{shown} less base")
+            panel.axvline(0, color="black", linewidth=0.8)
     save(figure, run, "table-7")
 
 
 def _curves(axes: Axes, runs: Runs) -> None:
-    """Means over seeds, as far as all of them were evaluated."""
-    for arm, several in runs.items():
-        logged = [
-            {row["step"]: row[LOSS] for row in run.metrics() if LOSS in row} for run in several
-        ]
-        steps = sorted(set.intersection(*(set(own) for own in logged)))
-        axes.plot(steps, [fmean(own[step] for own in logged) for step in steps], label=arm)
+    """Validation NLL less that of the first arm, as far as all were evaluated: means over seeds."""
+    logged = {
+        arm: [{row["step"]: row[LOSS] for row in run.metrics() if LOSS in row} for run in several]
+        for arm, several in runs.items()
+    }
+    steps = sorted(set.intersection(*(set(own) for arm in logged.values() for own in arm)))
+    means = {
+        arm: [fmean(own[step] for own in some) for step in steps] for arm, some in logged.items()
+    }
+    base, *others = means
+    for arm in others:
+        axes.plot(steps, [a - b for a, b in zip(means[arm], means[base], strict=True)], label=arm)
+    axes.axhline(0, color="black", linewidth=0.8)
     axes.set_xlabel("updates", fontsize=8)
-    axes.set_ylabel("validation NLL", fontsize=8)
+    axes.set_ylabel(f"validation NLL less {base}", fontsize=8)
     axes.legend(fontsize=7)
 
 

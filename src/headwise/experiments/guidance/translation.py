@@ -15,7 +15,7 @@ The commands; `trained` names runs whose translators are taken instead of traine
 with a translator, own or lent, that had others beside it:
 
     headwise reproduce guidance/translation              # about 30 minutes on an H200, estimated
-    headwise reproduce guidance/translation --set corpora=multi30k-en-de
+    headwise reproduce guidance/translation --set corpora=multi30k-en-de   # 5 minutes, six at once
     headwise reproduce guidance/translation --smoke      # 10 seconds
 
 The data folder must hold Multi30k (29,000 pairs, English to German) and what there is of IWSLT'14
@@ -56,6 +56,16 @@ Where ours deviates, or the paper leaves it open:
    against 26.24. Judged is the comparison on IWSLT, 24.42 against 24.52.
 4. Weights of hard-coded heads are normalised over the tokens that there are; at the ends of a
    sentence You et al. leave out what lies outside.
+
+Found so far, by the second command with `--set at_once=6` (5 minutes, H200, beside another
+experiment), on Multi30k: guided translators learn sooner and end lower than plain ones, with every
+seed: 0.06 nats on average over the training, 0.08 on the validation part (1.71 for 1.79). BLEU is
+0.9 higher (0.1 to 1.8), where the paper has it comparable. One more head guided to the first token
+is a little behind in all losses, as the paper says, though not in BLEU. Hard-coded heads are not
+behind: they are ahead of plain ones in every figure, and on average even of guided ones, as they
+are the fastest at first; from update 600 of 1,500 on guided ones are lower on the validation part,
+by 0.05 at the end. In the paper, with 70 times as many updates, hard-coded heads are the worst.
+IWSLT'14 has not been run.
 """
 
 from collections.abc import Mapping, Sequence
