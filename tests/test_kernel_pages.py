@@ -188,11 +188,16 @@ def test_trainings_of_an_encoder_are_shown_with_who_was_wrong(tmp_path):
     rows = [
         {"contestant": "ours", "tokens_per_second": 12_345, "ms": 1.5, "utilisation": 0.4567},
         {"contestant": "RoBERTa", "tokens_per_second": 99_999, "ms": 1.0, "wrong": True},
+        {"contestant": "RoBERTa, rounded", "tokens_per_second": 8_230, "ms": 2.2},
+        {"contestant": "RoBERTa, compiled", "tokens_per_second": 4_115, "ms": 4.4},
         {"contestant": "ours, compiled", "reason": "no compiler"},
     ]
+    for row in rows:
+        row["turns"] = 1
     _write(tmp_path, rows, name="mlm")
     text = pages.page(tmp_path)
-    assert "| ours | 12,345 | 1.5 | 0.4567 |" in text and "99,999" not in text
+    assert "| ours | 12,345 | 1.5 | 0.4567 |  | 1.50 |" in text and "99,999" not in text
+    assert "This run was cut short" in text
     assert "Not timed: RoBERTa: wrong; ours, compiled: " in text
 
 
