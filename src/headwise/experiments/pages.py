@@ -23,14 +23,16 @@ def page(family: str) -> str:
 
 def _overview(names: list[str]) -> str:
     """What came out of the paper's figures, an experiment a row."""
-    rows = [["experiment", *VERDICTS], ["---"] * (1 + len(VERDICTS))]
+    head = ["experiment", *VERDICTS, "not measured"]
+    rows = [head, ["---"] * len(head)]
     for name in names:
         experiment, result = load_experiment(name), kept(name)
         asked = [item for item in experiment.expected if not item.is_our_question]
         if result is None or not any(item.paper is not None for item in asked):
             continue
+        judged = [item for item in asked if item.paper is not None]
         found: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
-        for item in asked:
+        for item in judged:
             verdict = (
                 item.paper_verdict(result.figures[item.metric])
                 if (item.metric in result.figures)
@@ -40,7 +42,8 @@ def _overview(names: list[str]) -> str:
                 found[verdict].append(item.metric)
         counts = [str(len(found["reproduced"]))]
         counts += [_listed(found[verdict]) for verdict in VERDICTS[1:]]
-        rows.append([f"`{name}`", *counts])
+        missing = sum(item.metric not in result.figures for item in judged)
+        rows.append([f"`{name}`", *counts, str(missing)])
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join(["## What came out of the paper's figures", "", *lines])
 
@@ -84,11 +87,14 @@ def _made(result: Result) -> str:
     environment = result.environment
     machine = environment["gpu"] or environment["cpu"]
     changed = " with changes" if environment["dirty"] else ""
-    resumed = ", the last leg of a resumed run," if environment.get("resumed") else ""
     commit = str(environment["commit"])[:10]
+    where = f"on {machine}, torch {environment['versions']['torch']}, commit {commit}{changed}"
+    if not environment.get("resumed"):
+        return f"Made by `{result.command}` in {result.seconds:,.0f} s {where}."
+    last = environment["resumed"][-1]
     return (
-        f"Made by `{result.command}` in {result.seconds:,.0f} s{resumed} on {machine}, "
-        f"torch {environment['versions']['torch']}, commit {commit}{changed}."
+        f"Made by `{result.command}`, begun {where}; its last leg took {result.seconds:,.0f} s on "
+        f"{last['gpu'] or last['cpu']}, commit {str(last['commit'])[:10]}."
     )
 
 

@@ -26,12 +26,21 @@ def draw_curves(
     *,
     across: str,
     up: str,
-    lines: Mapping[str, float] = {},
+    lines: Mapping[str, Sequence[float]] = {},
+    apart: Mapping[str, Points] = {},
     logarithmic: bool = False,
 ) -> None:
     """Points of several models, one colour each, and a line through their means.
 
-    Level lines are what was before pruning: of a curve's name in its colour, of another in grey.
+    Args:
+        curves: points by name.
+        run: where the picture goes.
+        name: of the picture.
+        across: what the horizontal axis shows.
+        up: what the vertical one does.
+        lines: levels before pruning; those of a curve have its name and colour, others are grey.
+        apart: points of a curve, by its name, that come from a fixed lambda: no line joins them.
+        logarithmic: whether the vertical axis is.
     """
     figure, axes = panels(1, width=5.5, height=3.8)
     panel = axes[0][0]
@@ -39,10 +48,17 @@ def draw_curves(
         means = [(x, fmean(y for z, y in points if z == x)) for x in sorted({x for x, _ in points})]
         panel.plot(*zip(*points, strict=True), "o", color=f"C{place}", markersize=3, alpha=0.6)
         panel.plot(*zip(*means, strict=True), "-", color=f"C{place}", label=label)
-    for label, level in lines.items():
-        colour = f"C{list(curves).index(label)}" if label in curves else "grey"
-        shown = None if label in curves else label
-        panel.axhline(level, color=colour, linestyle=":", linewidth=1, label=shown)
+    names = list(curves)
+    for label, points in apart.items():
+        at = names.index(label)
+        shown = None if at else "with a fixed lambda"
+        panel.plot(*zip(*points, strict=True), "x", color=f"C{at}", markersize=5, label=shown)
+    for label, levels in lines.items():
+        colour = f"C{names.index(label)}" if label in curves else "grey"
+        shown = label if label not in curves else None if names.index(label) else "before pruning"
+        for number, level in enumerate(levels):
+            told = None if number else shown
+            panel.axhline(level, color=colour, linestyle=":", linewidth=1, label=told)
     panel.set_xlabel(across)
     panel.set_ylabel(up)
     if logarithmic:
@@ -93,14 +109,32 @@ def _in_rows(count: int, *, width: float, height: float) -> tuple[Figure, list[A
 
 
 def draw_gates(run: Run, name: str, *, draws: int = 200_000) -> None:
-    """Fig. 6: the distribution of gates for some log_alpha, drawn."""
-    figure, axes = panels(3, width=3.2, height=2.6)
+    """Fig. 6, drawn: how the distribution is stretched and clipped, and gates by log_alpha."""
+    figure, axes = panels(4, width=3.2, height=2.6)
     random = torch.Generator().manual_seed(0)
     gate = HardConcrete()
-    for panel, log_alpha in zip(axes[0], (-2.0, 0.0, 2.0), strict=True):
+    stretched, *others = axes[0]
+    _draw_stretched(stretched, gate, logistic(torch.rand(draws, generator=random)))
+    for panel, log_alpha in zip(others, (-2.0, 0.0, 2.0), strict=True):
         noise = logistic(torch.rand(draws, generator=random))
         values = gate.with_noise(torch.full((draws,), log_alpha), noise)
         panel.hist(values.numpy(), bins=50, range=(0, 1), density=True)
         panel.set_title(f"log alpha {log_alpha:g}", fontsize=8)
         panel.set_xlabel("gate")
+    for panel in axes[0]:
+        panel.set_ylabel("density")
     save(figure, run, name)
+
+
+def _draw_stretched(panel: Axes, gate: HardConcrete, noise: torch.Tensor) -> None:
+    low, high = gate.limits
+    concrete = torch.sigmoid(noise / gate.temperature)
+    stages = {"Concrete": concrete, "stretched": concrete * (high - low) + low}
+    stages["clipped"] = gate.with_noise(torch.zeros(len(noise)), noise)
+    for label, values in stages.items():
+        panel.hist(
+            values.numpy(), 60, range=(low, high), density=True, histtype="step", label=label
+        )
+    panel.set_title("log alpha 0, step by step", fontsize=8)
+    panel.set_xlabel("value")
+    panel.legend(fontsize=7)

@@ -129,9 +129,10 @@ def reproduce(config: Config, run: Run) -> Figures:
         figures[f"{name}: goes on with a text"] = [float(bool(text.strip()))]
         curves.setdefault(cut.choice, []).append((float(cut.heads), got["perplexity_after"]))
     run.write_json("texts.json", texts)
-    before = {"unpruned, not trained on": figures["unpruned: perplexity"][0]}
-    axes = {"across": "heads left", "up": "perplexity"}
-    draw_curves(curves, run, "smollm", **axes, lines=before, logarithmic=True)
+    before = {"unpruned, not trained on": figures["unpruned: perplexity"]}
+    draw_curves(
+        curves, run, "smollm", across="heads left", up="perplexity", lines=before, logarithmic=True
+    )
     return figures
 
 
