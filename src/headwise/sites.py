@@ -25,6 +25,7 @@ from headwise.ops.attended import Attended
 from headwise.ops.scores import Scores
 
 P = ParamSpec("P")
+PRUNED = "pruning_record"  # the attribute in which a pruned model keeps what was pruned
 Attend = Callable[..., Attended]  # attend(q, k, v, *, mask, bias, causal, …) -> Attended
 Watcher = Callable[["Site", Attended], None]
 Tap = Callable[["Site", Scores], None]
@@ -185,7 +186,8 @@ def find_sites(model: nn.Module, *, where: Where = "*") -> list[Site]:
     sites = list(dict.fromkeys(_sites_of(model)))
     if not sites:
         raise ValueError(
-            f"{type(model).__name__} has no attention sites. For a Hugging Face model call "
+            all_pruned(model)
+            or f"{type(model).__name__} has no attention sites. For a Hugging Face model call "
             "headwise.adopt(model) first; for your own, give attention modules a `site`."
         )
     _check_apart(model, sites)
@@ -194,6 +196,17 @@ def find_sites(model: nn.Module, *, where: Where = "*") -> list[Site]:
         names = ", ".join(site.name for site in sites)
         raise ValueError(f"where={where!r} chooses none of the model's sites: {names}.")
     return chosen
+
+
+def all_pruned(model: nn.Module) -> str:
+    """Why a model that lost all its heads has no sites, as a sentence; "" if it has some left."""
+    record: Any = model.__dict__.get(PRUNED)
+    if record is None or any(record.kept.values()):
+        return ""
+    return (
+        f"All {sum(record.heads.values())} heads of this {type(model).__name__} were pruned, so "
+        "there are none to look at, to change or to prune."
+    )
 
 
 def what_is_changed(sites: Iterable[Site], *, of: str = "") -> str:

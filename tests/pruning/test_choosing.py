@@ -115,6 +115,11 @@ def test_greedy_can_look_for_the_higher():
     assert worst == {"encoder.0.self": [0], "encoder.1.self": [3]}
 
 
+def test_greedy_does_not_rank_by_what_is_no_number():
+    with pytest.raises(ValueError, match="measures nan, so it cannot be ranked"):
+        choosing.greedy(Worth(WORTH), lambda model: float("nan"), 2)
+
+
 def test_greedy_sees_what_heads_are_worth_together():
     """Heads 0 and 1 say the same: either can go, not both, though each alone is worth nothing."""
     model = Worth(torch.tensor([[1.0, 1.0, 0.6, 0.0]]))

@@ -80,6 +80,18 @@ def test_passes_are_replayed_on_a_gpu_and_models_left_as_they_came(bert, halved)
     assert is_adopted(halved) and not is_adopted(bert)
 
 
+def test_quality_is_measured_in_eval_mode(bert, halved):
+    told = []
+
+    def measure(model):
+        told.append((model.training, torch.is_grad_enabled()))
+        return 1.0
+
+    pruning.speed(bert.train(), halved.train(), measure=measure, **QUICK)
+    assert told == [(False, False)] * 2
+    assert bert.training and halved.training
+
+
 def test_a_model_against_itself_is_not_faster_and_says_so(bert):
     found = pruning.speed(bert, copy.deepcopy(bert), measure=lambda model: 0.5, **QUICK)
     assert found.quality == (0.5, 0.5)

@@ -82,6 +82,14 @@ def test_onnxruntime_computes_what_the_model_computes(tmp_path, heard):
 
 
 @needs_onnx
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_of_half_precision_are_exported_in_full(dtype, tmp_path):
+    save(small("ViT").to(dtype), tmp_path / "small")
+    assert export(tmp_path / "small", "onnx").largest_difference < 1e-4
+    assert next(load(tmp_path / "small").parameters()).dtype == dtype
+
+
+@needs_onnx
 def test_onnxruntime_tells_the_two_texts_of_a_pair_apart(tmp_path):
     import onnxruntime
 

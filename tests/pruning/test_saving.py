@@ -225,6 +225,39 @@ def test_generation_settings_and_tokenizers_come_along(tmp_path):
         load(tmp_path / "small")
 
 
+def test_folders_of_a_tokenizer_come_along_and_are_checked(saved):
+    class Templates:
+        def save_pretrained(self, save_directory):
+            (Path(save_directory) / "more").mkdir()
+            (Path(save_directory) / "more" / "tool.jinja").write_text("{}")
+
+    for _ in range(2):  # a second time over the first
+        save(small(), saved, Templates())
+    load(saved)
+    (saved / "more" / "tool.jinja").write_text("{ }")
+    with pytest.raises(ValueError, match=r"tool\.jinja is not the file that was saved"):
+        load(saved)
+    (saved / "more" / "mine.txt").write_text("")
+    with pytest.raises(ValueError, match=r"holds more/mine\.txt, which"):
+        save(small(), saved)
+
+
+def test_a_recipe_names_files_of_its_folder_alone(saved):
+    (saved.parent / "secret").write_text("")
+    rewritten(saved, files={"../secret": digest(saved.parent / "secret")})
+    with pytest.raises(ValueError, match=r"has no \.\./secret"):
+        load(saved)
+
+
+def test_a_model_without_heads_says_that_they_were_pruned(saved):
+    model = adopt(load(saved))
+    emptied = prune(model, {site.name: [] for site in find_sites(model)})
+    save(emptied, saved)
+    for trouble in (find_sites, adopt):
+        with pytest.raises(ValueError, match="All 8 heads of this BertForMaskedLM were pruned"):
+            trouble(load(saved))
+
+
 def test_what_was_not_pruned_or_is_gated_is_not_saved(tmp_path):
     with pytest.raises(ValueError, match="Nothing was pruned"):
         save(build("BERT"), tmp_path / "small")

@@ -8,7 +8,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 from headwise.hf.interface import MASKS, PREFIX, Host, placeholder, register, resolves_to_us
 from headwise.hf.naming import attention_modules, head_count, site_names, unreachable_attention
-from headwise.sites import Site, find_sites, what_is_changed
+from headwise.sites import Site, all_pruned, find_sites, what_is_changed
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -124,7 +124,8 @@ def _backends(host: PreTrainedModel, modules: dict[str, nn.Module]) -> dict[int,
     name = type(host).__name__
     if not modules:
         raise ValueError(
-            f"{name} does not route its attention through transformers' attention interface, so "
+            all_pruned(host)
+            or f"{name} does not route its attention through transformers' attention interface, so "
             "headwise cannot reach it. BERT, GPT-2, Llama, BART, T5, ViT and their kin do."
         )
     if missed := unreachable_attention(host):

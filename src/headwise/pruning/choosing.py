@@ -125,7 +125,7 @@ def greedy(
         for heads in left:
             progress(done, total)
             with masked(model, _as_keep([*off, *heads], (site.name for site in sites))):
-                values.append(sign * measure(model))
+                values.append(sign * _finite(measure(model), heads))
             done += 1
         order = sorted(range(len(left)), key=lambda place: values[place])
         going = set(order[: min(at_once, len(left) - count // group)])
@@ -133,6 +133,12 @@ def greedy(
         left = [heads for place, heads in enumerate(left) if place not in going]
     progress(total, total)
     return _as_keep([head for heads in left for head in heads], (site.name for site in sites))
+
+
+def _finite(value: float, heads: Sequence[Head]) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"The model without {heads[0]} measures {value}, so it cannot be ranked.")
+    return value
 
 
 def _evaluations(groups: int, kept: int, at_once: int) -> int:

@@ -150,7 +150,7 @@ def speed(
             On a GPU "sdpa, replayed" times what the device does for a recorded pass; started from
             Python, a small pass takes as long as Python needs, with however many heads.
         inputs: makes what the models are called with, of model, batch and length.
-        measure: the quality of a model, if it is to stand beside.
+        measure: the quality of a model, if it is to stand beside; called in eval mode.
         seconds: about how long to time each combination.
         progress: called with (combinations done, in all).
     """
@@ -162,7 +162,7 @@ def speed(
     device = next(before.parameters()).device
     if (other := next(after.parameters()).device) != device:
         raise ValueError(f"Both models must be on one device, got {device} and {other}.")
-    quality = (measure(before), measure(after)) if measure else None
+    quality = (_quality(before, measure), _quality(after, measure)) if measure else None
     rooms = [room for room in (room_of(before), room_of(after)) if room]
     fitting = [length for length in lengths if not rooms or length <= min(rooms)]
     left_out = [
@@ -231,11 +231,26 @@ def _recorded(model: nn.Module, **given: Any) -> Callable[[], object]:
     return graph.replay
 
 
+def _quality(model: nn.Module, measure: Callable[[nn.Module], float]) -> float:
+    with _in_eval_mode(model), torch.no_grad():
+        return measure(model)
+
+
+@contextmanager
+def _in_eval_mode(model: nn.Module) -> Generator[None]:
+    training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in training.items():
+            module.training = was_training
+
+
 @contextmanager
 def _measurable(model: nn.Module) -> Generator[None]:
     """In eval mode, and a Hugging Face model without sites and free to change its backend."""
     inner = innermost(model)
-    training = {module: module.training for module in model.modules()}
     # a view of a parameter says that it learns, which FLOPs cannot be counted with
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     adopted = isinstance(inner, PreTrainedModel) and is_adopted(inner)
@@ -243,15 +258,13 @@ def _measurable(model: nn.Module) -> Generator[None]:
         release(inner)
     backend = backend_of(inner.config) if isinstance(inner, PreTrainedModel) else None
     try:
-        model.eval()
         for parameter in learning:
             parameter.requires_grad_(False)
-        yield
+        with _in_eval_mode(model):
+            yield
     finally:
         for parameter in learning:
             parameter.requires_grad_(True)
-        for module, was_training in training.items():
-            module.training = was_training
         if isinstance(inner, PreTrainedModel) and backend:
             inner.set_attn_implementation(backend)
         if adopted:

@@ -19,8 +19,8 @@ from headwise.pruning.gates import Gates
 from headwise.pruning.headless import Headless, JustBias, check_headless
 from headwise.pruning.parts import Anatomy, Heads, anatomy
 from headwise.pruning.position_bias import cut_bias, separate, shares_bias
-from headwise.pruning.record import NAME, PruningRecord, innermost, record_of
-from headwise.sites import Site, find_sites, what_is_changed
+from headwise.pruning.record import PruningRecord, innermost, record_of
+from headwise.sites import PRUNED, Site, find_sites, what_is_changed
 
 Model = TypeVar("Model", bound=nn.Module)
 COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head")
@@ -83,7 +83,7 @@ def prune(
         for name, heads in going.items():
             _cut(model, anatomies[name], heads, groups[name], factors.get(name))
     inner = innermost(model)
-    inner.__dict__[NAME] = tell_config(inner, record.after(going))
+    inner.__dict__[PRUNED] = tell_config(inner, record.after(going))
     if isinstance(inner, PreTrainedModel) and not attention_modules(inner):
         take_sites_away(inner)  # nothing is left to adopt
     return model

@@ -42,6 +42,8 @@ class Exported:
 def export(folder: Path | str, form: str = "onnx") -> Exported:
     """Write the model of a folder as `model.onnx` or `model.pt2` beside it, and check it.
 
+    ONNX gets weights of half precision in float32, as runtimes lack operators for them.
+
     Args:
         folder: that `save` made.
         form: "onnx", for onnxruntime and others, or "torch", for `torch.export.load`. For the
@@ -52,7 +54,7 @@ def export(folder: Path | str, form: str = "onnx") -> Exported:
     if form == "onnx":
         _check_installed()
     folder = Path(folder)
-    model = load(folder)
+    model = load(folder).float() if form == "onnx" else load(folder)
     forward = _Forward(model, _input_names(model))
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     if form == "onnx" and size > LARGEST:

@@ -27,7 +27,7 @@ def replacing_folder(folder: Path) -> Generator[Path, None, None]:
     temporary, lock = _locked_folder(folder)
     try:
         yield temporary
-        for path in temporary.iterdir():
+        for path in temporary.rglob("*"):
             _flush_to_disk(path)
         _put_in_place(temporary, folder)
     finally:

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from headwise.pruning.record import PruningRecord
@@ -23,7 +24,7 @@ class Recipe:
         class_name: of the model.
         own: whether it is Headwise's, else it is from transformers.
         record: of what was pruned.
-        files: the SHA-256 of each other file, by name.
+        files: the SHA-256 of each other file, by its path in the folder.
         tied: names of parameters that are another one's, {name: that one's name}.
         buffers: dtypes of floating buffers that are not saved, as they follow from the settings.
         versions: of what wrote it, for messages.
@@ -64,8 +65,8 @@ class Recipe:
     def check_files(self, folder: Path) -> None:
         """Refuse a folder whose files are not those that were written."""
         for name, wanted in self.files.items():
-            path = folder / name
-            if Path(name).name != name or not path.is_file():
+            path, within = folder / name, PurePosixPath(name)
+            if within.is_absolute() or ".." in within.parts or not path.is_file():
                 raise ValueError(f"{folder} has no {name}, so the model in it is not whole.")
             if digest(path) != wanted:
                 raise ValueError(
@@ -90,6 +91,24 @@ def files_named(folder: Path) -> set[str]:
     """The files that a folder's recipe names, of whatever format; one sentence if it is cut."""
     held: object = _read_json(folder / RECIPE).get("files")
     return set(cast(dict[str, Any], held)) if isinstance(held, dict) else set()
+
+
+def unnamed(folder: Path, names: Collection[str]) -> list[str]:
+    """What lies in a folder and is none of these files; folders of such files alone may be there.
+
+    Args:
+        folder: to look into.
+        names: paths of files in it, as a recipe has them.
+    """
+    found: list[str] = []
+    for path in sorted(folder.iterdir()):
+        begin = f"{path.name}/"
+        inside = {name.removeprefix(begin) for name in names if name.startswith(begin)}
+        if path.is_dir() and inside:
+            found += [begin + name for name in unnamed(path, inside)]
+        elif path.name not in names or not path.is_file():
+            found.append(path.name)
+    return found
 
 
 def versions() -> dict[str, str | None]:

@@ -6,9 +6,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from headwise.sites import Head, Site
-
-NAME = "pruning_record"  # of the record among a model's attributes
+from headwise.sites import PRUNED, Head, Site
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class PruningRecord:
 
 def record_of(model: nn.Module) -> PruningRecord | None:
     """What was pruned of a model; None if nothing was."""
-    record = innermost(model).__dict__.get(NAME)
+    record = innermost(model).__dict__.get(PRUNED)
     return record if isinstance(record, PruningRecord) else None
 
 

@@ -24,7 +24,7 @@ from headwise.pruning.configuring import layers_in_config
 from headwise.pruning.cutting import rebuild
 from headwise.pruning.folders import recover, replacing_folder
 from headwise.pruning.headless import Headless
-from headwise.pruning.recipe import RECIPE, Recipe, digest, files_named, versions
+from headwise.pruning.recipe import RECIPE, Recipe, digest, files_named, unnamed, versions
 from headwise.pruning.record import PruningRecord, innermost, record_of
 from headwise.sites import Site, what_is_changed
 
@@ -89,7 +89,11 @@ def seal(folder: Path, model: nn.Module, record: PruningRecord) -> None:
         class_name=type(model).__name__,
         own=own.is_own(model),
         record=record,
-        files={path.name: digest(path) for path in sorted(folder.iterdir()) if path.is_file()},
+        files={
+            path.relative_to(folder).as_posix(): digest(path)
+            for path in sorted(folder.rglob("*"))  # a tokenizer may have folders
+            if path.is_file()
+        },
         tied=_tied(model.state_dict()),
         buffers=_buffers(model),
         versions=versions(),
@@ -137,13 +141,10 @@ def _check_free(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise ValueError(f"A model is saved in a folder, but {folder} is a file.")
-    there = {path.name for path in folder.iterdir()}
-    if not there:
-        return
     ours = {RECIPE, *EXPORTED}
-    if RECIPE in there and OF_RUN not in there:  # else words and pieces would be lost
+    if (folder / RECIPE).exists() and not (folder / OF_RUN).exists():  # else words would be lost
         ours |= files_named(folder)
-    if foreign := sorted(there - ours):
+    if foreign := unnamed(folder, ours):
         raise ValueError(
             f"{folder} holds {foreign[0]}, which headwise.pruning.save did not write and would "
             "delete; choose another folder."

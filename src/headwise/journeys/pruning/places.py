@@ -5,7 +5,7 @@ from pathlib import Path
 from headwise.data.subword import JOINT, OF_SOURCE, OF_TARGET
 from headwise.journeys.codec import WORD_FILES
 from headwise.journeys.translator import RECORD
-from headwise.pruning.recipe import RECIPE, files_named
+from headwise.pruning.recipe import RECIPE, files_named, unnamed
 from headwise.pruning.saving import EXPORTED
 
 __all__ = ["check_elsewhere", "check_replaceable"]
@@ -37,10 +37,7 @@ def check_replaceable(out: Path, *, as_run: bool) -> None:
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"A model is saved in a folder, but {out} is a file; choose another path.")
-    there = sorted(out.iterdir()) if out.exists() else []
-    written = _written(out, as_run=as_run)
-    foreign = [path.name for path in there if path.name not in written or not path.is_file()]
-    if foreign:
+    if out.exists() and (foreign := unnamed(out, _written(out, as_run=as_run))):
         raise ValueError(
             f"{out} holds files that are no pruned model of this kind, {foreign[0]} among them; "
             "choose a new or empty folder."
