@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
+import transformers as hf
 
 from headwise.journeys import PruneConfig, prune_folder
 from headwise.journeys.opening import open_subject
@@ -153,6 +155,35 @@ def test_an_inspection_of_another_model_is_refused_before_the_work(tmp_path):
     with pytest.raises(ValueError, match=r"does not know encoder\.1\.self\.0"):
         prune_folder(config, tmp_path / "small")
     assert not run_folder(tmp_path / "small").exists()
+
+
+def causal_classifier(folder, marks):
+    """A GPT-2 that classifies and, as fresh ones do, names no padding; whose marks it has."""
+    shape = hf.GPT2Config(vocab_size=60, n_embd=32, n_layer=2, n_head=4, num_labels=2)
+    return save(hf.GPT2ForSequenceClassification(shape), tokenizer_for(marks), folder)
+
+
+def test_a_causal_classifier_without_padding_is_told_the_remedy(tmp_path):
+    host = saved("classification", tmp_path / "host").parent
+    model = causal_classifier(host / "gpt2", marks="GPT-2")
+    with pytest.raises(ValueError, match=r"Set pad_token_id in its config.json, .* mark, 2; or"):
+        prune_folder(config_for("classification", model), tmp_path / "small")
+    assert not run_folder(tmp_path / "small").exists()
+    quick = {"choose": "random", "steps": 0}
+    one = config_for("classification", model, batch_size=1, **quick)
+    assert prune_folder(one, tmp_path / "small").figures()["heads_kept"] == 3
+
+
+def test_a_causal_classifier_takes_the_padding_of_its_tokenizer(tmp_path):
+    host = saved("classification", tmp_path / "host").parent
+    model = causal_classifier(host / "gpt2", marks="Llama")
+    config = config_for("classification", model, choose="random", steps=0)
+    both = [
+        prune_folder(replace(config, batch_size=size), tmp_path / f"small-{size}").figures()
+        for size in (1, 8)
+    ]
+    assert both[0]["accuracy_before"] == both[1]["accuracy_before"]
+    assert json.loads((tmp_path / "small-8" / "config.json").read_text())["pad_token_id"] == 0
 
 
 def test_a_model_without_an_output_is_refused(tmp_path):

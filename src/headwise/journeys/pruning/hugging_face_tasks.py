@@ -104,6 +104,7 @@ def _classification(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
     known: dict[str, int] = subject.model.config.label2id
     if len(known) < 2:
         raise ValueError("The model has one class, a regression; `prune` takes two or more.")
+    _check_padding(config, subject)
     train, dev = (read_labelled(files, known) for files in (config.data, config.dev))
     if config.dev_lines:
         dev = Labelled(dev.texts[: config.dev_lines], dev.labels[: config.dev_lines])
@@ -113,6 +114,21 @@ def _classification(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
         *(_labelled(config, subject, part) for part in (train, dev)),
         texts=dev.texts,
     )
+
+
+def _check_padding(config: PruneConfig, subject: HuggingFaceSubject) -> None:
+    """A causal classifier asks the last token, which it finds if it knows the padding behind."""
+    settings, tokenizer = subject.model.config, subject.tokenizer
+    if not subject.causal or settings.pad_token_id is not None:
+        return
+    if tokenizer.pad_token_id != tokenizer.eos_token_id:
+        settings.pad_token_id = tokenizer.pad_token_id
+    elif config.batch_size > 1:  # not set to the end mark, which may belong to the text
+        raise ValueError(
+            f"{config.model} names no padding token, so that it cannot tell the last word in a "
+            "batch of texts. Set pad_token_id in its config.json, often to that of the end mark, "
+            f"{tokenizer.eos_token_id}; or give batch_size=1."
+        )
 
 
 def _labelled(config: PruneConfig, subject: HuggingFaceSubject, part: Labelled) -> Data:
