@@ -6,7 +6,7 @@
 `small/` is then the smaller model, which `headwise inspect small/` opens. A Hugging Face model is
 read by `headwise.pruning.load`; a run of ours is still a run. Beside it `small-pruning/` is the run
 of the pruning: metrics, checkpoints, the sentences of the dev set and a report. Started again after
-an interruption, the same command goes on.
+an interruption, the same command goes on, if model and data are what they were.
 """
 
 import errno
@@ -28,6 +28,7 @@ from headwise.journeys.progress import counting
 from headwise.journeys.pruning.choosing_heads import Chosen, check_choice, choose_and_train
 from headwise.journeys.pruning.config import PruneConfig
 from headwise.journeys.pruning.hugging_face_tasks import hugging_face_task
+from headwise.journeys.pruning.inputs import check_inputs
 from headwise.journeys.pruning.looking import Functions, functions_of
 from headwise.journeys.pruning.places import check_elsewhere, check_replaceable
 from headwise.journeys.pruning.task import Task
@@ -39,6 +40,7 @@ from headwise.pruning.recipe import check_whole
 from headwise.pruning.record import record_of
 from headwise.pruning.workloads import count_parameters
 from headwise.recording import HeadTable, Run
+from headwise.recording.locking import writing_alone
 from headwise.reporting import write_report
 from headwise.sites import find_sites
 
@@ -56,7 +58,8 @@ def prune_folder(
 ) -> Run:
     """Prune the model in a folder on text files; the smaller model is in `out`.
 
-    A pruning that was stopped goes on where it was; one that is finished is not done again.
+    A pruning that was stopped goes on where it was, unless its model or data have changed; one that
+    is finished is not done again.
 
     Args:
         config: the settings.
@@ -67,21 +70,23 @@ def prune_folder(
     Returns:
         The run, with figures before and after, `trace/speed.json`, and a report.
     """
-    out = Path(out)
+    out, place = Path(out), run_folder(Path(out))
     _check_alone()
     check_elsewhere(Path(config.model), out)
     recover(out)
-    finished = (run_folder(out) / FIGURES).exists()
-    task = None if finished else _checked_task(config, out)
-    with _naming_what_is_full(run_folder(out)), Run.create(run_folder(out), config) as run:
-        if task is not None:
+    task = None if (place / FIGURES).exists() else _checked_task(config, out)
+    with _naming_what_is_full(place), writing_alone(place), Run.create(place, config) as run:
+        to_time = bool(config.speed_seconds) and not run.has(SPEED)
+        if to_time or not run.has(FIGURES):
+            check_inputs(config, run)
+        if task is not None and not run.has(FIGURES):  # else another process has finished it
             _prune(config, task, out, run, before)
         elif not out.exists():
             raise ValueError(
                 f"The pruning in {run.folder} is finished, but {out} is gone; choose another "
                 "folder to prune again."
             )
-        if config.speed_seconds and not run.has(SPEED):
+        if to_time:
             run.write_json(SPEED, _timed(config, out))
         write_report(run)
     return run
