@@ -215,10 +215,10 @@ Pruned = Annotated[
     Path,
     Argument(
         help="folder of a Hugging Face model, of one that was pruned, or of a run of `headwise "
-        "train translation`, `train mlm` or `demo`"
+        "train translation`, `train mlm`, `train classifier` (of one seed) or `demo`"
     ),
 ]
-FILES = "text, a sentence a line; label TAB text; or two files, or TABs, to translate"
+FILES = "text, a sentence a line; label TAB text [TAB text]; or two files, or TABs, to translate"
 Choose = Annotated[str | None, Option(help="gates, greedy, random, or an inspected column")]
 Inspection = Annotated[Path | None, Option(help="folder of `headwise inspect` of the model")]
 Task = Annotated[str | None, Option(help="classification, masked, causal or translation")]

@@ -8,6 +8,7 @@ from typing import Any
 from headwise.experiments.base import Estimate, since
 from headwise.experiments.results import Result, keep, result_of
 from headwise.experiments.shelf import load_experiment
+from headwise.recording.locking import writing_alone
 from headwise.recording.run import Run
 
 
@@ -19,7 +20,7 @@ def reproduce(name: str, config: Any, folder: Path, *, save: bool = False) -> di
     """
     experiment = load_experiment(name)
     started = time.perf_counter()
-    with Run.create(folder, _known_by(config)) as run:
+    with writing_alone(folder), Run.create(folder, _known_by(config)) as run:
         measured = experiment.reproduce(config, run)
         figures = {
             metric: Estimate.of_figure(metric, values) for metric, values in measured.items()

@@ -24,6 +24,7 @@ from headwise.journeys.progress import counting
 from headwise.journeys.translator import Translator, token_accuracy
 from headwise.models import Transformer, TransformerConfig
 from headwise.recording import HeadTable, Pointing, Profile, Reading, Run, Samples, Words
+from headwise.recording.locking import writing_alone
 from headwise.reporting import write_report
 from headwise.sites import observe
 from headwise.training import FitConfig, fit, label_smoothed_loss, progress_bar
@@ -66,7 +67,7 @@ class DemoConfig:
 def demo(config: DemoConfig, folder: Path) -> HeadTable:
     """Train, look at every head, switch each off; returns the table that the report shows."""
     started = time.perf_counter()
-    with Run.create(folder, config) as run:
+    with writing_alone(folder), Run.create(folder, config) as run:
         language = ToyLanguage()
         train = language.pairs(config.train_pairs, seed=config.seed)
         test = _unseen(language, train, config.test_pairs, seed=config.seed + 1)

@@ -30,6 +30,7 @@ from headwise.journeys.tuning.starting import NO_MODEL, Start, Task, from_folder
 from headwise.journeys.tuning.tasks import class_name, examples_of, labels_of, read_task
 from headwise.journeys.tuning.training import train_part
 from headwise.recording import Run
+from headwise.recording.locking import writing_alone
 from headwise.reporting import write_report
 
 __all__ = [
@@ -64,7 +65,7 @@ def finetune(config: FinetuningConfig, folder: Path) -> Run:
     task = read_task(config)
     splits = splits_of(task, seeds=config.seeds, folds=config.folds)
     start = _start(config, task)
-    with Run.create(folder, config) as run:
+    with writing_alone(folder), Run.create(folder, config) as run:
         rows = start.pieces.read(examples_of(task))
         for number, split in enumerate(splits):
             keep = config.keep == "all" or (config.keep == "first" and not number)

@@ -41,6 +41,7 @@ from headwise.journeys.inspecting.sentence import Sentence
 from headwise.journeys.inspecting.subject import Subject
 from headwise.journeys.opening import open_subject
 from headwise.recording import HeadTable, Run
+from headwise.recording.locking import writing_alone
 from headwise.reporting import write_report
 
 __all__ = ["InspectConfig", "inspect", "inspect_folder"]
@@ -219,7 +220,7 @@ class _Work:
         """Write a run, or go on with the one that is there, if it is of the same."""
         started = time.perf_counter()
         sources = sources_of(self.subject, self.corpus.identified(), self.ranks, self.aligned)
-        with Run.create(folder, self.config) as run:
+        with writing_alone(folder), Run.create(folder, self.config) as run:
             if not run.has("figures.json"):
                 found = self.examined(run, sources)
                 seconds = time.perf_counter() - started

@@ -18,16 +18,20 @@ from headwise.journeys.inspecting.hugging_face_subject import (
 from headwise.journeys.inspecting.identity import check_finite
 from headwise.journeys.inspecting.own_subjects import TranslatorSubject
 from headwise.journeys.inspecting.subject import Subject
-from headwise.journeys.pretraining import is_pretraining, load_pretrained
+from headwise.journeys.pretraining import load_pretrained
 from headwise.journeys.pretraining_tasks import PretrainingModel
+from headwise.journeys.run_kinds import RunKind, kind_of_run
 from headwise.journeys.translator import Translator
+from headwise.journeys.tuning.classifier import Classifier
 from headwise.models.encoder import Encoder
-from headwise.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence
+from headwise.models.encoder_heads import (
+    MaskedLM,
+    MaskedLMWithNextSentence,
+    SequenceClassifier,
+    TokenClassifier,
+)
 from headwise.pruning import load
 from headwise.recording import Run
-
-# settings that only one kind of model has, and what it is called
-OTHER_MODELS = {"memory": "a language model of characters", "image_size": "a captioning model"}
 
 
 def open_subject(
@@ -53,21 +57,28 @@ def open_subject(
             f"There is no model folder {folder}. Give the folder of a headwise run or of a saved "
             "Hugging Face model; models of the hub are fetched with `hf download NAME`."
         )
-    if (folder / "environment.json").exists():
-        run = _run(folder)
-        if is_pretraining(run):
-            trained = load_pretrained(run)
-            check_finite(trained.model)
-            return encoder_subject(trained.model.to(place), trained.pieces, special=special)
-        translator = Translator.load(run)
-        check_finite(translator.model)
-        translator.model.to(place)
-        return TranslatorSubject.of(translator, special=special)
+    if kind := kind_of_run(folder):
+        return _of_run(Run.open(folder), kind, special=special, place=place)
     if (folder / "config.json").exists():
         model = _hugging_face(folder).to(place)
         tokenizer = padding_right(load_tokenizer(folder))
         return HuggingFaceSubject(adopt(model), tokenizer, frozenset(special), max_translation)
     raise ValueError(f"{folder} holds neither a headwise run nor a Hugging Face model.")
+
+
+def _of_run(run: Run, kind: RunKind, *, special: Sequence[str], place: torch.device) -> Subject:
+    if kind == "encoder":
+        trained = load_pretrained(run)
+        check_finite(trained.model)
+        return encoder_subject(trained.model.to(place), trained.pieces, special=special)
+    if kind == "classifier":
+        classifier = Classifier.load(run)
+        classifier.model.to(place)
+        return classifier_subject(classifier, special=special)
+    translator = Translator.load(run)
+    check_finite(translator.model)
+    translator.model.to(place)
+    return TranslatorSubject.of(translator, special=special)
 
 
 def encoder_subject(
@@ -93,17 +104,26 @@ def encoder_subject(
     return HuggingFaceSubject(adopt(to_hugging_face(model).eval()), tokenizer, frozenset(special))
 
 
-def _run(folder: Path) -> Run:
-    """A run whose model reads text; what else a run may hold is told apart by its files."""
-    run = Run.open(folder)
-    held = run.read_json("model.json") if run.has("model.json") else {}
-    other = next((kind for name, kind in OTHER_MODELS.items() if name in held), None)
-    if other is not None:
-        raise ValueError(
-            f"{folder} holds {other}, which `inspect` does not open: it takes translators and "
-            "Hugging Face models. From Python, observe(model, Profile()) works for it."
-        )
-    return run
+def classifier_subject(classifier: Classifier, *, special: Sequence[str] = ()) -> Subject:
+    """A classifier of `headwise train classifier`, as a model of Hugging Face, or its encoder.
+
+    Args:
+        classifier: on the device where it is to be.
+        special: more tokens that are not to count as words.
+    """
+    from headwise.models.encoder_weights import to_hugging_face  # lazy: takes seconds
+
+    model, tokenizer = classifier.model, classifier.tokenizer()
+    check_finite(model)
+    if isinstance(model, SequenceClassifier | TokenClassifier):
+        if model.encoder.config.attention != "softmax":
+            pieces = BytePieces(classifier.pieces.definition)
+            return EncoderSubject(model.encoder.eval(), pieces, frozenset(special))
+        model = to_hugging_face(model)
+        names = dict(enumerate(classifier.classes))
+        model.config.id2label = names
+        model.config.label2id = {name: number for number, name in names.items()}
+    return HuggingFaceSubject(adopt(model.eval()), tokenizer, frozenset(special))
 
 
 def _hugging_face(folder: Path) -> Any:

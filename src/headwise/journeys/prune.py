@@ -6,7 +6,7 @@
 `small/` is then the smaller model, which `headwise inspect small/` opens. A Hugging Face model is
 read by `headwise.pruning.load`; a run of ours is still a run. Beside it `small-pruning/` is the run
 of the pruning: metrics, checkpoints, the sentences of the dev set and a report. Started again after
-an interruption, the same command goes on.
+an interruption, the same command goes on, if model and data are what they were.
 """
 
 import errno
@@ -22,23 +22,27 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
-from headwise.journeys.opening import chosen_device, open_subject
-from headwise.journeys.pretraining import is_pretraining
+from headwise.journeys.opening import chosen_device, classifier_subject, open_subject
 from headwise.journeys.progress import counting
 from headwise.journeys.pruning.choosing_heads import Chosen, check_choice, choose_and_train
+from headwise.journeys.pruning.classifier_task import classifier_task
 from headwise.journeys.pruning.config import PruneConfig
 from headwise.journeys.pruning.hugging_face_tasks import hugging_face_task
+from headwise.journeys.pruning.inputs import check_inputs
 from headwise.journeys.pruning.looking import Functions, functions_of
 from headwise.journeys.pruning.places import check_elsewhere, check_replaceable
 from headwise.journeys.pruning.task import Task
 from headwise.journeys.pruning.translator_task import translator_task
+from headwise.journeys.run_kinds import kind_of_run
 from headwise.journeys.translator import Translator
+from headwise.journeys.tuning.classifier import Classifier
 from headwise.pruning.comparing import Speed, speed
 from headwise.pruning.folders import recover
 from headwise.pruning.recipe import check_whole
 from headwise.pruning.record import record_of
 from headwise.pruning.workloads import count_parameters
 from headwise.recording import HeadTable, Run
+from headwise.recording.locking import writing_alone
 from headwise.reporting import write_report
 from headwise.sites import find_sites
 
@@ -56,7 +60,8 @@ def prune_folder(
 ) -> Run:
     """Prune the model in a folder on text files; the smaller model is in `out`.
 
-    A pruning that was stopped goes on where it was; one that is finished is not done again.
+    A pruning that was stopped goes on where it was, unless its model or data have changed; one that
+    is finished is not done again.
 
     Args:
         config: the settings.
@@ -67,21 +72,23 @@ def prune_folder(
     Returns:
         The run, with figures before and after, `trace/speed.json`, and a report.
     """
-    out = Path(out)
+    out, place = Path(out), run_folder(Path(out))
     _check_alone()
     check_elsewhere(Path(config.model), out)
     recover(out)
-    finished = (run_folder(out) / FIGURES).exists()
-    task = None if finished else _checked_task(config, out)
-    with _naming_what_is_full(run_folder(out)), Run.create(run_folder(out), config) as run:
-        if task is not None:
+    task = None if (place / FIGURES).exists() else _checked_task(config, out)
+    with _naming_what_is_full(place), writing_alone(place), Run.create(place, config) as run:
+        to_time = bool(config.speed_seconds) and not run.has(SPEED)
+        if to_time or not run.has(FIGURES):
+            check_inputs(config, run)
+        if task is not None and not run.has(FIGURES):  # else another process has finished it
             _prune(config, task, out, run, before)
         elif not out.exists():
             raise ValueError(
                 f"The pruning in {run.folder} is finished, but {out} is gone; choose another "
                 "folder to prune again."
             )
-        if config.speed_seconds and not run.has(SPEED):
+        if to_time:
             run.write_json(SPEED, _timed(config, out))
         write_report(run)
     return run
@@ -114,29 +121,29 @@ def dev_text(out: Path) -> Path | None:
 
 def open_task(config: PruneConfig, model: Path) -> Task:
     """What the model in a folder is pruned for, with the data of the settings."""
-    if _stays_run(model):
+    kind = kind_of_run(model)
+    if kind == "translator":
         return translator_task(config, Translator.load(Run.open(model)))
     check_whole(model)
-    subject = open_subject(model, device="cpu")
+    classifier = Classifier.load(Run.open(model)) if kind == "classifier" else None
+    subject = classifier_subject(classifier) if classifier else open_subject(model, device="cpu")
     if not isinstance(subject, HuggingFaceSubject):
         raise ValueError(
             f"{model} attends with something else than softmax, so that Hugging Face has no model "
             "like it to prune. From Python, headwise.masked(model, heads) switches heads off."
         )
+    if classifier is not None:
+        return classifier_task(config, classifier, subject)
     return hugging_face_task(config, subject)
 
 
 def _checked_task(config: PruneConfig, out: Path) -> Task:
     """The task, when everything fits: what is refused here leaves no folder behind."""
-    check_replaceable(out, as_run=_stays_run(Path(config.model)))
+    # a translator stays a run when it is pruned
+    check_replaceable(out, as_run=kind_of_run(Path(config.model)) == "translator")
     task = open_task(config, Path(config.model))
     check_choice(config, task)
     return task
-
-
-def _stays_run(model: Path) -> bool:
-    """Whether it is a run of ours that is one after pruning too, as a translator is."""
-    return (model / "environment.json").exists() and not is_pretraining(Run.open(model))
 
 
 def _prune(

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.recording import Run
+from headwise.recording.locking import writing_alone
 from headwise.training import BEST, FitConfig, average_checkpoints, progress_bar
 from headwise.training.averaging import kept_checkpoints
 from headwise.training.checkpoint import CHECKPOINT
@@ -88,15 +89,16 @@ def check_settings(config: TrainingSettings, *counts: str) -> None:
 
 @contextmanager
 def shared_run(folder: Path, config: TrainingSettings) -> Generator[Run]:
-    """The run in a folder, made by the first process and opened by the others.
+    """The run in a folder, made by the first process, which alone writes, and opened by the others.
 
     At the end they wait for the first one, so that all find the run finished.
     """
     state = _processes()
-    run = Run.create(folder, config) if state.is_main_process else None
-    state.wait_for_everyone()
-    with run or Run.open(folder) as opened:
-        yield opened
+    with writing_alone(folder) if state.is_main_process else nullcontext():
+        run = Run.create(folder, config) if state.is_main_process else None
+        state.wait_for_everyone()
+        with run or Run.open(folder) as opened:
+            yield opened
     state.wait_for_everyone()
 
 

@@ -75,7 +75,9 @@ def test_a_pruned_model_is_inspected_on_its_dev_text_unless_told(command, tmp_pa
 def test_help_says_what_is_pruned(command):
     code, out, _ = command("--help")
     said = " ".join(out.replace("│", " ").split())
-    assert code == 0 and "run of `headwise train translation`, `train mlm` or `demo`" in said
+    assert (
+        code == 0 and "run of `headwise train translation`, `train mlm`, `train classifier`" in said
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
+import transformers as hf
+from safetensors.torch import load_file, save_file
 
 from headwise.journeys import PruneConfig, prune_folder
 from headwise.journeys.opening import open_subject
@@ -17,6 +20,7 @@ from headwise.recording import HeadTable, Run
 from tests.journeys.pruning.small_tasks import QUICK, config_for, grouped, saved
 from tests.journeys.pruning.test_prune import lasting
 from tests.journeys.small_hosts import host, save, tokenizer_for
+from tests.recording.second_process import another_process_in
 
 
 @pytest.mark.parametrize(
@@ -155,6 +159,35 @@ def test_an_inspection_of_another_model_is_refused_before_the_work(tmp_path):
     assert not run_folder(tmp_path / "small").exists()
 
 
+def causal_classifier(folder, marks):
+    """A GPT-2 that classifies and, as fresh ones do, names no padding; whose marks it has."""
+    shape = hf.GPT2Config(vocab_size=60, n_embd=32, n_layer=2, n_head=4, num_labels=2)
+    return save(hf.GPT2ForSequenceClassification(shape), tokenizer_for(marks), folder)
+
+
+def test_a_causal_classifier_without_padding_is_told_the_remedy(tmp_path):
+    host = saved("classification", tmp_path / "host").parent
+    model = causal_classifier(host / "gpt2", marks="GPT-2")
+    with pytest.raises(ValueError, match=r"Set pad_token_id in its config.json, .* mark, 2; or"):
+        prune_folder(config_for("classification", model), tmp_path / "small")
+    assert not run_folder(tmp_path / "small").exists()
+    quick = {"choose": "random", "steps": 0}
+    one = config_for("classification", model, batch_size=1, **quick)
+    assert prune_folder(one, tmp_path / "small").figures()["heads_kept"] == 3
+
+
+def test_a_causal_classifier_takes_the_padding_of_its_tokenizer(tmp_path):
+    host = saved("classification", tmp_path / "host").parent
+    model = causal_classifier(host / "gpt2", marks="Llama")
+    config = config_for("classification", model, choose="random", steps=0)
+    both = [
+        prune_folder(replace(config, batch_size=size), tmp_path / f"small-{size}").figures()
+        for size in (1, 8)
+    ]
+    assert both[0]["accuracy_before"] == both[1]["accuracy_before"]
+    assert json.loads((tmp_path / "small-8" / "config.json").read_text())["pad_token_id"] == 0
+
+
 def test_a_model_without_an_output_is_refused(tmp_path):
     model = saved("classification", tmp_path / "host")
     bare = save(host("BERT").bert, tokenizer_for("BERT"), tmp_path / "host" / "bare")
@@ -196,6 +229,60 @@ def test_several_processes_are_told_what_to_use(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="runs in one process"):
         prune_folder(config_for("classification", model), tmp_path / "small")
+
+
+@pytest.mark.parametrize("changed", ["lab", "model.safetensors", "config.json"])
+def test_a_pruning_does_not_go_on_with_other_data_or_another_model(changed, tmp_path, monkeypatch):
+    model = saved("classification", tmp_path / "host")
+    config = config_for("classification", model, choose="random", steps=0)
+    with monkeypatch.context() as patch:
+        patch.setattr("headwise.journeys.prune.choose_and_train", None)
+        with pytest.raises(TypeError):
+            prune_folder(config, tmp_path / "small")
+    assert Run.open(run_folder(tmp_path / "small")).has("before.json")
+    path = tmp_path / "host" / changed if changed == "lab" else model / changed
+    before = path.read_bytes()
+    if changed == "lab":
+        path.write_bytes(before.replace(b"1\t", b"0\t"))
+    elif changed == "config.json":
+        path.write_bytes(before.replace(b'"hidden_act": "gelu"', b'"hidden_act": "relu"'))
+    else:
+        weights = {name: tensor + 1 for name, tensor in load_file(path).items()}
+        save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=f"{changed} is not what it was .* choose another folder"):
+        prune_folder(config, tmp_path / "small")
+    path.write_bytes(before)
+    assert prune_folder(config, tmp_path / "small").figures()["heads_kept"] == 3
+    path.unlink()
+    assert prune_folder(config, tmp_path / "small").has("figures.json")  # finished: it is shown
+
+
+def test_a_pruning_from_before_there_were_checksums_goes_on(tmp_path):
+    model = saved("classification", tmp_path / "host")
+    config = config_for("classification", model, choose="random", steps=0)
+    with Run.create(run_folder(tmp_path / "small"), config) as old:
+        old.write_json("before.json", {"accuracy": 0.125, "validation_loss": 7.5})
+    run = prune_folder(config, tmp_path / "small")
+    assert run.figures()["accuracy_before"] == 0.125 and run.has("inputs.json")
+
+
+def test_weights_that_were_pruned_before_are_not_summed_again(tmp_path):
+    model = saved("classification", tmp_path / "host")
+    quick = {"choose": "random", "steps": 0}
+    prune_folder(config_for("classification", model, **quick), tmp_path / "host" / "small")
+    again = config_for("classification", tmp_path / "host" / "small", keep=1, **quick)
+    kept = prune_folder(again, tmp_path / "smaller").read_json("inputs.json")
+    assert {path.rpartition("/")[2] for path in kept} == {"lab", "pruning.json"}
+
+
+def test_two_prunings_into_one_folder_are_one_too_many(tmp_path):
+    model = saved("classification", tmp_path / "host")
+    config = config_for("classification", model, choose="random", steps=0)
+    with another_process_in(run_folder(tmp_path / "small")):
+        with pytest.raises(ValueError, match=r"is writing to .*small-pruning; wait for"):
+            prune_folder(config, tmp_path / "small")
+        assert not list(run_folder(tmp_path / "small").iterdir())
+    assert prune_folder(config, tmp_path / "small").figures()["heads_kept"] == 3
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ class HuggingFaceSubject:
             return "class"
         if self.model.get_output_embeddings() is None:
             return "label"
-        if self._translates or self._causal:
+        if self._translates or self.causal:
             return "next"
         return "label" if self.mask_id is None else "masked"
 
@@ -251,14 +251,15 @@ class HuggingFaceSubject:
     @property
     def _first(self) -> str:
         """The stack that reads the text."""
-        return "encoder" if self._translates or not self._causal else "decoder"
+        return "encoder" if self._translates or not self.causal else "decoder"
 
     @property
     def _translates(self) -> bool:
         return bool(self.model.config.is_encoder_decoder)
 
     @cached_property
-    def _causal(self) -> bool:
+    def causal(self) -> bool:
+        """Whether its positions see only what is before them, somewhere in the model."""
         return any(getattr(module, "is_causal", False) for module in self.model.modules())
 
     @property

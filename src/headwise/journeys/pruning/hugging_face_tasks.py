@@ -18,13 +18,14 @@ from headwise.journeys.pruning.task import IGNORED, Batch, Data, Predicted, Task
 from headwise.journeys.pruning.texts import (
     Labelled,
     first,
+    first_labelled,
     read_labelled,
     read_pairs,
     read_sentences,
 )
 from headwise.pruning.saving import load, save
 
-__all__ = ["hugging_face_task"]
+__all__ = ["check_task", "hugging_face_task", "task_of"]
 
 Kind = Literal["classification", "masked", "causal", "translation"]
 Ids = list[list[int]]
@@ -32,14 +33,7 @@ Ids = list[list[int]]
 
 def hugging_face_task(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
     """The task of a Hugging Face model on the files of the settings."""
-    kind = _kind(subject.model)
-    if config.task not in ("auto", kind):
-        raise ValueError(
-            f"{type(subject.model).__name__} is pruned for {kind}, so task={config.task!r} is none "
-            "of its own; leave it out."
-        )
-    if config.tokens:
-        raise ValueError("tokens is for runs that translate; give batch_size instead.")
+    kind = check_task(config, subject)
     makers: dict[str, Callable[[PruneConfig, HuggingFaceSubject], Task]] = {
         "classification": _classification,
         "masked": _masked,
@@ -49,6 +43,19 @@ def hugging_face_task(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
     # reading leaves lengths to cut and pad to in a tokenizer, which are not to be saved with it
     reading = replace(subject, tokenizer=copy.deepcopy(subject.tokenizer))
     return replace(makers[kind](config, reading), save=partial(_save, subject))
+
+
+def check_task(config: PruneConfig, subject: HuggingFaceSubject) -> Kind:
+    """What a model is pruned for; settings that are for something else are refused."""
+    kind = _kind(subject.model)
+    if config.task not in ("auto", kind):
+        raise ValueError(
+            f"{type(subject.model).__name__} is pruned for {kind}, so task={config.task!r} is none "
+            "of its own; leave it out."
+        )
+    if config.tokens:
+        raise ValueError("tokens is for runs that translate; give batch_size instead.")
+    return kind
 
 
 def _save(subject: HuggingFaceSubject, folder: Path) -> None:
@@ -70,15 +77,16 @@ def _kind(model: Any) -> Kind:
     )
 
 
-def _task(
+def task_of(
     kind: Kind,
     subject: HuggingFaceSubject,
     train: Data,
     dev: Data,
-    *,
     texts: Sequence[str],
+    *,
     score: Callable[[nn.Module], dict[str, float]] = nothing_more,
 ) -> Task:
+    """The task of a model on data; `texts` are those of the dev set."""
     qualities = {"classification": "accuracy", "translation": "bleu"}
     return Task(
         kind=kind,
@@ -104,15 +112,26 @@ def _classification(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
     known: dict[str, int] = subject.model.config.label2id
     if len(known) < 2:
         raise ValueError("The model has one class, a regression; `prune` takes two or more.")
+    _check_padding(config, subject)
     train, dev = (read_labelled(files, known) for files in (config.data, config.dev))
-    if config.dev_lines:
-        dev = Labelled(dev.texts[: config.dev_lines], dev.labels[: config.dev_lines])
-    return _task(
-        "classification",
-        subject,
-        *(_labelled(config, subject, part) for part in (train, dev)),
-        texts=dev.texts,
-    )
+    dev = first_labelled(dev, config.dev_lines)
+    parts = [_labelled(config, subject, part) for part in (train, dev)]
+    return task_of("classification", subject, *parts, texts=dev.texts)
+
+
+def _check_padding(config: PruneConfig, subject: HuggingFaceSubject) -> None:
+    """A causal classifier asks the last token, which it finds if it knows the padding behind."""
+    settings, tokenizer = subject.model.config, subject.tokenizer
+    if not subject.causal or settings.pad_token_id is not None:
+        return
+    if tokenizer.pad_token_id != tokenizer.eos_token_id:
+        settings.pad_token_id = tokenizer.pad_token_id
+    elif config.batch_size > 1:  # not set to the end mark, which may belong to the text
+        raise ValueError(
+            f"{config.model} names no padding token, so that it cannot tell the last word in a "
+            "batch of texts. Set pad_token_id in its config.json, often to that of the end mark, "
+            f"{tokenizer.eos_token_id}; or give batch_size=1."
+        )
 
 
 def _labelled(config: PruneConfig, subject: HuggingFaceSubject, part: Labelled) -> Data:
@@ -129,7 +148,7 @@ def _masked(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
     train, dev = read_sentences(config.data), read_sentences(config.dev)
     dev = dev[: config.dev_lines or None]
     parts = [_hidden(config, subject, part) for part in (train, dev)]
-    return _task("masked", subject, *parts, texts=dev)
+    return task_of("masked", subject, *parts, texts=dev)
 
 
 def _hidden(config: PruneConfig, subject: HuggingFaceSubject, texts: Sequence[str]) -> Data:
@@ -166,7 +185,7 @@ def _causal(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
     train, dev = read_sentences(config.data), read_sentences(config.dev)
     dev = dev[: config.dev_lines or None]
     parts = [_blocks(config, subject, part) for part in (train, dev)]
-    return _task("causal", subject, *parts, texts=dev)
+    return task_of("causal", subject, *parts, texts=dev)
 
 
 def _blocks(config: PruneConfig, subject: HuggingFaceSubject, texts: Sequence[str]) -> Data:
@@ -200,7 +219,7 @@ def _translation(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
         return {"bleu": bleu(found, dev.target).value}
 
     parts = [_pairs(config, subject, part.source, part.target) for part in (train, dev)]
-    return _task("translation", subject, *parts, texts=dev.source, score=score)
+    return task_of("translation", subject, *parts, texts=dev.source, score=score)
 
 
 def _pairs(

@@ -7,14 +7,21 @@ from typing import NamedTuple
 from headwise.data.corpus import read_lines
 from headwise.data.translation import Lines
 
-__all__ = ["Labelled", "first", "read_labelled", "read_pairs", "read_sentences"]
+__all__ = ["Labelled", "first", "first_labelled", "read_labelled", "read_pairs", "read_sentences"]
 
 
 class Labelled(NamedTuple):
-    """Sentences and the class of each."""
+    """Texts, the class of each, and the second texts of pairs."""
 
     texts: list[str]
     labels: list[int]
+    seconds: list[str | None]
+
+    @property
+    def joined(self) -> list[str]:
+        """Each as one line."""
+        pairs = zip(self.texts, self.seconds, strict=True)
+        return [text if second is None else f"{text} {second}" for text, second in pairs]
 
 
 def read_sentences(files: Sequence[str]) -> list[str]:
@@ -22,26 +29,37 @@ def read_sentences(files: Sequence[str]) -> list[str]:
     return list(read_lines(Path(_only(files))))
 
 
-def read_labelled(files: Sequence[str], classes: dict[str, int]) -> Labelled:
-    """Lines `label TAB text`; labels are numbers or names of the model's classes.
+def read_labelled(
+    files: Sequence[str], classes: dict[str, int], *, reads: str = "text"
+) -> Labelled:
+    """Lines `label TAB text [TAB text]`; labels are numbers or names of the model's classes.
 
     Args:
         files: one.
         classes: {name: number} of the model.
+        reads: "text", where further TABs are spaces, "pair" or "either".
     """
-    path, found = _only(files), Labelled([], [])
+    path, found = _only(files), Labelled([], [], [])
     numbers = {str(number): number for number in classes.values()}
     for line in read_lines(Path(path)):
-        label, tab, text = line.partition("\t")
+        label, *texts = line.split("\t", maxsplit=1 if reads == "text" else 2)
         number = classes.get(label, numbers.get(label))
-        if not tab or number is None:
+        if len(texts) < 1 + (reads == "pair") or number is None:
+            wanted = "a TAB, a text, a TAB and a text" if reads == "pair" else "a TAB and a text"
             raise ValueError(
-                f"{path} must hold a label, a TAB and a text in each line, where labels are "
+                f"{path} must hold a label, {wanted} in each line, where labels are "
                 f"{', '.join(classes)} or {', '.join(numbers)}; got {line[:40]!r}."
             )
-        found.texts.append(text.replace("\t", " "))
+        text, second = (*(text.replace("\t", " ") for text in texts), None)[:2]
+        found.texts.append(text)
         found.labels.append(number)
+        found.seconds.append(second)
     return found
+
+
+def first_labelled(part: Labelled, count: int) -> Labelled:
+    """Some of them, the first ones; 0 takes all."""
+    return Labelled(*(each[:count] for each in part)) if count else part
 
 
 def read_pairs(files: Sequence[str]) -> Lines:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.config import from_json, to_json
+from headwise.data.byte_pieces import BytePieces
 from headwise.journeys.quiet import quiet_transformers
 from headwise.journeys.tuning.reading import (
     Batch,
@@ -46,7 +47,7 @@ def class_scores(model: nn.Module, batch: Batch) -> Tensor:
         return model(ids, lengths=lengths, token_types=paired)
     real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
     inputs = {"input_ids": ids, "attention_mask": real.long()}
-    if getattr(settings, "type_vocab_size", 0) > 1:
+    if _tells_pairs(settings):
         inputs["token_type_ids"] = types
     return model(**inputs).logits
 
@@ -135,6 +136,20 @@ class Classifier:
                 found[at] = _of_words(rows[at], numbers) if rows[at].firsts else [numbers]
         return found
 
+    def tokenizer(self) -> Any:
+        """How it reads, as a tokenizer of transformers; what a text says is text, as in training.
+
+        Marks other than padding have no names there where Hugging Face made the tokenizer.
+        """
+        if _is_ours(self.model):
+            found = BytePieces(self.pieces.definition).hugging_face()
+        else:
+            found = self.pieces.hugging_face(types=_tells_pairs(self.model.config))
+        found.model_max_length = self.pieces.length
+        found.padding_side = "right"
+        found.split_special_tokens = True
+        return found
+
     def save(self, run: Run) -> None:
         """Keep it in a run, from which `load` makes it again."""
         if _is_ours(self.model):
@@ -175,6 +190,11 @@ class Classifier:
         model = kind(encoder, len(classes))
         model.load_state_dict(run.load_tensors("model.safetensors"))
         return Classifier(model.eval(), pieces, classes, reads)
+
+
+def _tells_pairs(settings: Any) -> bool:
+    """Whether a model of Hugging Face has types of tokens, for the two texts of a pair."""
+    return getattr(settings, "type_vocab_size", 0) > 1
 
 
 def _of_words(row: Row, numbers: Sequence[int]) -> list[int]:

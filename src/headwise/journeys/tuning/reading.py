@@ -61,6 +61,19 @@ class Pieces:
         counts = [len(given) if tagged else 0 for given in inputs]
         return [_row(one, words) for one, words in zip(found, counts, strict=True)]
 
+    def hugging_face(self, *, types: bool) -> Any:
+        """The same as a tokenizer of transformers, which tells types of tokens if asked to."""
+        from tokenizers import Tokenizer  # lazy: takes a moment
+        from transformers import PreTrainedTokenizerFast  # lazy: takes seconds
+
+        tokenizer: Any = Tokenizer.from_str(self.definition)
+        inputs = ["input_ids", *["token_type_ids"] * types, "attention_mask"]
+        return PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer,
+            pad_token=tokenizer.id_to_token(self.pad),
+            model_input_names=inputs,
+        )
+
     def _tokenizer(self) -> Any:
         from tokenizers import Tokenizer  # lazy: takes a moment
 

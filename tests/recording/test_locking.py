@@ -1,0 +1,60 @@
+"""Locks: one process writes, however it ends; nesting and reading are free."""
+
+import os
+import signal
+from dataclasses import dataclass
+
+import pytest
+
+from headwise.recording import Run
+from headwise.recording.locking import writing_alone
+from tests.recording.second_process import another_process_in
+
+
+@dataclass(frozen=True)
+class Config:
+    steps: int = 1
+
+
+def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path):
+    folder = tmp_path / "deep" / "run"
+    with another_process_in(folder) as other:
+        with pytest.raises(ValueError, match=r"process is writing to .*run; .* another folder"):
+            writing_alone(folder).__enter__()
+        with writing_alone(tmp_path / "deep"), writing_alone(folder.with_name("other")):
+            pass  # a folder around it, or beside, is another one
+        os.kill(other.pid, signal.SIGKILL)
+        other.wait()
+        with writing_alone(folder), Run.create(folder, Config()):
+            pass
+
+
+def test_reading_a_run_that_is_written_to_is_free(tmp_path):
+    with Run.create(tmp_path / "run", Config()) as run:
+        run.log(1, loss=0.5)
+    with another_process_in(tmp_path / "run"):
+        assert Run.open(tmp_path / "run").metrics() == [{"step": 1, "loss": 0.5}]
+
+
+def test_one_process_may_lock_a_folder_within_and_after_itself(tmp_path):
+    for _ in range(2):
+        with pytest.raises(KeyError), writing_alone(tmp_path):
+            with writing_alone(tmp_path / "." / "."):
+                pass
+            with writing_alone(tmp_path):
+                raise KeyError
+    with another_process_in(tmp_path):
+        pass  # it was released
+
+
+def test_a_file_is_left_to_those_who_refuse_it(tmp_path):
+    (tmp_path / "run").write_text("precious")
+    with pytest.raises(ValueError, match="is a file"), writing_alone(tmp_path / "run"):
+        Run.create(tmp_path / "run", Config())
+
+
+def test_where_folders_cannot_be_locked_nobody_is_refused(tmp_path, monkeypatch):
+    with another_process_in(tmp_path):
+        monkeypatch.setattr("headwise.recording.locking.fcntl", None)
+        with writing_alone(tmp_path):
+            pass
