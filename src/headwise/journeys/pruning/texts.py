@@ -50,16 +50,17 @@ def read_labelled(
                 f"{path} must hold a label, {wanted} in each line, where labels are "
                 f"{', '.join(classes)} or {', '.join(numbers)}; got {line[:40]!r}."
             )
-        text, second = (*(text.replace("\t", " ") for text in texts), None)[:2]
+        text, *second = (text.replace("\t", " ") for text in texts)
         found.texts.append(text)
         found.labels.append(number)
-        found.seconds.append(second)
+        found.seconds.append(second[0] if second else None)
     return found
 
 
 def first_labelled(part: Labelled, count: int) -> Labelled:
     """Some of them, the first ones; 0 takes all."""
-    return Labelled(*(each[:count] for each in part)) if count else part
+    texts, labels, seconds = part
+    return Labelled(texts[:count], labels[:count], seconds[:count]) if count else part
 
 
 def read_pairs(files: Sequence[str]) -> Lines:
