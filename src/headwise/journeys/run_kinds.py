@@ -44,7 +44,7 @@ def _other(run: Run) -> str | None:
                 f"{run.folder} holds {kind}, {OPENED} From Python, observe(model, Profile()) works "
                 "for it."
             )
-    if held:
+    if held or run.has("model.safetensors"):
         return None
     if _is_finetuning(run.folder):
         return _of_seeds(run.folder)

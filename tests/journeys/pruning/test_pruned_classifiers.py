@@ -77,6 +77,12 @@ def test_what_is_pruned_learns_while_its_heads_go(trained, files, tmp_path):
     assert read[0] == " ".join(Path(files["pairs"]["test"]).read_text().split("\n")[0].split()[1:])
 
 
+def test_only_the_first_dev_lines_are_read_where_that_is_asked(trained, files):
+    config = config_for(trained / "pairs" / "seed-0", files["pairs"], dev_lines=3)
+    task = open_task(config, Path(config.model))
+    assert len(task.texts) == len(task.dev.lengths) == 3
+
+
 def test_lines_without_a_second_text_are_no_pairs(trained, files, tmp_path):
     config = config_for(trained / "pairs" / "seed-0", files["pairs"])
     (tmp_path / "one").write_text("yes\tonly one text\n")

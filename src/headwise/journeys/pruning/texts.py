@@ -59,9 +59,8 @@ def read_labelled(
 
 def first_labelled(part: Labelled, count: int) -> Labelled:
     """Some of them, the first ones; 0 takes all."""
-    if not count:
-        return part
-    return Labelled(part.texts[:count], part.labels[:count], part.seconds[:count])
+    texts, labels, seconds = part
+    return Labelled(texts[:count], labels[:count], seconds[:count]) if count else part
 
 
 def read_pairs(files: Sequence[str]) -> Lines:
