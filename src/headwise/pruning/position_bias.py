@@ -5,6 +5,7 @@ the same numbers of heads. Once layers have lost different heads, each looks its
 the table, which stays one for all of them.
 """
 
+import inspect
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.hf.naming import attention_modules
+from headwise.hf.naming import attention_modules, interface_forward
 
 TABLE = "relative_attention_bias"
 
@@ -40,8 +41,10 @@ class HeadColumns(nn.Module):
 
 
 def shares_bias(module: nn.Module) -> bool:
-    """Whether an attention module is T5's or built like it."""
-    return hasattr(module, "has_relative_attention_bias")
+    """Whether an attention module is T5's or built like it: it takes the biases of another."""
+    forward = interface_forward(type(module))
+    takes = forward is not None and "position_bias" in inspect.signature(forward).parameters
+    return takes and hasattr(module, "has_relative_attention_bias")
 
 
 def separate(host: nn.Module) -> None:
