@@ -19,7 +19,7 @@ from headwise.pruning.gates import Gates
 from headwise.pruning.headless import Headless, JustBias
 from headwise.pruning.obstacles import COUNTS, WIDTHS_OF_ALL
 from headwise.pruning.parts import Anatomy, Heads, anatomy
-from headwise.pruning.position_bias import cut_bias, separate, shares_bias
+from headwise.pruning.position_bias import cut_bias, separate, shares_bias, tell_tied
 from headwise.pruning.record import NAME, PruningRecord, innermost, record_of
 from headwise.sites import Site, find_sites, what_is_changed
 
@@ -84,6 +84,7 @@ def prune(
         for name, heads in going.items():
             _cut(model, anatomies[name], heads, groups[name], factors.get(name))
     inner = innermost(model)
+    tell_tied(inner)
     inner.__dict__[NAME] = tell_config(inner, record.after(going))
     if isinstance(inner, PreTrainedModel) and not attention_modules(inner):
         take_sites_away(inner)  # nothing is left to adopt

@@ -72,6 +72,25 @@ def cut_bias(module: nn.Module, keep: Sequence[int]) -> None:
         columns.kept = columns.kept[left]
 
 
+def tell_tied(host: nn.Module) -> None:
+    """Let transformers know which tables are one, as it saves a tensor of several names only then.
+
+    Doing it again, when layers have lost all their heads, tells of those that are left.
+    """
+    tables = {
+        f"{path}.weight": module.weight
+        for path, module in host.named_modules()
+        if isinstance(module, HeadColumns)
+    }
+    first = {id(weight): name for name, weight in reversed(tables.items())}
+    tied = {name: first[id(weight)] for name, weight in tables.items()}
+    if tables:
+        known: dict[str, str] = getattr(host, "_tied_weights_keys", None) or {}
+        others = {name: one for name, one in known.items() if not name.endswith(f"{TABLE}.weight")}
+        ours = {name: one for name, one in tied.items() if name != one}
+        host.__dict__["_tied_weights_keys"] = {**others, **ours}
+
+
 def _drop_shared_bias(
     module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
