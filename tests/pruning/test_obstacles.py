@@ -19,7 +19,8 @@ from tests.pruning.shrinking import bare_keep, removed, uneven_keep
 IDS = torch.arange(3, 21).view(2, 9)
 EVEN = {**SIZES, "num_key_value_heads": 4}
 CODE = {"vocab_size": 100, "n_embd": 32, "n_layer": 2, "n_head": 4, "eos_token_id": 2}
-IMAGES = {"image_size": 16, "patch_size": 4, "use_relative_position_bias": True}
+SMALL = {"image_size": 16, "patch_size": 4}
+IMAGES = {**SMALL, "use_relative_position_bias": True}
 EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
 OF_8 = {**SIZES, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 8}
 T5 = {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
@@ -41,6 +42,7 @@ def built(config):
         (hf.DiffLlamaConfig(**EVEN), "has lambda_q1, of"),
         (hf.GPTBigCodeConfig(**CODE), "has c_attn, of"),
         (hf.GPTBigCodeConfig(**CODE, multi_query=False), "has c_attn, of"),
+        (hf.UdopConfig(**T5, **SMALL), r"is given encoder\.relative_bias\.biases\.0"),
         (hf.BeitConfig(**SIZES, **IMAGES), r"is given .*relative_position_bias_table from"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, hf.PreTrainedConfig) else "",
@@ -62,9 +64,10 @@ def test_a_model_that_is_not_understood_is_refused_and_left_alone(config, messag
         hf.GptOssConfig(**GROUPED, **EXPERTS),
         hf.UMT5Config(**T5, decoder_start_token_id=0),
         hf.Qwen3Config(**GROUPED, head_dim=8),
+        hf.HunYuanDenseV1Config(**GROUPED, head_dim=8),
         hf.PhiConfig(**SIZES, qk_layernorm=True),
     ],
-    ids=["GPT-OSS", "GPT-OSS with groups", "UMT5", "Qwen3", "Phi"],
+    ids=["GPT-OSS", "GPT-OSS with groups", "UMT5", "Qwen3", "HunYuan", "Phi"],
 )
 def test_what_else_is_known_of_heads_is_cut_with_them(config, choose, tmp_path):
     model = built(config)

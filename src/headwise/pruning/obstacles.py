@@ -21,8 +21,13 @@ COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head")
 WIDTHS_OF_ALL = ("all_head_size", "inner_dim", "split_size")
 SHARED_COUNTS = ("num_key_value_heads", "num_key_value_groups")
 WIDTH = re.compile(r"^(?!.*window).*(dim|size|width)")  # what such a width is called elsewhere
-# Layers that treat all heads alike: norms over the width of a head, and rotations.
-ALIKE = ("q_norm", "k_norm", "v_norm", "qk_norm", "q_layernorm", "k_layernorm")
+# Layers that treat all heads alike: norms over the width of a head, as they are called in most
+# hosts, in Phi, HunYuan and Idefics; and rotations.
+ALIKE = (
+    *("q_norm", "k_norm", "v_norm", "qk_norm"),
+    *("q_layernorm", "k_layernorm", "query_layernorm", "key_layernorm"),
+    *("q_layer_norm", "k_layer_norm"),
+)
 ROTATION = "rotary_emb"
 # Where it is known in which order one layer makes queries, keys and values.
 FUSED = ("c_attn", "Wqkv")
