@@ -21,6 +21,7 @@ COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head")
 WIDTHS_OF_ALL = ("all_head_size", "inner_dim", "split_size")
 SHARED_COUNTS = ("num_key_value_heads", "num_key_value_groups")
 WIDTH = re.compile(r"^(?!.*window).*(dim|size|width)")  # what such a width is called elsewhere
+BIAS = re.compile(r"(rel|pos|distance|attention|attn)\w*_bias")  # of scores, not of a layer
 # Layers that treat all heads alike: norms over the width of a head, as they are called in most
 # hosts, in Phi, HunYuan and Idefics; and rotations.
 ALIKE = (
@@ -112,6 +113,6 @@ def _bias_outside(model: nn.Module, heads: int) -> str | None:
     inside = {id(parameter) for holder in holders for parameter in holder.parameters()}
     for name, parameter in model.named_parameters():
         per_head = parameter.dim() > 1 and heads in parameter.shape
-        if "bias" in name and per_head and id(parameter) not in inside:
+        if BIAS.search(name) and per_head and id(parameter) not in inside:
             return name
     return None
