@@ -14,10 +14,10 @@ import safetensors.torch
 import torch
 import transformers as hf
 
-from headwise.hf import adopt
+from headwise.hf import adopt, release
 from headwise.models import Transformer, TransformerConfig
 from headwise.pruning import folders, recipe, saving
-from headwise.pruning.cutting import prune
+from headwise.pruning.cutting import prune, rebuild
 from headwise.pruning.recipe import RECIPE, digest
 from headwise.pruning.record import record_of
 from headwise.pruning.saving import load, save
@@ -92,6 +92,42 @@ def test_t5_s_shared_table_is_still_shared(tmp_path):
     blocks = load(tmp_path / "small").encoder.block
     tables = [block.layer[0].SelfAttention.relative_attention_bias.weight for block in blocks]
     assert tables[0] is tables[1]
+
+
+class Pairs(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return {"input_ids": torch.arange(3, 9) + index, "labels": torch.arange(4, 8) + index}
+
+
+@pytest.mark.parametrize("keep", [{"encoder.1.self": [0, 1]}, {"encoder.0.self": []}])
+@pytest.mark.parametrize("loaded", [False, True])
+def test_transformers_trains_and_saves_a_pruned_t5(loaded, keep, tmp_path):
+    model = prune(adopt(build("T5")), keep)
+    release(model)
+    if loaded:
+        save(model, tmp_path / "small")
+        model = load(tmp_path / "small")
+    arguments = hf.TrainingArguments(
+        str(tmp_path / "run"),
+        max_steps=2,
+        save_steps=2,
+        per_device_train_batch_size=2,
+        use_cpu=True,
+        disable_tqdm=True,
+        report_to=[],
+    )
+    hf.Trainer(model, arguments, train_dataset=Pairs()).train()
+    stored = safetensors.torch.load_file(tmp_path / "run/checkpoint-2/model.safetensors")
+    tables = [name for name in stored if "relative_attention_bias" in name]
+    assert len(tables) == 2  # of the encoder and of the decoder, once each
+    fresh = rebuild(build("T5"), record_of(model))
+    missing, unexpected = fresh.load_state_dict(stored, strict=False)
+    assert not unexpected and missing  # names that are another's
+    assert torch.equal(outputs(fresh, batch_of("T5")), outputs(model.eval(), batch_of("T5")))
+    model.save_pretrained(tmp_path / "again")
 
 
 def test_what_is_loaded_is_pruned_again_and_saved_again(saved):

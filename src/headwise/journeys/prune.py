@@ -184,14 +184,17 @@ def _prune(
 @contextmanager
 def _in_float32(model: nn.Module) -> Generator[None]:
     """Train weights that are kept in half precision, which would round small updates away."""
-    kept_in = {name: x.dtype for name, x in _tensors(model) if x.dtype in HALF}
-    for name, x in _tensors(model):
-        x.data = x.data.float() if name in kept_in else x.data
+    halves = [(name, x, x.dtype) for name, x in _tensors(model) if x.dtype in HALF]
+    for _, x, _ in halves:
+        x.data = x.data.float()
     try:
         yield
     finally:
+        # what was cut is another tensor of the same name, and T5's table may have another name
+        named = {name: dtype for name, _, dtype in halves}
+        same = {id(x): dtype for _, x, dtype in halves}
         for name, x in _tensors(model):
-            x.data = x.data.to(kept_in.get(name, x.dtype))
+            x.data = x.data.to(named.get(name, same.get(id(x), x.dtype)))
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

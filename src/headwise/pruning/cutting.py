@@ -11,21 +11,20 @@ from transformers import PreTrainedModel
 from headwise.config import suggestion
 from headwise.hf.adoption import adopt, is_adopted, take_sites_away
 from headwise.hf.naming import attention_modules
-from headwise.hf.projections import holder_of, input_projections, output_projection
+from headwise.hf.projections import holder_of, output_projection
 from headwise.models.rnn import Seq2Seq
 from headwise.pruning.choosing import Keep
 from headwise.pruning.configuring import tell_config
 from headwise.pruning.gates import Gates
-from headwise.pruning.headless import Headless, JustBias, check_headless
+from headwise.pruning.headless import Headless, JustBias
+from headwise.pruning.obstacles import COUNTS, WIDTHS_OF_ALL
 from headwise.pruning.parts import Anatomy, Heads, anatomy
-from headwise.pruning.position_bias import cut_bias, separate, shares_bias
+from headwise.pruning.position_bias import cut_bias, separate, shares_bias, tell_tied
 from headwise.pruning.record import PruningRecord, innermost, record_of
 from headwise.sites import PRUNED, Site, find_sites, what_is_changed
 
 Model = TypeVar("Model", bound=nn.Module)
-COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head")
 _WANTED = "keep must be {site name: numbers of the heads to keep}, as {'encoder.0.self': [0, 2]}"
-WIDTHS_OF_ALL = ("all_head_size", "inner_dim", "split_size")
 
 
 def prune(
@@ -46,8 +45,11 @@ def prune(
     lose all its heads; it then adds the bias of its output projection, and has no site any more
     (a norm before it has then no effect, and no gradient).
 
+    Attention of which Headwise does not know what belongs to which head is refused, see
+    `docs/pruning.md` for what is known.
+
     Args:
-        model: anything with sites; a Hugging Face model must be adopted before.
+        model: one of Headwise's, or a Hugging Face model, which must be adopted before.
         keep: {site name: numbers of the heads to keep}; other sites keep all of theirs. Or the
             gates of this model, which are undone; outputs stay those of eval mode with them.
         scale: {site name: a factor for each head of `keep`, in its order}, which become a part of
@@ -75,7 +77,6 @@ def prune(
     }
     anatomies = {name: anatomy(model, sites[name]) for name in going}
     groups = {name: _groups_kept(anatomies[name], heads) for name, heads in going.items()}
-    _check_headless(model, [anatomies[name] for name, heads in going.items() if not heads])
     _check_unwatched([sites[name] for name in going], gates)
     if gates is not None:
         gates.undo()
@@ -83,6 +84,7 @@ def prune(
         for name, heads in going.items():
             _cut(model, anatomies[name], heads, groups[name], factors.get(name))
     inner = innermost(model)
+    tell_tied(inner)
     inner.__dict__[PRUNED] = tell_config(inner, record.after(going))
     if isinstance(inner, PreTrainedModel) and not attention_modules(inner):
         take_sites_away(inner)  # nothing is left to adopt
@@ -200,12 +202,6 @@ def _groups_kept(found: Anatomy, keep: list[int]) -> list[int]:
     return [group for group, count in enumerate(left) if count]
 
 
-def _check_headless(model: nn.Module, bare: Sequence[Anatomy]) -> None:
-    for found in bare if isinstance(innermost(model), PreTrainedModel) else ():
-        name = found.site.name
-        check_headless(found.holder, name, input_projections(model, name))
-
-
 def _check_unwatched(sites: Sequence[Site], gates: Gates | None) -> None:
     """Refuse what else is in effect on the sites; `gates` are about to be undone."""
     own = set(gates.modules()) if gates is not None else set[nn.Module]()
@@ -273,6 +269,8 @@ def _tell_counts(found: Anatomy, now: Heads) -> None:
 def _tell_layer(layer: nn.Module) -> None:
     if isinstance(layer, nn.Linear):
         layer.out_features, layer.in_features = layer.weight.shape
+    elif isinstance(layer, nn.Embedding):
+        layer.num_embeddings, layer.embedding_dim = layer.weight.shape
     elif hasattr(layer, "nf"):  # Conv1D
         assert isinstance(layer.weight, Tensor)
         layer.__dict__["nx"], layer.__dict__["nf"] = layer.weight.shape

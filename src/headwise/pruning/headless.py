@@ -9,14 +9,9 @@ from typing import Any, cast
 from torch import Tensor, nn
 from transformers.cache_utils import EncoderDecoderCache
 
-from headwise.hf.projections import InputProjection
-
-# What an attention module may have beside projections: before the heads are mixed, so that it goes
-# with them, and after, in this order.
-BEFORE = frozenset(
-    {"attention_dropout", "attn_dropout", "dropout", "k_norm", "q_norm", "relative_attention_bias"}
-)
-AFTER = ("output_dropout", "resid_dropout", "out_drop")
+# What an attention module may have behind its output projection, in this order. All else that it
+# has, and `obstacle` knows, is before the heads are mixed and goes with them.
+AFTER = ("output_dropout", "resid_dropout", "out_drop", "proj_drop")
 NORM = "LayerNorm"  # ALBERT adds what it was given and normalises inside
 
 
@@ -84,25 +79,6 @@ class Headless(nn.Module):
         if NORM in self._modules:
             out = self.get_submodule(NORM)(hidden_states + out)
         return out, *[None] * (self.results - 1)
-
-
-def check_headless(attention: nn.Module, site: str, inputs: tuple[InputProjection, ...]) -> None:
-    """Refuse a module with children of which it is not known what they do beside the heads."""
-    known = {layer.path.rpartition(".")[2] for layer in inputs} | BEFORE | {*AFTER, NORM}
-    unknown = [
-        name
-        for name, child in attention.named_children()
-        if name not in known and not isinstance(child, nn.Linear | JustBias) and not _is_conv(child)
-    ]
-    if unknown:
-        raise ValueError(
-            f"{site} cannot lose all its heads: {type(attention).__name__} has {unknown[0]}, which "
-            "headwise does not know. Keep at least one."
-        )
-
-
-def _is_conv(module: nn.Module) -> bool:
-    return type(module).__name__ == "Conv1D"
 
 
 def _remember_length(cache: Any, hidden_states: Tensor, layer: int | None) -> None:

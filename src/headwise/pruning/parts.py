@@ -17,13 +17,12 @@ from headwise.hf.projections import (
 from headwise.models.attention import MultiHeadAttention
 from headwise.models.relative import RelativeAttention
 from headwise.models.rnn import Seq2Seq
+from headwise.pruning.obstacles import obstacle
+from headwise.pruning.position_bias import TABLE, shares_bias
 from headwise.sites import Site
 
 Kind = Literal["query", "shared"]  # a part for each head, or for each group that shares keys
 WIDTHS = ("head_width", "head_dim", "attention_head_size", "key_value_proj_dim")
-# Parameters of attention modules that no head owns: ALBERT normalises after its heads are mixed,
-# and what T5 knows of distances is looked up by number, see `position_bias`.
-OF_NO_HEAD = ("LayerNorm.weight", "LayerNorm.bias", "relative_attention_bias.weight")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +93,8 @@ class Anatomy:
 def anatomy(model: nn.Module, site: Site) -> Anatomy:
     """Find every tensor that has a part for each head of a site.
 
-    Raises if the module has parameters whose share of a head is not known: cutting the others
-    would leave it wrong.
+    Raises if the module has something whose share of a head is not known, see `obstacle`: cutting
+    the rest would leave it wrong.
     """
     _, holder = holder_of(model, site)
     if isinstance(holder, Seq2Seq):
@@ -105,11 +104,11 @@ def anatomy(model: nn.Module, site: Site) -> Anatomy:
     groups = _key_rows(inputs, site, width) // width
     heads = Heads(site.num_heads, groups)
     writes = [Part(output.module, "weight", 0 if output.transposed else 1, ("query",), width)]
-    beside = [*_of_ours(model, holder, width), *_own_gates(holder, site)]
+    beside = [*_of_ours(model, holder, width), *_of_theirs(holder, site)]
     parts = [*_of_inputs(inputs, width), *writes, *beside]
     found = Anatomy(site, holder, heads, width, parts, writes)
     _check_sizes(found)
-    _check_complete(found)
+    _check_complete(model, found)
     return found
 
 
@@ -139,12 +138,19 @@ def _of_ours(model: nn.Module, holder: nn.Module, width: int) -> list[Part]:
     return parts
 
 
-def _own_gates(holder: nn.Module, site: Site) -> list[Part]:
-    """The layer with which Step 3.7 computes a factor for each head."""
-    layer = getattr(holder, "g_proj", None)
-    if not isinstance(layer, nn.Linear) or layer.out_features != site.num_heads:
-        return []
-    return [Part(layer, "weight", 0, ("query",), 1)]
+def _of_theirs(holder: nn.Module, site: Site) -> list[Part]:
+    """What attention of Hugging Face may have for each head beside its projections."""
+    parts: list[Part] = []
+    gates = getattr(holder, "g_proj", None)  # with which Step 3.7 computes a factor for each
+    if isinstance(gates, nn.Linear) and gates.out_features == site.num_heads:
+        parts.append(Part(gates, "weight", 0, ("query",), 1))
+    sinks = getattr(holder, "sinks", None)  # what GPT-OSS can attend to instead of a word
+    if isinstance(sinks, nn.Parameter) and sinks.shape == (site.num_heads,):
+        parts.append(Part(holder, "sinks", 0, ("query",), 1))
+    table = getattr(holder, TABLE, None)  # UMT5 has one a layer; T5's is shared
+    if isinstance(table, nn.Embedding) and not shares_bias(holder):
+        parts.append(Part(table, "weight", 1, ("query",), 1))
+    return parts
 
 
 def _of_recurrent(site: Site, model: Seq2Seq) -> Anatomy:
@@ -187,16 +193,13 @@ def _check_sizes(found: Anatomy) -> None:
         )
 
 
-def _check_complete(found: Anatomy) -> None:
-    """Every parameter inside must be known to be cut, or to be no head's."""
-    cut = {id(part.tensor) for part in found.parts}
-    added_after = {id(getattr(part.module, "bias", None)) for part in found.output}
-    for name, parameter in found.holder.named_parameters():
-        after = id(parameter) in added_after
-        alike = parameter.shape == (found.width,)  # one for all heads, as norms of queries
-        if id(parameter) in cut or after or alike or name.endswith(OF_NO_HEAD):
-            continue
+def _check_complete(model: nn.Module, found: Anatomy) -> None:
+    """Everything inside must be known to be cut, or to be no head's."""
+    cut = [part.tensor for part in found.parts]
+    added_after = [getattr(part.module, "bias", None) for part in found.output]
+    known = [*cut, *(bias for bias in added_after if isinstance(bias, Tensor))]
+    heads, width = found.heads.queries, found.width
+    if problem := obstacle(model, found.holder, heads=heads, width=width, known=known):
         raise ValueError(
-            f"{type(found.holder).__name__} of {found.site.name} has {name}, of which headwise "
-            "does not know what belongs to which head, so it cannot be pruned."
+            f"{type(found.holder).__name__} of {found.site.name} {problem}, so it cannot be pruned."
         )

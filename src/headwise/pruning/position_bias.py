@@ -5,6 +5,7 @@ the same numbers of heads. Once layers have lost different heads, each looks its
 the table, which stays one for all of them.
 """
 
+import inspect
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.hf.naming import attention_modules
+from headwise.hf.naming import attention_modules, interface_forward
 
 TABLE = "relative_attention_bias"
 
@@ -40,8 +41,10 @@ class HeadColumns(nn.Module):
 
 
 def shares_bias(module: nn.Module) -> bool:
-    """Whether an attention module is T5's or built like it."""
-    return hasattr(module, "has_relative_attention_bias")
+    """Whether an attention module is T5's or built like it: it takes the biases of another."""
+    forward = interface_forward(type(module))
+    takes = forward is not None and "position_bias" in inspect.signature(forward).parameters
+    return takes and hasattr(module, "has_relative_attention_bias")
 
 
 def separate(host: nn.Module) -> None:
@@ -67,6 +70,25 @@ def cut_bias(module: nn.Module, keep: Sequence[int]) -> None:
     if isinstance(columns, HeadColumns):
         left = torch.tensor(keep, dtype=torch.long, device=columns.kept.device)
         columns.kept = columns.kept[left]
+
+
+def tell_tied(host: nn.Module) -> None:
+    """Let transformers know which tables are one, as it saves a tensor of several names only then.
+
+    Doing it again, when layers have lost all their heads, tells of those that are left.
+    """
+    tables = {
+        f"{path}.weight": module.weight
+        for path, module in host.named_modules()
+        if isinstance(module, HeadColumns)
+    }
+    first = {id(weight): name for name, weight in reversed(tables.items())}
+    tied = {name: first[id(weight)] for name, weight in tables.items()}
+    if tables:
+        known: dict[str, str] = getattr(host, "_tied_weights_keys", None) or {}
+        others = {name: one for name, one in known.items() if not name.endswith(f"{TABLE}.weight")}
+        ours = {name: one for name, one in tied.items() if name != one}
+        host.__dict__["_tied_weights_keys"] = {**others, **ours}
 
 
 def _drop_shared_bias(

@@ -7,15 +7,15 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file
 
-from headwise import pruning
+from headwise import adopt, pruning
 from headwise.journeys import InspectConfig, inspect_folder, prune_folder
 from headwise.journeys.opening import open_subject
 from headwise.journeys.prune import _in_float32, dev_text, run_folder
 from headwise.journeys.translator import Translator
-from headwise.pruning import record_of
+from headwise.pruning import prune, record_of
 from headwise.recording import Run
 from headwise.sites import find_sites
-from tests.hf.families import TWO_STACKS
+from tests.hf.families import TWO_STACKS, build
 from tests.journeys.pruning.small_tasks import KINDS, config_for, grouped, saved
 from tests.journeys.small_hosts import save, tokenizer_for
 from tests.journeys.small_translation import stopping
@@ -75,6 +75,14 @@ def test_only_half_precision_becomes_float32_and_an_error_undoes_it():
         assert [x.dtype for x in model.parameters()] == wide
         raise KeyboardInterrupt
     assert [x.dtype for x in model.parameters()] == kept_in
+
+
+def test_t5_s_table_is_kept_in_half_again_when_its_first_layer_is_gone():
+    model = adopt(build("T5").bfloat16())
+    with _in_float32(model):
+        prune(model, {"encoder.0.self": [], "encoder.1.self": [0, 1]})
+        assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
 
 
 @pytest.mark.gpu

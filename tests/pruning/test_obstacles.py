@@ -1,0 +1,124 @@
+"""Attention that is not understood is refused before it is changed; what is close to it is cut."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+import transformers as hf
+from transformers.models.llama.modeling_llama import LlamaAttention
+
+from headwise.hf import adopt
+from headwise.pruning.cutting import prune
+from headwise.pruning.record import record_of
+from headwise.pruning.saving import load, save
+from headwise.sites import find_sites, masked
+from tests.hf.families import GROUPED, SIZES, build, randomised
+from tests.pruning.shrinking import bare_keep, removed, uneven_keep
+
+IDS = torch.arange(3, 21).view(2, 9)
+EVEN = {**SIZES, "num_key_value_heads": 4}
+CODE = {"vocab_size": 100, "n_embd": 32, "n_layer": 2, "n_head": 4, "eos_token_id": 2}
+SMALL = {"image_size": 16, "patch_size": 4}
+IMAGES = {**SMALL, "use_relative_position_bias": True}
+EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
+OF_8 = {**SIZES, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 8}
+T5 = {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+
+
+def built(config):
+    """A small random model of a configuration, adopted."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return adopt(randomised(hf.AutoModel.from_config(copy.deepcopy(config))).eval())
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (hf.StableLmConfig(**EVEN, qk_layernorm=True), r"has q_layernorm\.norms\.0\.weight, of"),
+        (hf.CohereConfig(**EVEN, use_qk_norm=True), r"has q_norm\.weight, of"),
+        (hf.DiffLlamaConfig(**EVEN), "has lambda_q1, of"),
+        (hf.GPTBigCodeConfig(**CODE), "has c_attn, of"),
+        (hf.GPTBigCodeConfig(**CODE, multi_query=False), "has c_attn, of"),
+        (hf.UdopConfig(**T5, **SMALL), r"is given encoder\.relative_bias\.biases\.0"),
+        (hf.BeitConfig(**SIZES, **IMAGES), r"is given .*relative_position_bias_table from"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, hf.PreTrainedConfig) else "",
+)
+def test_a_model_that_is_not_understood_is_refused_and_left_alone(config, message):
+    model = built(config)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=rf"Attention of \w+\.0\.self {message}.*cannot be pruned"):
+        prune(model, {find_sites(model)[0].name: [1, 3]})
+    assert record_of(model) is None and find_sites(model)[0].num_heads == 4
+    assert all(torch.equal(model.state_dict()[name], old) for name, old in before.items())
+
+
+@pytest.mark.parametrize("choose", [uneven_keep, bare_keep])
+@pytest.mark.parametrize(
+    "config",
+    [
+        hf.GptOssConfig(**OF_8, **EXPERTS),  # as many sinks as a head is wide
+        hf.GptOssConfig(**GROUPED, **EXPERTS),
+        hf.UMT5Config(**T5, decoder_start_token_id=0),
+        hf.Qwen3Config(**GROUPED, head_dim=8),
+        hf.HunYuanDenseV1Config(**GROUPED, head_dim=8),
+        hf.PhiConfig(**SIZES, qk_layernorm=True),
+    ],
+    ids=["GPT-OSS", "GPT-OSS with groups", "UMT5", "Qwen3", "HunYuan", "Phi"],
+)
+def test_what_else_is_known_of_heads_is_cut_with_them(config, choose, tmp_path):
+    model = built(config)
+    keep = choose(model)
+    batch = {"input_ids": IDS}
+    if config.is_encoder_decoder:
+        batch["decoder_input_ids"] = IDS[:, :5]
+    with torch.no_grad():
+        with masked(model, removed(model, keep)):
+            wanted = model(**batch)[0]
+        assert not torch.allclose(model(**batch)[0], wanted, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(prune(model, keep)(**batch)[0], wanted, rtol=1e-4, atol=1e-5)
+        save(model, tmp_path / "small")
+        again = load(tmp_path / "small")(**batch)[0]
+    torch.testing.assert_close(again, wanted, rtol=1e-4, atol=1e-5)
+
+
+class Reading(LlamaAttention):
+    """Attention that knows how wide its heads are together, as older code does."""
+
+    def forward(self, *inputs, **named):
+        assert self.hidden_size == self.o_proj.in_features
+        return super().forward(*inputs, **named)
+
+
+class Asking(LlamaAttention):
+    """Attention that asks its configuration for the number of heads."""
+
+    def forward(self, *inputs, **named):
+        assert self.config.num_attention_heads == 4
+        return super().forward(*inputs, **named)
+
+
+def test_numbers_that_would_no_longer_be_true_are_refused():
+    for kind, read in ((Reading, "hidden_size"), (Asking, r"config\.num_attention_heads")):
+        model = build("Llama")
+        model.model.layers[1].self_attn.__class__ = kind
+        model.model.layers[1].self_attn.hidden_size = 32
+        adopt(model)
+        prune(model, {"decoder.0.self": [0, 1]})
+        with pytest.raises(ValueError, match=rf"{kind.__name__} .* computes with self\.{read}, "):
+            prune(model, {"decoder.1.self": [0, 1]})
+
+
+def test_layers_and_buffers_that_may_tell_heads_apart_are_refused():
+    model = adopt(build("BERT"))
+    attention = model.bert.encoder.layer[0].attention.self
+    attention.talking = torch.nn.Softmax(1)
+    with pytest.raises(ValueError, match="has talking, of which headwise does not know"):
+        prune(model, {"encoder.0.self": [0]})
+    del attention.talking
+    attention.register_buffer("slopes", torch.ones(4))
+    with pytest.raises(ValueError, match="has slopes, of which headwise does not know"):
+        prune(model, {"encoder.0.self": [0]})
