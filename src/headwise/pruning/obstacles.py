@@ -8,6 +8,7 @@ computes with and that would no longer be true, and biases of heads that are kep
 import inspect
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from types import FunctionType
 
 from torch import Tensor, nn
@@ -104,7 +105,8 @@ def _sources(kind: type[nn.Module]) -> Iterator[str]:
     for base in kind.__mro__[: kind.__mro__.index(nn.Module)]:
         for name, function in vars(base).items():
             if isinstance(function, FunctionType) and name != "__init__":
-                yield inspect.getsource(function)
+                with suppress(OSError):  # of code without its text nothing is known
+                    yield inspect.getsource(function)
 
 
 def _bias_outside(model: nn.Module, heads: int) -> str | None:
