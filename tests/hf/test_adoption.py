@@ -66,6 +66,13 @@ def test_other_backends_are_refused_by_name(backend):
     assert not any("site" in module.__dict__ for module in model.modules())
 
 
+def test_eager_attention_under_another_name_is_refused():
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8}
+    model = hf.TimesFmModel(hf.TimesFmConfig(**sizes, num_attention_heads=2))
+    with pytest.raises(ValueError, match="TimesFmAttention has an eager attention of its own"):
+        adopt(model)
+
+
 def test_attention_computed_beside_the_interface_is_refused():
     with pytest.raises(ValueError, match="reorder_and_upcast_attn"):
         adopt(build("GPT-2", "eager", reorder_and_upcast_attn=True))

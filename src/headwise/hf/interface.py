@@ -63,6 +63,11 @@ class Host(NamedTuple):
         forward = interface_forward(kind)
         assert forward is not None
         names = forward.__globals__
+        if "eager_attention_forward" not in names:
+            raise ValueError(
+                f"{kind.__name__} has an eager attention of its own, under a name that headwise "
+                "does not know, so it cannot be adopted."
+            )
         return Host(names["ALL_ATTENTION_FUNCTIONS"], names["eager_attention_forward"])
 
     def function(self, backend: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
