@@ -122,3 +122,8 @@ def test_layers_and_buffers_that_may_tell_heads_apart_are_refused():
     attention.register_buffer("slopes", torch.ones(4))
     with pytest.raises(ValueError, match="has slopes, of which headwise does not know"):
         prune(model, {"encoder.0.self": [0]})
+
+
+def test_the_last_head_of_a_layer_is_no_obstacle():
+    model = prune(adopt(build("BERT")), {"encoder.0.self": [1]})
+    assert len(find_sites(prune(model, {"encoder.0.self": []}))) == 1

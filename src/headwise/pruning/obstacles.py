@@ -94,7 +94,8 @@ def _stale_number(holder: nn.Module, heads: int, width: int) -> str | None:
     told = {*COUNTS, *WIDTHS_OF_ALL, *SHARED_COUNTS}
     for name in dict.fromkeys(re.findall(r"self\.(\w+)", source)):
         value = holder.__dict__.get(name)
-        wide = value == heads * width and WIDTH.search(name) is not None
+        # with one head left the width of all is that of a head, which stays as it is
+        wide = heads > 1 and value == heads * width and WIDTH.search(name) is not None
         if type(value) is int and name not in told and (wide or "heads" in name):
             return f"self.{name}"
     return None
