@@ -48,14 +48,17 @@ def obstacle(
         width: of a head.
         known: its parameters of which it is known how to cut them, or that they come after.
     """
+    theirs = interface_forward(type(holder)) is not None  # else it is Headwise's own
     strange = _strange_parameter(holder, width, known)
-    if strange is None and interface_forward(type(holder)) is not None:
+    if theirs and strange is None:
         strange = _strange_layer(holder, known)
-        if number := None if strange else _stale_number(holder, heads, width):
-            return f"computes with {number}, which pruning would leave wrong"
-        if outside := None if strange else _bias_outside(model, heads):
-            return f"is given {outside} from outside, which headwise does not cut"
-    return strange and f"has {strange}, of which headwise does not know what belongs to which head"
+    if strange is not None:
+        return f"has {strange}, of which headwise does not know what belongs to which head"
+    if theirs and (number := _stale_number(holder, heads, width)):
+        return f"computes with {number}, which pruning would leave wrong"
+    if theirs and (outside := _bias_outside(model, heads)):
+        return f"is given {outside} from outside, which headwise does not cut"
+    return None
 
 
 def _strange_parameter(holder: nn.Module, width: int, known: Sequence[Tensor]) -> str | None:
