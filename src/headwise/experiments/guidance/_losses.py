@@ -117,14 +117,13 @@ def _differences(
 def cost_figures(part: str, runs: Runs) -> Values:
     """Updates, tokens, minutes and speed of each arm.
 
-    Minutes and speed are left out where others were trained at the same time.
+    Minutes and speed are of those beside which no others were trained at the same time.
     """
     figures: Values = {}
     for what, (name, unit) in COSTS.items():
         for arm, several in runs.items():
-            if name in SPEEDS and in_company(several):
-                continue
-            if several and (values := values_of(several, name)):
+            alone = [run for run in several if not in_company([run])]
+            if values := values_of(alone if name in SPEEDS else several, name):
                 figures[f"{part}: {what}, {arm}"] = [value / unit for value in values]
     return figures
 
