@@ -120,7 +120,7 @@ def _train(
     """Train in place; losses by name."""
     batches, held_out = training_batches(config, text), validation_batches(config, text)
     settings = dataclasses.replace(
-        config.fit_config(cuda=torch.cuda.is_available(), replayable=True),
+        config.fit_config(cuda=torch.cuda.is_available(), replayable=True, one_shape=True),
         beta2=config.beta2,
         epsilon=config.epsilon,
         keep_best=False,  # the weights are those of the last update

@@ -19,6 +19,7 @@ from headwise.training.checkpoint import CHECKPOINT
 from headwise.training.progress import Report
 
 MINUTES = "minutes"  # a metric
+COMPILED_WARM = 3  # compiled steps before one is recorded; the second may be compiled anew
 Precision = Literal["auto", "float32", "bfloat16"]
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
@@ -36,7 +37,7 @@ class TrainingSettings:
     weight_decay: float = 0.0
     precision: Precision = "auto"  # bfloat16 on a GPU, float32 elsewhere
     compile: bool | None = False  # train through torch.compile; None does so on a GPU
-    graphs: bool = True  # replay steps as CUDA graphs, where there is one GPU and no compiling
+    graphs: bool = True  # replay steps as CUDA graphs, where there is one GPU
     average: int = 5  # last checkpoints whose mean is tried beside the best one
     evaluate_every: int = 250  # steps
     checkpoint_every: int = 250  # steps
@@ -44,16 +45,20 @@ class TrainingSettings:
     tensorboard: bool = False  # write what is logged as TensorBoard's scalars too
     seed: int = 0  # of the first weights, dropout and the order of batches
 
-    def fit_config(self, *, cuda: bool, replayable: bool = False) -> FitConfig:
+    def fit_config(
+        self, *, cuda: bool, replayable: bool = False, one_shape: bool = False
+    ) -> FitConfig:
         """The settings that `headwise.training.fit` wants.
 
         Args:
             cuda: whether training runs on a GPU, which is what "auto" and None ask.
             replayable: whether the loss is one of which CUDA graphs can be made.
+            one_shape: whether all batches have it. Only then are compiled steps replayed too: a new
+                shape may have to be compiled, which cannot be recorded.
         """
         automatic = "bfloat16" if cuda else "float32"
         compile = cuda if self.compile is None else self.compile
-        graphs = replayable and self.graphs and cuda and not compile
+        graphs = replayable and self.graphs and cuda and (one_shape or not compile)
         return FitConfig(
             steps=self.steps,
             learning_rate=self.learning_rate,
@@ -65,6 +70,7 @@ class TrainingSettings:
             precision=automatic if self.precision == "auto" else self.precision,
             compile=compile,
             graphs=graphs and process_count() == 1,
+            warm=COMPILED_WARM if compile else 1,
             keep=self.average,
             evaluate_every=self.evaluate_every,
             checkpoint_every=self.checkpoint_every,

@@ -87,7 +87,7 @@ class Loop:
         coming = feed(batches, self._numbers(), device=self.accelerator.device)
         descend: Callable[[list[Batch]], Tensor] = partial(self._descend, loss)
         if self.config.graphs:
-            descend = Replayed(descend)
+            descend = Replayed(descend, warm=self.config.warm)
         try:
             while not self.done:
                 if on_step is not None:

@@ -1,5 +1,6 @@
 """Steps replayed as CUDA graphs: what a GPU does in a step is recorded once a shape of batches."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,10 +28,10 @@ class _Recorded:
 
 @dataclass
 class Replayed:
-    """A step that is recorded when a shape of batches comes for the second time, then replayed.
+    """A step that is recorded when a shape of batches has come before, then replayed.
 
-    The first time it runs as it is, which compiles kernels and makes the optimiser's state. Numbers
-    that are no tensors are part of the shape. What the step does in Python happens when it is
+    At first it runs as it is, which compiles kernels and makes the optimiser's state. Numbers that
+    are no tensors are part of the shape. What the step does in Python happens when it is
     recorded and never again, so it must not read tensors, and what changes from step to step
     must be a tensor that is changed in place.
 
@@ -38,10 +39,12 @@ class Replayed:
 
     Args:
         step: from a batch, whose tensors are on the device or will be, to what was measured.
+        warm: how often it runs as it is with each shape.
     """
 
     step: Step
-    _seen: set[Hashable] = field(default_factory=set[Hashable])
+    warm: int = 1
+    _seen: Counter[Hashable] = field(default_factory=Counter[Hashable])
     _recorded: dict[Hashable, _Recorded] = field(default_factory=dict[Hashable, _Recorded])
     _pool: Any = None  # the graphs run one after the other, so they share their memory
 
@@ -49,8 +52,8 @@ class Replayed:
         leaves, form = tree_flatten(batch)
         shape = (str(form), *map(_shape, leaves))
         if shape not in self._recorded:
-            if shape not in self._seen or len(self._recorded) >= MOST:
-                self._seen.add(shape)
+            if self._seen[shape] < self.warm or len(self._recorded) >= MOST:
+                self._seen[shape] += 1
                 return self.step(batch)
             self._recorded[shape] = self._record(leaves, form)
         recorded = self._recorded[shape]

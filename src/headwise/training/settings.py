@@ -27,6 +27,7 @@ class FitConfig:
     seed: int = 0  # of dropout and whatever else is random inside the model
     compile: bool = False  # train through torch.compile; resuming then repeats up to rounding
     graphs: bool = False  # replay steps as CUDA graphs; see `fit` for what that asks of the loss
+    warm: int = 1  # steps with batches of a shape before one is recorded
     keep: int = 1  # last checkpoints whose weights stay, for `average_checkpoints`
     keep_best: bool = True  # the weights that evaluated best stay too
     evaluate_every: int = 500  # steps, where there is something to evaluate with
@@ -35,7 +36,7 @@ class FitConfig:
     tensorboard: bool = False  # write what is logged as TensorBoard's scalars too
 
     def __post_init__(self) -> None:
-        counts = ("steps", "accumulate", "log_every", "keep", "evaluate_every")
+        counts = ("steps", "accumulate", "log_every", "keep", "evaluate_every", "warm")
         for name in counts:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -46,8 +47,6 @@ class FitConfig:
             )
         if self.patience < 0:
             raise ValueError(f"patience must be 0 evaluations or more, got {self.patience}.")
-        if self.graphs and self.compile:
-            raise ValueError("A step is either compiled or replayed; choose compile or graphs.")
 
     def factor(self) -> Schedule:
         """The schedule, a function from step to factor."""
