@@ -31,8 +31,16 @@ def test_everybody_starts_with_one_loss_and_learns(monkeypatch):
     assert same[0] < more[0] < same[0] + 0.05  # 512 words to choose from, and not 500
     assert all(row["loss_after"] < row["loss_before"] for row in measured.rows)
     assert measured.wrong == 0
-    assert {f"over {peer}" for peer in encoder.PEERS} <= measured.rows[0].keys()
+    anywhere = [peer for peer in encoder.PEERS if encoder.REPLAYED not in peer]
+    assert {f"over {peer}" for peer in anywhere} <= measured.rows[0].keys()
     assert measured.table.row_count == 6 and {row["turns"] for row in measured.rows} == {2}
+
+
+def test_on_a_gpu_the_peer_is_replayed_as_ours_is():
+    names = encoder._names(encoder.SIZES["cuda"], torch.device("cuda"))
+    ours, theirs = "ours, compiled", "RoBERTa, rounded vocabulary, compiled"
+    assert {f"{ours}, replayed", f"{theirs}, replayed"} <= set(names)
+    assert set(encoder.PEERS) <= set(names) and set(encoder.AIM) <= set(names)
 
 
 def test_rows_are_kept_as_they_come_with_a_speed_each():
