@@ -147,7 +147,7 @@ def reproduce(config: Config, run: Run) -> Figures:
                 done = sum(map(len, found.values()))
                 loss = ends[-1].loss
                 show(done, {} if loss is None else {"validation_loss": loss})
-    _draw(grid, found, run)
+    draw_grid(grid, _losses(found), run, plateau=found[MLM][0].plateau)
     return {**_by_arm(grid, found, seeds=config.seeds), **compared(found, seeds=config.seeds)}
 
 
@@ -275,17 +275,35 @@ def _kept(ends: Sequence[Ended]) -> list[float]:
     return [gain / max(gains) for gain in gains]
 
 
-def _draw(grid: Sequence[Setting], found: Mapping[str, Sequence[Ended]], run: Run) -> None:
-    """The loss under every setting, a dot an arm."""
-    figure, ((panel,),) = panels(1, width=max(4.0, 0.35 * len(grid)), height=4.0)
-    for arm, losses in _losses(found).items():
-        panel.plot(range(len(grid)), losses, "o", markersize=4, label=arm)
-    panel.axhline(found[MLM][0].plateau, color="grey", linestyle="--", linewidth=0.8)
-    labels = [f"{one.learning_rate:g}, {one.warmup:.0%}, {one.dropout:g}" for one in grid]
-    panel.set_xticks(range(len(grid)), labels, rotation=90, fontsize=7)
-    panel.set_xlabel("learning rate, warm-up, attention dropout", fontsize=8)
-    panel.set_ylabel("validation loss", fontsize=8)
-    panel.legend(frameon=False, fontsize=8)
+def draw_grid(
+    grid: Sequence[Setting], losses: Mapping[str, Sequence[float]], run: Run, *, plateau: float
+) -> None:
+    """The loss under every setting: a column a setting, arms beside each other, a dot a seed.
+
+    Args:
+        grid: settings with their seeds.
+        losses: of each arm, one a place of the grid; "ARM: validation loss" of a result has them.
+        run: where the picture goes.
+        plateau: the loss of the best guess without context.
+    """
+    places = {at: column for column, at in enumerate(dict.fromkeys(one[:3] for one in grid))}
+    seeds = 1 + max(one.seed for one in grid)
+    figure, ((panel,),) = panels(1, width=max(5.0, 0.8 + 0.5 * len(places)), height=3.8)
+    for column in range(1, len(places), 2):
+        panel.axvspan(column - 0.5, column + 0.5, color="black", alpha=0.05, linewidth=0)
+    for (arm, found), side in zip(losses.items(), (-0.2, 0.2), strict=True):
+        at = [places[one[:3]] + side + 0.2 * (one.seed + 0.5) / seeds - 0.1 for one in grid]
+        panel.plot(at, found, "o", markersize=5, alpha=0.7, markeredgewidth=0, label=arm)
+    panel.axhline(
+        plateau, color="grey", linestyle="--", linewidth=1.0, label="best guess without context"
+    )
+    labels = [f"{rate:g}\n{warmup:.0%}\n{dropout:g}" for rate, warmup, dropout in places]
+    panel.set_xticks(range(len(places)), labels, fontsize=8)
+    panel.tick_params(axis="y", labelsize=8)
+    panel.set_xlim(-0.5, len(places) - 0.5)
+    panel.set_xlabel("from above: learning rate, warm-up, attention dropout", fontsize=8)
+    panel.set_ylabel("validation loss, a dot a seed", fontsize=8)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)
     save(figure, run, "grid")
 
 

@@ -22,8 +22,8 @@ What is measured:
    repetition can tell them where to look (Olsson et al., 2022). In plain text common words come
    again by chance, and looking back at them may be something else; it is measured too.
 
-A figure "best head" is a share, and its 95 % interval over sentences stands as "low end" and "high
-end" beside it. Roles are counted only where the interval is above the threshold, see
+A figure "best head" is a share, with its 95 % interval over sentences, whose ends are "low end" and
+"high end" in results/. Roles are counted only where the interval is above the threshold, see
 `headwise.analysis.roles`. The paper claims nothing here, so there are no verdicts.
 """
 
