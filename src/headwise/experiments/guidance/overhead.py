@@ -52,7 +52,7 @@ from typing import Any
 
 import torch
 
-from headwise.experiments.base import Expected, Experiment
+from headwise.experiments.base import Expected, Experiment, Trials
 from headwise.experiments.guidance._masked_steps import (
     ENCODER,
     ROBERTA,
@@ -227,7 +227,7 @@ def _figures(config: Config, host: str, found: dict[str, Any]) -> dict[str, list
             if mine is not None and theirs is not None:
                 figures[_figure(host, kind, f"{one} over {other}, memory")] = [mine / theirs]
         ratios = figures[_figure(host, kind, "guided over plain, time")]
-        within = [float(ratio <= AIM) for ratio in ratios]
+        within = Trials(float(ratio <= AIM) for ratio in ratios)
         figures[_figure(host, kind, f"guided within {AIM} of plain")] = within
     return figures
 
@@ -256,4 +256,5 @@ experiment = Experiment(
                  steps=1, turns=2, device="cpu"),
     reproduce=reproduce,
     expected=EXPECTED,
+    marks_trials=True,
 )  # fmt: skip
