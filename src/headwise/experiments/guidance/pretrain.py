@@ -43,9 +43,10 @@ How it is measured, and where ours differs from the paper:
    the former is large enough for the paper's vocabulary of 52,000; others have 8,000 pieces.
    Filipino models have BERT's second task too, as in the paper; it is in no loss said here.
 6. "Share of an H200's arithmetic" counts products of matrices that the model needs and that were
-   computed, by 790 TFLOP/s; those of guidance do not count. With `at_once` more than 1 trainings
-   share the GPU, and their minutes, speed and share are left out: these are of trainings that
-   were alone. `headwise bench mlm` measures speed.
+   computed, by the 790 TFLOP/s that large products reach, 0.8 of the dense peak of 989 that is
+   published; those of guidance do not count, and with attention other than softmax there is no
+   share. With `at_once` more than 1 trainings share the GPU, and their minutes, speed and share are
+   left out: these are of trainings that were alone. `headwise bench mlm` measures speed.
 
 Recorded so far is a small run on two CPU cores, 4 layers of width 64 and vocabulary 1,000, in seven
 minutes. The paper has no such encoders: its claims are judged as they are for larger ones.
