@@ -64,8 +64,10 @@ small runs of `guidance/pretrain` and `guidance/fraction`, three seeds; passages
 left out, so that of GAP 83 mentions are asked. Among all tokens no head of encoders that are guided
 throughout finds anything: 0.3 to 0.5 % on LitBank, nothing on synthetic, as in the paper. Among
 mentions, chosen on other passages, they have as good a head as plain ones: 0.63 on LitBank both,
-random ones 0.59, the sieve 0.83. What guided heads lose is told by where they rest, not by which
-mention they prefer. Plain encoders of this size have learned how common pieces are, and no more.
+random ones 0.59, the sieve 0.83. So these are surely below plain ones among all tokens, and
+undecided among mentions; those that are half guided are undecided by both readings. What guided
+heads lose is told by where they rest, not by which mention they prefer. Plain encoders of this size
+have learned how common pieces are, and no more.
 """
 
 import random
