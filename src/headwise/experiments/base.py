@@ -181,7 +181,7 @@ class Experiment:
     # whether those figures alone are trials that are `Trials`; else all whose values are 0 or 1 are
     marks_trials: bool = False
 
-    def estimate(self, metric: str, values: Sequence[float]) -> Estimate:
+    def estimate(self, metric: str, values: Sequence[float | int]) -> Estimate:
         """The mean and interval of one of its figures."""
         trials = isinstance(values, Trials) if self.marks_trials else None
         return Estimate.of_figure(metric, values, trials=trials)
