@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headwise.experiments import Estimate, Expected
-from headwise.experiments.base import since
+from headwise.experiments.base import Experiment, Trials, since
 from headwise.experiments.results import Result
 from headwise.experiments.running import changes_since
 
@@ -91,3 +91,28 @@ def test_a_share_of_runs_gets_a_binomial_interval():
 def test_runs_that_all_succeed_do_not_make_a_certainty():
     estimate = Estimate.of([1.0] * 20)
     assert estimate.high == 1.0 and estimate.low == pytest.approx(0.839, abs=1e-3)
+
+
+def test_zeros_and_ones_are_trials_only_where_an_experiment_says_so():
+    """A figure that happens to be 0 in every run is no share of runs that succeeded."""
+    of_before = Experiment("", None, None, lambda config, run: {}, ())
+    marking = replace(of_before, marks_trials=True)
+    assert of_before.estimate("best", [0, 0, 0]).high > 0.5  # whole numbers too
+    assert marking.estimate("best", [0.0, 0.0, 0.0]).high == 0.0
+    assert marking.estimate("best", Trials([0.0, 0.0, 0.0])).high > 0.5
+    with pytest.raises(AssertionError, match="Trials are 0 or 1"):
+        marking.estimate("best", Trials([0.5, 0.0]))
+
+
+def test_a_record_keeps_which_figures_are_trials_and_others_are_read_as_before():
+    values = [1.0, 1.0, 1.0]
+    figures = {
+        "said to be": Estimate.of(values, trials=True),
+        "said to be none": Estimate.of(values, trials=False),
+        "not said": Estimate.of(values),
+    }
+    data = Result("sen/synthetic", "", {}, {}, 1.0, figures, ()).to_json()
+    assert Result.from_json(data).figures == figures
+    del data["figures"]["not said"]["trials"]  # as records were written before
+    read = Result.from_json(data).figures
+    assert [read[name].low < 0.5 for name in figures] == [True, False, True]

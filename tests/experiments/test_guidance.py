@@ -250,14 +250,44 @@ def test_claims_compare_seed_by_seed_and_rules_with_every_seed() -> None:
         f"guided 1/2: {judged}": {1: 0.25, 3: 0.1},
         f"guided 1: {judged}": {0: 0.1},
         "guided 1: litbank: best among mentions": {1: 0.1},  # the best by luck counts for nothing
-        "guided 1: litbank: chosen on other passages": {1: 0.1},  # nor one among all tokens
     }
     rules = {"rule: litbank: sieve": [0.5], "rule: litbank: same word": [0.1]}
     assert probing.claims(scores, rules) == {
-        "litbank: rule is below MLM": [0.0],
-        "litbank: random is below rule": [1.0],  # three seeds, and an interval without 0
-        "litbank: guided 1/2 is below random": [0.0],  # of seed 1; that of 3 has no partner
+        "litbank, among mentions: rule is below MLM": [0.5],
+        "litbank, among mentions: random is below rule": [1.0],  # three seeds, no 0 in the interval
+        "litbank, among mentions: guided 1/2 is below MLM": [0.5],  # of seed 1; 3 has no partner
+        "litbank, among mentions: guided 1/2 is below random": [0.5],
+        "litbank, among mentions: guided 1 is below MLM": [0.5],
     }
+
+
+def test_heads_are_below_others_by_each_reading_apart() -> None:
+    """What guided heads look at and which mention they prefer need not say the same."""
+    scores = {
+        "MLM: litbank: chosen on other passages": {0: 0.10, 1: 0.12, 2: 0.11},
+        "guided 1: litbank: chosen on other passages": {0: 0.0, 1: 0.01, 2: 0.0},
+        "MLM: litbank: chosen on other passages, among mentions": {0: 0.5, 1: 0.52, 2: 0.51},
+        "guided 1: litbank: chosen on other passages, among mentions": {0: 0.6, 1: 0.61, 2: 0.62},
+    }
+    assert probing.claims(scores, {"rule: litbank: sieve": [0.05]}) == {
+        "litbank, among mentions: rule is below MLM": [1.0],
+        "litbank, among mentions: guided 1 is below MLM": [0.0],
+        "litbank, among all tokens: guided 1 is below MLM": [
+            1.0
+        ],  # and no rule, which takes mentions
+    }
+    claims = {item.metric for item in probing.EXPECTED if item.three_way}
+    for reading in ("among mentions", "among all tokens"):
+        for arm in ("guided 1/2", "guided 1"):
+            assert f"litbank, {reading}: {arm} is below MLM" in claims
+
+
+def test_heads_are_at_a_pattern_sooner_if_an_eye_could_see_it() -> None:
+    figures = {
+        "guided, 1 %: weight on next": [0.02033, 0.08, 0.2],
+        "MLM, 1 %: weight on next": [0.02023, 0.02, 0.2],
+    }
+    assert patterns._sooner(figures) == {"1 %: sooner at next": [0.0, 1.0, 0.0]}
 
 
 @pytest.mark.slow

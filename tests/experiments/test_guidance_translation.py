@@ -13,10 +13,12 @@ from headwise.experiments.guidance.translation import (
     ARMS,
     BASE,
     EXPECTED,
+    FIRST,
     GUIDED,
     HARD_CODED,
     Config,
     _measured,
+    higher,
     lower,
     settings_for,
     translator,
@@ -131,13 +133,14 @@ def planted(tmp_path):
 
     def plant(seeds):
         runs = {}
-        for arm, better in ((BASE, 0.0), (GUIDED, 0.1)):
+        for arm, better in ((BASE, 0.0), (GUIDED, 0.1), (FIRST, 0.05)):
             runs[arm] = [Run.create(tmp_path / f"{seeds}-{arm}-{n}", SMOKE) for n in range(seeds)]
             for n, run in enumerate(runs[arm]):
                 nll = 2.0 + 0.01 * n - better * (1 + 0.01 * n)
                 losses = dict.fromkeys(("train_nll", "average_nll", "validation_loss"), nll)
                 costs = {"updates": 12, "minutes": 1.0, "tokens_per_second": 1e5, "parameters": 9}
-                run.save_figures({**losses, **costs, "bleu": 20.0 + 0.01 * n, "tokenised_bleu": 1})
+                bleu = 20.0 + (better + 0.01) * n + 3.0 * (arm == FIRST)
+                run.save_figures({**losses, **costs, "bleu": bleu, "tokenised_bleu": 1})
         return runs
 
     return plant
@@ -149,6 +152,21 @@ def test_claims_need_three_seeds(planted):
     for seeds, verdict in ((2, 0.5), (3, 1.0)):
         figures = _measured(CORPUS, planted(seeds))
         assert [figures[claim] for claim in claims] == [[verdict]] * 2
+
+
+def test_global_patterns_are_judged_by_losses_and_bleu_beside_both_others(planted):
+    """The planted ones, with one head more, are worse than guided ones in loss alone."""
+    figures = _measured(CORPUS, planted(3))
+    assert figures[lower(CORPUS, "validation NLL", GUIDED, FIRST)] == [1.0]
+    assert figures[lower(CORPUS, "validation NLL", BASE, FIRST)] == [0.0]
+    for arm in (GUIDED, BASE):
+        assert figures[higher(CORPUS, "BLEU", arm, FIRST)] == [0.0]
+        for claim in (
+            lower(CORPUS, "validation NLL", arm, FIRST),
+            higher(CORPUS, "BLEU", arm, FIRST),
+        ):
+            (item,) = (item for item in EXPECTED if item.metric == claim)
+            assert item.three_way and "detrimental" in item.where
 
 
 def test_translators_trained_beside_others_have_no_speeds(planted):

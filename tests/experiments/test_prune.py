@@ -10,7 +10,7 @@ import torch
 
 from headwise.experiments import load_experiment
 from headwise.experiments.base import Estimate
-from headwise.experiments.prune import _translators, encoder, scratch, smollm
+from headwise.experiments.prune import _translators, encoder, guided, scratch, smollm
 from headwise.experiments.running import reproduce
 from headwise.journeys.pruning import choosing_heads
 from headwise.journeys.translator import Translator
@@ -148,6 +148,19 @@ def test_a_long_pruning_that_was_killed_goes_on(everything, tmp_path, monkeypatc
     assert int(killed.note("checkpoint.safetensors")["step"]) == 15
     quietly("prune/all", config, tmp_path / "run")
     assert killed.figures()["heads_kept"] == 5
+
+
+def test_the_same_difference_with_every_seed_does_not_answer_for_guided_heads() -> None:
+    names = {kept: f"en-ru guided: {kept} heads: " for kept in (17, 10, 4, 2)}
+    differences = ([0.42, 0.31, 0.53], [0.3, 0.4], [1 / 9] * 3, [-0.3, -0.4, -0.5])
+    apart = "kept, guided less other heads"
+    figures = {f"{name}{apart}": own for name, own in zip(names.values(), differences, strict=True)}
+    found = guided._kept_more_often(figures)
+    assert list(found.values()) == [[1.0], [0.5], [0.5], [0.0]]  # two seeds do not either
+    answers = {item.metric: item for item in guided.EXPECTED}
+    for kept, verdict in ((17, "reproduced"), (10, "undecided"), (4, "undecided")):
+        claim = f"{names[kept]}guided heads kept more often than others"
+        assert answers[claim].paper_verdict(Estimate.of(found[claim])) == verdict
 
 
 def test_guided_heads_are_counted_apart_and_look_where_they_were_told(everything, tmp_path) -> None:

@@ -217,6 +217,13 @@ def test_utilisation_is_said_of_an_h200_only(config, finished, device, monkeypat
     head = (width * width + width * vocab) * 5 / 32
     wanted = 6 * (layers * layer + head) * 1e9 / 790e12
     assert found == (pytest.approx(wanted) if "H200" in device else None)
+    electra = dataclasses.replace(config, objective="electra")
+    judged = width * width + width  # at every position, and no word is scored
+    wanted = 6 * (layers * layer + judged) * 1e9 / 790e12
+    found = module._utilisation(electra, model, 1e9)
+    assert found == (pytest.approx(wanted) if "H200" in device else None)
+    sparse = dataclasses.replace(config, attention="topk:8")
+    assert module._utilisation(sparse, model, 1e9) is None
 
 
 def test_sizes_are_those_of_the_papers():

@@ -14,6 +14,7 @@ from headwise.config import from_json, to_json
 from headwise.models import Encoder, EncoderConfig, MaskedLM, encoder, encoder_flops
 from headwise.models.attention import MultiHeadAttention
 from headwise.models.encoder_flops import training_flops
+from headwise.models.encoder_heads import ReplacedToken
 from headwise.ops import softmax_attention, topk_attention
 from headwise.pruning import prune
 from headwise.recording import Profile, Reading, Words
@@ -212,6 +213,11 @@ def test_operations_are_those_that_pytorch_counts(embedding_width):
     with replace(model, by_definition), FlopCounterMode(display=False) as counter:
         model(torch.randint(64, (2, 8)), torch.tensor([1, 5, 9])).sum().backward()
     assert counter.get_total_flops() == training_flops(config, texts=2, length=8, scored=3)
+    judge = ReplacedToken(Encoder(config))
+    with replace(judge, by_definition), FlopCounterMode(display=False) as counter:
+        judge(torch.randint(64, (2, 8))).sum().backward()
+    counted = training_flops(config, texts=2, length=8, scored=0, judged=16)
+    assert counter.get_total_flops() == counted
 
 
 @pytest.mark.slow

@@ -41,8 +41,9 @@ class Result:
             environment=data["environment"],
             seconds=data["seconds"],
             figures={
-                metric: Estimate.of_figure(metric, estimate["values"])
-                for metric, estimate in data["figures"].items()
+                # records that do not say what is a trial are of before, or of others
+                metric: Estimate.of_figure(metric, found["values"], trials=found.get("trials"))
+                for metric, found in data["figures"].items()
             },
             pictures=tuple(data["pictures"]),
         )

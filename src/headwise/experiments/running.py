@@ -23,7 +23,7 @@ def reproduce(name: str, config: Any, folder: Path, *, save: bool = False) -> di
     with writing_alone(folder), Run.create(folder, _known_by(config)) as run:
         measured = experiment.reproduce(config, run)
         figures = {
-            metric: Estimate.of_figure(metric, values) for metric, values in measured.items()
+            metric: experiment.estimate(metric, values) for metric, values in measured.items()
         }
         seconds = time.perf_counter() - started
         result = result_of(name, experiment, config, run, figures, seconds)

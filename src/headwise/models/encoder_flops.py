@@ -7,18 +7,22 @@ __all__ = ["training_flops"]
 BACKWARD = 3  # a backward pass is two products for each one of the forward pass
 
 
-def training_flops(config: EncoderConfig, *, texts: int, length: int, scored: int) -> float:
+def training_flops(
+    config: EncoderConfig, *, texts: int, length: int, scored: int, judged: int = 0
+) -> float:
     """Floating-point operations of the products of one step: forward and backward.
 
-    Twice the multiplications of projections, feed-forward layers, scores and sums of values, and
-    of the head at the places where words are scored. What is computed again in a backward pass,
-    and everything that is no product of matrices, does not count.
+    Twice the multiplications of projections, feed-forward layers, scores and sums of values with
+    softmax attention, of the head at the places where words are scored, and of ELECTRA's where
+    tokens are judged. What is computed again in a backward pass, and everything that is no product
+    of matrices, does not count.
 
     Args:
         config: of the encoder.
         texts: rows of a batch.
         length: positions of each.
         scored: at how many of these positions all words get a score.
+        judged: at how many it is said whether a token was replaced, as `ReplacedToken` does.
 
     >>> config = EncoderConfig.roberta(50_265)
     >>> round(training_flops(config, texts=32, length=512, scored=2_458) / 1e12, 2)
@@ -29,5 +33,7 @@ def training_flops(config: EncoderConfig, *, texts: int, length: int, scored: in
     attention = 2 * length * width  # a score and a value for each pair of positions
     project = width * config.embedded if config.embedded != width else 0
     head = width * config.embedded + config.embedded * config.vocab
-    products = positions * (config.layers * (linear + attention) + project) + scored * head
+    replaced = width**2 + width
+    products = positions * (config.layers * (linear + attention) + project)
+    products += scored * head + judged * replaced
     return 2.0 * BACKWARD * products

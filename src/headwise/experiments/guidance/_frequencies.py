@@ -12,7 +12,9 @@ from headwise.journeys.pretraining_text import PretrainingText
 
 __all__ = ["CONVERGED", "best_without_context", "drawn_right", "frequency_loss"]
 
-CONVERGED = 1.0  # nats below that loss at which an encoder counts as converged
+# nats below that loss at which an encoder counts as converged; fixed before any result, and what
+# other thresholds would say stands beside, see guidance/robust
+CONVERGED = 1.0
 
 
 def frequency_loss(text: PretrainingText) -> float:

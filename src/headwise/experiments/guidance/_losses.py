@@ -7,16 +7,16 @@ differences; it did not converge, and was on the plateau throughout. How many th
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from headwise.experiments.base import Trials
+from headwise.experiments.claims import sure
 from headwise.experiments.guidance._frequencies import CONVERGED
 from headwise.experiments.guidance._pretraining import FREQUENCIES, diverged, in_company
-from headwise.experiments.sparse._method_pairs import surely
 from headwise.recording.run import Run
 
 __all__ = [
     "LOSSES",
     "Runs",
     "apart",
-    "capped",
     "claim_figures",
     "converged",
     "convergence_figures",
@@ -28,15 +28,12 @@ __all__ = [
     "lower",
     "pairwise",
     "plateau_figures",
-    "sure",
     "updates_on_plateau",
     "values_of",
 ]
 
 Runs = Mapping[str, Sequence[Run]]  # of each arm, one a seed
 Values = dict[str, list[float]]
-
-ENOUGH = 3  # seeds, fewer of which show no difference
 
 LOSSES = {"train": "train_loss", "validation": "validation_loss", "average": "average_loss"}
 COSTS = {
@@ -134,7 +131,7 @@ def plateau_figures(part: str, runs: Runs) -> Values:
     for arm, several in runs.items():
         if several:
             figures[f"{part}: loss from frequencies alone"] = [frequency_loss_of(several[0])]
-            figures[f"{part}: {arm} converges"] = [float(converged(run)) for run in several]
+            figures[f"{part}: {arm} converges"] = Trials(float(converged(run)) for run in several)
             shares = [
                 1.0 if diverged(run) else updates_on_plateau(run) / run.figures()["updates"]
                 for run in several
@@ -150,7 +147,7 @@ def convergence_figures(part: str, runs: Runs, failing: str, beside: str) -> Val
     said.
     """
     both = zip(runs.get(failing, ()), runs.get(beside, ()), strict=False)
-    failed = [float(not converged(one)) for one, other in both if converged(other)]
+    failed = Trials(float(not converged(one)) for one, other in both if converged(other))
     return {f"{part}: {failing} does not converge": failed} if failed else {}
 
 
@@ -171,22 +168,6 @@ def updates_on_plateau(run: Run) -> int:
     limit = frequency_loss_of(run) - CONVERGED
     below = (int(row["step"]) for row in run.metrics() if row.get("task_loss", limit) < limit)
     return min(below, default=int(run.figures()["updates"]))
-
-
-def sure(gains: Sequence[float]) -> float:
-    """1 if there are three seeds or more and the 95 % interval of their gains is above 0.
-
-    0.5 if only the mean is, and 0 if not even it.
-
-    >>> sure([0.5, 0.6, 0.7]), sure([0.5, 0.5]), sure([-0.1])
-    (1.0, 0.5, 0.0)
-    """
-    return capped(surely(gains), seeds=len(gains))
-
-
-def capped(verdict: float, *, seeds: int) -> float:
-    """The same, at most 0.5 with fewer than three seeds."""
-    return min(verdict, 1.0 if seeds >= ENOUGH else 0.5)
 
 
 def apart(first: Sequence[float], second: Sequence[float]) -> list[float]:

@@ -154,4 +154,5 @@ experiment = Experiment(
     smoke=Config(languages=("Filipino", "Oromo"), tasks=("rte", "masakhanews-orm"), tagged=()),
     reproduce=reproduce,
     expected=EXPECTED,
+    marks_trials=True,
 )

@@ -24,13 +24,13 @@ How it is measured, and where ours differs from the paper:
    cross-validation tests on was seen, without labels, in both arms.
 2. One fine-tuning for each of three pre-trained encoders of an arm, with the same seed; the weights
    that are best on the dev part are tested. Scores are in per cent. Settings are the same for all.
-3. "Better" is judged by differences between seeds: sure if their 95 % interval leaves out 0. The
-   paper has one encoder of each kind and a paired t-test (p < 0.05), and does not say over what.
-   Ours has no verdict of its own: over seeds it asks the same as that interval; over folds it says
-   of each seed whether p < 0.05, corrected for the training examples that folds share (Nadeau and
-   Bengio, 2003). "Sure over
-   test examples" says of each seed whether a paired bootstrap over its test examples (2,000 draws)
-   leaves out 0.
+3. "Better" is judged by differences between seeds: reproduced if their 95 % interval is above 0,
+   not if it is below, and undecided if 0 is in it or there are fewer than three seeds. The paper
+   has one encoder of each kind and a paired t-test (p < 0.05), and does not say over what. Ours has
+   no verdict of its own: over seeds it asks the same as that interval; over folds it says of each
+   seed whether p < 0.05, corrected for the training examples that folds share (Nadeau and Bengio,
+   2003). "Sure over test examples" says of each seed whether a paired bootstrap over its test
+   examples (2,000 draws) leaves out 0.
 4. "English tasks where guided is better on average": a value a task, which are too few and too
    different for a verdict. The paper has it in 11 of 12 settings.
 5. "Commonest class" is what one scores who always says it.
@@ -51,8 +51,9 @@ from typing import NamedTuple
 
 from headwise.analysis.classification import student_p
 from headwise.config import suggestion
-from headwise.experiments.base import Expected, Experiment
-from headwise.experiments.guidance._losses import sure, values_of
+from headwise.experiments.base import Expected, Experiment, Trials
+from headwise.experiments.claims import sure, sure_claim
+from headwise.experiments.guidance._losses import values_of
 from headwise.experiments.guidance._pretraining import (
     ENGLISH,
     GUIDED,
@@ -75,7 +76,6 @@ from headwise.experiments.guidance._tuning import (
 )
 from headwise.experiments.sparse._bleu_plots import draw_methods
 from headwise.experiments.sparse._drawing import panels, save
-from headwise.experiments.sparse._table import expected_claim
 from headwise.journeys.finetuning import compare
 from headwise.recording.run import Run
 from headwise.training.progress import progress_bar
@@ -136,7 +136,7 @@ def _expected() -> list[Expected]:
             where = f"Table 4 has {{}} for {task.stands_for}, 12 layers"
             for arm, value in zip(ARMS, task.paper, strict=True):
                 found.append(Expected(f"{name}: {arm}", None, where.format(value)))
-            found.append(expected_claim(better(name), f"Table 4, {task.stands_for}"))
+            found.append(sure_claim(better(name), f"Table 4, {task.stands_for}"))
     return found
 
 
@@ -152,7 +152,7 @@ def reproduce(config: Config, run: Run) -> Figures:
         figures |= measured(task, runs)
     english = [apart(task) for task in found if TASKS[task].corpus == ENGLISH]
     if share := [float(fmean(figures[name]) > 0) for name in english if name in figures]:
-        figures[SHARE] = share
+        figures[SHARE] = Trials(share)
     _draw(found, run)
     return figures
 
@@ -207,16 +207,16 @@ def _compared(task: str, runs: Mapping[str, Sequence[Run]]) -> Figures:
     return {
         apart(task): differences,
         better(task): [sure(differences)],
-        f"{task}: {GUIDED} better, sure over test examples": [
+        f"{task}: {GUIDED} better, sure over test examples": Trials(
             float(test.bootstrap_low > 0) for test in tests
-        ],
-        f"{task}: {MLM} better, sure over test examples": [
+        ),
+        f"{task}: {MLM} better, sure over test examples": Trials(
             float(test.bootstrap_high < 0) for test in tests
-        ],
+        ),
         f"{task}: paired t-test over seeds, p": _student(differences),
-        f"{task}: {GUIDED} and {MLM} differ, paired t-test over folds": [
+        f"{task}: {GUIDED} and {MLM} differ, paired t-test over folds": Trials(
             float(test.p < LEVEL) for test in tests if test.p is not None
-        ],
+        ),
     }
 
 
@@ -250,4 +250,5 @@ experiment = Experiment(
     smoke=Config(tasks=("masakhanews-orm",), folds=3, seeds=1, **TINY_TUNING),
     reproduce=reproduce,
     expected=EXPECTED,
+    marks_trials=True,
 )

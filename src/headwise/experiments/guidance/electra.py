@@ -22,22 +22,26 @@ How it is measured, and where ours differs from the paper:
    15 % less those that were drawn right, which is as likely as two pieces drawn by frequency, one
    of the training part and one of the validation part, are the same. "Loss from share and marks
    alone" is that of a guess that also knows that the marks at both ends of a block, which count as
-   pieces here as in ELECTRA, never are: what is below has been learned from words.
+   pieces here as in ELECTRA, never are: what is below has been learned from words. Only seeds count
+   for the claims in which one of the two encoders ends 0.01 nats or more below that guess on the
+   validation part; without any nothing is said of them.
 4. Settings are those of `guidance/pretrain` in both arms; half of the heads are guided.
 
 Found so far, in small, with encoders of 4 layers (the command stands below the figures): nearly
 nothing is learned in 1,500 updates, with guidance or without. Plain encoders end where the share
-alone gets one (0.4322; 0.4321), guided ones 0.0054 below, with every seed. **By the letter that
-reproduces the claim, but it is where share and marks get one** (0.4268; 0.4267): guided encoders
-have learned that marks are never replaced, plain ones not even that, and neither anything of words.
+alone gets one (0.4322; 0.4321), guided ones 0.0054 below, with every seed. But that is where share
+and marks get one (0.4268; 0.4267): guided encoders have learned that marks are never replaced,
+plain ones not even that, and neither anything of words. **So nothing is said of Table 6.**
 """
 
 import math
 from dataclasses import dataclass, replace
 
 from headwise.experiments.base import Expected, Experiment
+from headwise.experiments.claims import sure_claim
 from headwise.experiments.guidance._curves import draw_curves
 from headwise.experiments.guidance._losses import (
+    Runs,
     claim_figures,
     cost_figures,
     difference_figures,
@@ -53,18 +57,19 @@ from headwise.experiments.guidance._pretraining import (
     Job,
     Pretraining,
     Wanted,
+    diverged,
     found_or_pretrained,
     pretrain_at_once,
     settings_of,
     shown,
 )
 from headwise.experiments.guidance.pretrain import SMALL, part_of
-from headwise.experiments.sparse._table import expected_claim
 from headwise.journeys.pretraining import PretrainingConfig
 from headwise.recording.run import Run
 from headwise.training.progress import progress_bar
 
 PLAIN = "ELECTRA"
+LEARNED = 0.01  # nats below what share and marks give: what has been learned from words
 ARMS = {PLAIN: MLM, GUIDED: GUIDED}  # here, and among all pre-trainings
 PAPER = {"train": {PLAIN: 0.27, GUIDED: 0.10}, "average": {PLAIN: 0.32, GUIDED: 0.15}}
 
@@ -84,18 +89,20 @@ class Config(Pretraining):
         _settings(self, GUIDED, 0)
 
 
-PART = part_of(ENGLISH, 12)
+def _expected(part: str, note: str) -> list[Expected]:
+    return [
+        *(
+            Expected(f"{part}: {what} loss of {arm}", None, f"Table 6 has {value:.2f}{note}")
+            for what, arms in PAPER.items()
+            for arm, value in arms.items()
+        ),
+        *(sure_claim(lower(part, what, GUIDED, PLAIN), f"Table 6{note}") for what in PAPER),
+    ]
+
+
 EXPECTED = (
-    *(
-        Expected(f"{PART}: {what} loss of {arm}", None, f"Table 6 has {value:.2f} on BooksCorpus")
-        for what, arms in PAPER.items()
-        for arm, value in arms.items()
-    ),
-    *(expected_claim(lower(PART, what, GUIDED, PLAIN), "Table 6") for what in PAPER),
-    *(
-        expected_claim(lower(part_of(ENGLISH, SMALL), what, GUIDED, PLAIN), "Table 6, in small")
-        for what in PAPER
-    ),
+    *_expected(part_of(ENGLISH, 12), ""),
+    *_expected(part_of(ENGLISH, SMALL), ", in small"),
 )
 
 
@@ -104,14 +111,14 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     runs = _pretrained(config, run)
     part = part_of(config.corpus, config.layers)
     share = share_replaced(config, runs[PLAIN][0])
-    guess = guess_loss(share)
+    guess, floor = guess_loss(share), guess_loss(share, words=_words(config))
     draw_curves({part: runs}, run, "losses", plateaus={part: guess})
     return {
         **loss_figures(part, runs),
         **difference_figures(part, runs, [(GUIDED, PLAIN)]),
-        **claim_figures(part, runs, [(GUIDED, PLAIN)]),
+        **claim_figures(part, learned(runs, floor), [(GUIDED, PLAIN)]),
         f"{part}: loss from the share alone": [guess],
-        f"{part}: loss from share and marks alone": [guess_loss(share, words=_words(config))],
+        f"{part}: loss from share and marks alone": [floor],
         **cost_figures(part, runs),
     }
 
@@ -135,6 +142,22 @@ def _wanted(config: Config, seed: int, arm: str) -> Wanted:
 def _settings(config: Config, arm: str, seed: int) -> PretrainingConfig:
     plain = settings_of(config, Job(config.corpus, ARMS[arm], config.layers, seed))
     return replace(plain, objective="electra", next_sentence=False)
+
+
+def learned(runs: Runs, floor: float) -> dict[str, list[Run]]:
+    """The runs of those seeds in which one arm or more has learned something from words.
+
+    Args:
+        runs: of both arms, one a seed.
+        floor: the loss of a guess that knows no words.
+    """
+    kept: dict[str, list[Run]] = {arm: [] for arm in runs}
+    for both in zip(*runs.values(), strict=False):
+        ended = [one.figures()["validation_loss"] for one in both if not diverged(one)]
+        if any(loss <= floor - LEARNED for loss in ended):
+            for arm, one in zip(kept, both, strict=True):
+                kept[arm].append(one)
+    return kept
 
 
 def share_replaced(config: Config, run: Run) -> float:
@@ -176,4 +199,5 @@ experiment = Experiment(
     smoke=Config(corpus="oromo", layers=2, seeds=1, **TINY),
     reproduce=reproduce,
     expected=EXPECTED,
+    marks_trials=True,
 )

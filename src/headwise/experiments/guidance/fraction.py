@@ -30,6 +30,7 @@ from dataclasses import dataclass
 
 from headwise.config import suggestion
 from headwise.experiments.base import Expected, Experiment
+from headwise.experiments.claims import sure_claim
 from headwise.experiments.guidance._curves import draw_curves
 from headwise.experiments.guidance._losses import (
     claim_figures,
@@ -54,7 +55,6 @@ from headwise.experiments.guidance._pretraining import (
     shown,
 )
 from headwise.experiments.guidance.pretrain import SMALL, part_of
-from headwise.experiments.sparse._table import expected_claim
 from headwise.recording.run import Run
 from headwise.training.progress import progress_bar
 
@@ -84,7 +84,7 @@ def _claims(part: str, note: str) -> list[Expected]:
     """Which of two has the lower loss on the validation part."""
     of_table = ((GUIDED, MLM), (ALL, MLM), (GUIDED, ALL))
     return [
-        *(expected_claim(lower(part, "validation", *pair), f"Table 8{note}") for pair in of_table),
+        *(sure_claim(lower(part, "validation", *pair), f"Table 8{note}") for pair in of_table),
         *(
             Expected(lower(part, "validation", GUIDED, arm), None, f'§4.5: 1/2 "works well"{note}')
             for arm in OTHERS[:2]
@@ -140,4 +140,5 @@ experiment = Experiment(
     smoke=Config(corpus="oromo", layers=1, arms=(MLM, "guided 1/4", ALL), seeds=1, **TINY),
     reproduce=reproduce,
     expected=EXPECTED,
+    marks_trials=True,
 )

@@ -23,8 +23,10 @@ How it is measured:
 3. "Weight on next" and the like: how much of its attention the best head of each layer spends on
    the next token, in lines of the validation part, the mean over layers. The best head is taken for
    plain encoders too, which learn such heads by themselves.
-4. "Sooner": 1 if after 1 % of the updates that weight is larger in the guided encoder. The paper
-   gives no numbers, so that this is what Fig. 1 shows, put into one.
+4. "Sooner": 1 if after 1 % of the updates that weight is larger in the guided encoder by 0.05 or
+   more, which an eye could see in Fig. 1. The paper gives no numbers. A first rule asked for any
+   more at all, and was met by 0.0001. With fewer than three seeds it is "partly" at most.
+   What is said of the patterns themselves holds by their definition, and has no verdict.
 5. The weight of guidance is 10, in blocks of 256 pieces. That is as strong as 20 in the paper's of
    512, which has 10 for 12 layers and 100 for 8; here there are 6.
 
@@ -32,8 +34,8 @@ Found so far, in small, with encoders of 4 layers and 6 heads (the command stand
 it was begun with lines of 128 tokens, which its encoders cannot read, and went on with 64): at the
 end guided heads spend 0.98 of their attention on the next token, 0.98 on the previous and 1.00 on
 the first, where the best heads of plain encoders have 0.02, 0.02 and 0.15. After 1 % of the
-updates, 15 of them, guided encoders are ahead with every seed, but by so little that no eye sees it
-in the picture, as the paper's shows it after thousands.
+updates, 15 of them, guided encoders are ahead with every seed, but by 0.0001 (next and previous) to
+0.003 (first): no eye sees it, and they are not there sooner. The paper's 1 % are thousands.
 """
 
 from collections.abc import Iterator
@@ -45,7 +47,8 @@ import torch
 from torch import Tensor
 
 from headwise.experiments.at_once import make_at_once
-from headwise.experiments.base import Expected, Experiment
+from headwise.experiments.base import Expected, Experiment, Trials
+from headwise.experiments.claims import seeds_claim
 from headwise.experiments.guidance._looking import STATIC, look
 from headwise.experiments.guidance._maps import pattern_matrices
 from headwise.experiments.guidance._moments import (
@@ -65,6 +68,7 @@ WORDS = ("<s>", "Welcome", "to", "EMNLP", ".", "</s>")  # Fig. 2
 OTHER = ("<s>", "Yes", ".", "</s>", "Works", "</s>")  # as long, and two texts in one
 ARMS = {"guided": "guided 1/2", "MLM": "MLM"}  # here, and among pre-training runs
 FIRST = "guided-seed-0"  # the folder of the encoder that has the text
+SEEN = 0.05  # of attention: so much more an eye can see in a picture of weights
 CHECKPOINT_EVERY = 500  # updates; only for going on after an interruption
 
 Figures = dict[str, list[float]]
@@ -131,9 +135,9 @@ class Config:
 
 
 EXPECTED = (
-    Expected("patterns: rows that sum to 1", 1.0, "section 3.2"),
-    Expected("patterns: depend on the text", 2.0, "section 4.4"),
-    *(Expected(f"1 %: sooner at {name}", 1.0, "Fig. 1", 0.0, 0.5) for name in STATIC),
+    Expected("patterns: rows that sum to 1", None, "all, by section 3.2"),
+    Expected("patterns: depend on the text", None, "2, by section 4.4"),
+    *(seeds_claim(f"1 %: sooner at {name}", "Fig. 1") for name in STATIC),
     *(
         Expected(f"{arm}, {share} %: weight on {name}", None, "Fig. 1")
         for arm in ("guided", "MLM")
@@ -161,7 +165,8 @@ def _sooner(figures: Figures) -> Figures:
     for name in STATIC:
         both = [figures.get(f"{arm}, 1 %: weight on {name}", []) for arm in ("guided", "MLM")]
         if all(both):
-            found[f"1 %: sooner at {name}"] = [float(a > b) for a, b in zip(*both, strict=True)]
+            more = [a - b for a, b in zip(*both, strict=True)]
+            found[f"1 %: sooner at {name}"] = Trials(float(x >= SEEN) for x in more)
     return found
 
 
@@ -294,4 +299,5 @@ experiment = Experiment(
     ),
     reproduce=reproduce,
     expected=EXPECTED,
+    marks_trials=True,
 )

@@ -8,7 +8,7 @@ ones need no tuning (§4.5), without figures. Here both are trained under every 
 
 Estimated: 36 encoders of 12 layers, each 2,000 updates of 8,192 pieces, at 28 ms an update;
 `--set at_once=4` trains four at a time, and leaves minutes out. `--set seeds=3` takes three times
-as long; with fewer seeds no claim is more than "partly" reproduced.
+as long; with fewer seeds every claim is undecided.
 
 How it is measured:
 
@@ -18,14 +18,17 @@ How it is measured:
 2. A setting *converges* if at the end the validation loss is a nat or more below that of the best
    guess without looking at other pieces (see `guidance/pretrain`). A training whose loss stops
    being a number diverged. It does not converge, and counts with the worst loss of both arms, that
-   guess's or a higher one; the best validation loss is of others.
+   guess's or a higher one; the best validation loss is of others. The nat was fixed before there
+   was any result, and verdicts go by it. But one threshold takes a training that ends 0.9 nats
+   below the guess, and has learned a lot, for one that has learned nothing; so figures also say how
+   many settings end 0.25, 0.5 and 1 nats below it.
 3. Arms are compared setting by setting, and the mean over the grid is taken seed by seed.
    "Converges under more settings" is about how many converge, and "lower loss" about the loss.
    "Less sensitive" is about which share of what the arm's best setting gains on that guess, with
    this seed, the others gain too; those that are no better than the guess have 0. An arm that
    converges nowhere has no best setting to lose, so that only seeds count with which both arms
-   converge somewhere; without any nothing is said. Each is sure if there are three seeds or more
-   and the 95 % interval over seeds leaves out 0.
+   converge somewhere; without any nothing is said. Each holds if there are three seeds or more
+   and the 95 % interval over seeds is above 0, does not if it is below, and else is undecided.
 4. Settings are no sample of all settings there are: what is found is about this grid. Beside stands
    the p of an exact sign test of the settings under which only one arm converges; it takes settings
    for independent trials, which those of one seed are not, and decides nothing.
@@ -33,9 +36,13 @@ How it is measured:
 
 Found so far, in small, with encoders of 4 layers, 3 rates, 2 warm-ups and 2 seeds (the command
 stands below the figures; they were trained at commit 4f77823, in 50 minutes on two busy CPU cores,
-and the figures computed anew by mended rules): plain encoders converge nowhere, guided ones in 3 of
-12 trainings, all with the rate of 0.004, which had been found by trials. So guided encoders do need
-the right rate here; with it they learn where plain ones do not.
+and the figures computed anew by mended rules): guided encoders learn with two of three rates, and
+converge by the nat with one. With 0.001 they end at 4.70 to 4.74, 0.8 nats below the guess of 5.55,
+and plain ones above it, at 5.68 to 5.70. With 0.004, which had been found by trials, three of four
+end at 3.96 to 4.14, 1.4 to 1.6 below, and plain ones at 5.62 at best; the fourth, a seed without
+warm-up, stays at 6.07, as its plain partner does. With 0.016 all do. So of 12 guided trainings 7
+end half a nat below the guess and 3 a nat, and of 12 plain ones not one a quarter of a nat. Guided
+encoders need a rate that is not too large, and learn with smaller ones where plain ones do not.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,8 +50,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import NamedTuple
 
-from headwise.experiments.base import Expected, Experiment
-from headwise.experiments.guidance._losses import apart, converged, frequency_loss_of, sure
+from headwise.experiments.base import Expected, Experiment, Trials
+from headwise.experiments.claims import sure, sure_claim
+from headwise.experiments.guidance._losses import apart, converged, frequency_loss_of
 from headwise.experiments.guidance._pretraining import (
     ENGLISH,
     GUIDED,
@@ -69,6 +77,7 @@ ARMS = (MLM, GUIDED)
 MORE = f"{GUIDED} converges under more settings"
 LESS_SENSITIVE = f"{GUIDED} less sensitive"
 LOWER = f"{GUIDED} has the lower loss"
+DEPTHS = (0.25, 0.5, 1.0)  # nats below the best guess without context; converged is the last
 Figures = dict[str, list[float]]
 
 
@@ -125,12 +134,26 @@ class Ended(NamedTuple):
     plateau: float  # the loss of the best guess without context
     minutes: float | None  # None where others were trained at the same time, or it diverged
 
+    def is_below(self, depth: float) -> bool:
+        """Whether it ended more than so many nats below that guess."""
+        return self.loss is not None and self.loss < self.plateau - depth
+
+
+def deep(arm: str, depth: float) -> str:
+    """The name of how many settings end so many nats below the best guess.
+
+    >>> deep("MLM", 0.25)
+    'MLM: settings that end 0.25 nats below the best guess'
+    """
+    return f"{arm}: settings that end {depth:g} nats below the best guess"
+
 
 EXPECTED = (
-    Expected(MORE, 1.0, "§4.5 and §6", partly=0.5),
-    Expected(LESS_SENSITIVE, 1.0, "§4.5", partly=0.5),
-    Expected(LOWER, 1.0, "§5.1", partly=0.5),
+    sure_claim(MORE, "§4.5 and §6"),
+    sure_claim(LESS_SENSITIVE, "§4.5"),
+    sure_claim(LOWER, "§5.1"),
     *(Expected(f"{arm}: settings that converge", None, "§4.5") for arm in ARMS),
+    *(Expected(deep(arm, depth), None, "§4.5") for arm in ARMS for depth in DEPTHS),
 )
 
 
@@ -191,15 +214,10 @@ def _by_arm(
     """What is said of each arm, and of parts of the grid."""
     figures: Figures = {f"{arm}: validation loss": losses for arm, losses in _losses(found).items()}
     for arm, ends in found.items():
-        both = list(zip(grid, ends, strict=True))
-        figures[f"{arm}: settings that converge"] = [float(end.converged) for end in ends]
-        for rate in dict.fromkeys(setting.learning_rate for setting in grid):
-            name = f"{arm}: settings that converge, learning rate {rate:g}"
-            figures[name] = [float(end.converged) for at, end in both if at.learning_rate == rate]
-        for warmup in dict.fromkeys(setting.warmup for setting in grid):
-            name = f"{arm}: settings that converge, warm-up {warmup:.0%}"
-            figures[name] = [float(end.converged) for at, end in both if at.warmup == warmup]
-        figures[f"{arm}: settings that diverge"] = [float(end.loss is None) for end in ends]
+        figures |= _that_converge(arm, list(zip(grid, ends, strict=True)))
+        for depth in DEPTHS:
+            figures[deep(arm, depth)] = Trials(float(end.is_below(depth)) for end in ends)
+        figures[f"{arm}: settings that diverge"] = Trials(float(end.loss is None) for end in ends)
         if ended := [end.loss for end in ends if end.loss is not None]:
             figures[f"{arm}: best validation loss"] = [min(ended)]
         each = [_kept(ends[place]) for place in _by_seed(len(ends), seeds)]
@@ -208,6 +226,19 @@ def _by_arm(
         if minutes := [end.minutes for end in ends if end.minutes is not None]:
             figures[f"{arm}: minutes"] = minutes
     figures["loss from frequencies alone"] = [found[MLM][0].plateau]
+    return figures
+
+
+def _that_converge(arm: str, ended: Sequence[tuple[Setting, Ended]]) -> Figures:
+    """Whether each setting converges: of all, and by learning rate and warm-up."""
+    name = f"{arm}: settings that converge"
+    figures: Figures = {name: Trials(float(end.converged) for _, end in ended)}
+    for at, end in ended:
+        rate = f"{name}, learning rate {at.learning_rate:g}"
+        figures.setdefault(rate, Trials()).append(float(end.converged))
+    for at, end in ended:
+        warmup = f"{name}, warm-up {at.warmup:.0%}"
+        figures.setdefault(warmup, Trials()).append(float(end.converged))
     return figures
 
 
@@ -317,4 +348,5 @@ experiment = Experiment(
     ),
     reproduce=reproduce,
     expected=EXPECTED,
+    marks_trials=True,
 )  # fmt: skip

@@ -35,11 +35,13 @@ What is measured, in nats a target piece, without label smoothing and without gu
   stands beside the figures. Guidance costs one pass over its two heads; hard-coded heads save the
   projections of queries and keys, but have no fused kernel here.
 
-How it is judged, decided before any result was seen. The corpora are others, so that the paper's
-figures stand beside ours without a verdict. *Lower than* is 1 if there are
-three seeds or more and the 95 % interval of the differences, seed by seed, says so, 0.5 if only
-their mean does, else 0; a 1 reproduces a claim, 0.5 is partly. *Comparable* BLEU is 1 if with three
-seeds or more the interval of the difference lies between -0.5 and 0.5, 0.5 if the mean does.
+How it is judged. The corpora are others, so that the paper's figures stand beside ours without a
+verdict. *Lower than* and *higher than* are 1 if there are three seeds or more and the 95 % interval
+of the differences, seed by seed, says so, 0 if it says the contrary, and else 0.5, undecided.
+*Comparable* BLEU is 1 if the interval of the difference lies between -0.5 and 0.5, 0 if it lies
+outside, and else undecided. What it takes for a 1 was decided before any result was seen. What is
+undecided was told by the mean at first. That global patterns are detrimental was judged by the
+validation NLL of both guided ways alone, and is now by BLEU too, and against *base*.
 
 Where ours deviates, or the paper leaves it open:
 
@@ -61,11 +63,12 @@ Found so far, by the second command with `--set at_once=6` (5 minutes, H200, bes
 experiment), on Multi30k: guided translators learn sooner and end lower than plain ones, with every
 seed: 0.06 nats on average over the training, 0.08 on the validation part (1.71 for 1.79). BLEU is
 0.9 higher (0.1 to 1.8), where the paper has it comparable. One more head guided to the first token
-is a little behind in all losses, as the paper says, though not in BLEU. Hard-coded heads are not
-behind: they are ahead of plain ones in every figure, and on average even of guided ones, as they
-are the fastest at first; from update 600 of 1,500 on guided ones are lower on the validation part,
-by 0.05 at the end, but not surely in the training loss (0.001) or in BLEU. In the paper, with 70
-times as many updates, hard-coded heads have the highest losses of the three.
+is a little behind that in all losses, as the paper says, and ahead in BLEU, by 0.49 (0.004 to 0.97)
+where base is 1.4 behind: beside plain translators it is not detrimental at all. Hard-coded heads
+are not behind: they are ahead of plain ones in every figure, and on average even of guided ones, as
+they are the fastest at first; from update 600 of 1,500 on guided ones are lower on the validation
+part, by 0.05 at the end, but not surely in the training loss (0.001) or in BLEU. In the paper, with
+70 times as many updates, hard-coded heads have the highest losses of the three.
 IWSLT'14 has not been run.
 """
 
@@ -78,10 +81,9 @@ from typing import Any
 from headwise.config import suggestion
 from headwise.experiments.at_once import in_company, make_at_once
 from headwise.experiments.base import Expected, Experiment
-from headwise.experiments.guidance._losses import capped, sure
+from headwise.experiments.claims import sure, sure_claim, surely_within
 from headwise.experiments.guidance._pretraining import check_decay
 from headwise.experiments.guidance._translation_plots import draw
-from headwise.experiments.sparse._table import as_in_paper, expected_claim
 from headwise.experiments.sparse._training import (
     TASKS,
     TINY,
@@ -126,7 +128,9 @@ BLEUS = {"BLEU": "bleu", "tokenised BLEU": "tokenised_bleu"}
 COSTS = {"updates": "updates", "parameters": "parameters"}
 SPEED = "tokens_per_second"
 SPEEDS = {"minutes": "minutes", "pieces a second": SPEED}
-LOWER = ((GUIDED, BASE), (BASE, HARD_CODED), (GUIDED, HARD_CODED), (GUIDED, FIRST))
+DETRIMENTAL = ((GUIDED, FIRST), (BASE, FIRST))  # the second of each is said to be worse
+LOWER = ((GUIDED, BASE), (BASE, HARD_CODED), (GUIDED, HARD_CODED), *DETRIMENTAL)
+COMPARABLE = 0.5  # BLEU
 SHORT: dict[str, Any] = {**TINY, "steps": 12}
 CORPORA = ("multi30k-en-de", "iwslt14-de-en")
 Values = dict[str, list[float]]
@@ -154,6 +158,11 @@ def lower(corpus: str, what: str, first: str, second: str) -> str:
     return f"{corpus}: {what} of {first} lower than of {second}"
 
 
+def higher(corpus: str, what: str, first: str, second: str) -> str:
+    """The name of the contrary claim."""
+    return f"{corpus}: {what} of {first} higher than of {second}"
+
+
 def _expected(corpus: str) -> list[Expected]:
     found = [
         Expected(f"{corpus}: {what} of {arm}", None, _beside(what, arm))
@@ -161,15 +170,12 @@ def _expected(corpus: str) -> list[Expected]:
         for arm in (BASE, HARD_CODED, GUIDED)
     ]
     for what in LOSSES:
-        found += [
-            expected_claim(lower(corpus, what, *pair), _where(what, pair)) for pair in LOWER[:3]
-        ]
-    worse = lower(corpus, "validation NLL", GUIDED, FIRST)
-    return [
-        *found,
-        expected_claim(worse, "global patterns are detrimental, §5.5"),
-        expected_claim(f"{corpus}: BLEU of guided and base comparable", "Table 7, IWSLT"),
-    ]
+        found += [sure_claim(lower(corpus, what, *pair), _where(what, pair)) for pair in LOWER[:3]]
+    for pair in DETRIMENTAL:
+        worse = lower(corpus, "validation NLL", *pair), higher(corpus, "BLEU", *pair)
+        found += [sure_claim(name, "global patterns are detrimental, §5.5") for name in worse]
+    comparable = f"{corpus}: BLEU of guided and base comparable"
+    return [*found, sure_claim(comparable, "Table 7, IWSLT")]
 
 
 def _where(what: str, pair: tuple[str, str]) -> str:
@@ -253,12 +259,22 @@ def _measured(corpus: str, runs: Mapping[str, Sequence[Run]]) -> Values:
                 gains = _apart(values[second], values[first])
                 figures[lower(corpus, what, first, second)] = [sure(gains)]
     bleu = {arm: _values(several, TASKS[corpus].judged) for arm, several in runs.items()}
-    figures |= _less_base(f"{corpus}: BLEU of", bleu)
-    if BASE in bleu and GUIDED in bleu:
-        gains = _apart(bleu[GUIDED], bleu[BASE])
-        comparable = capped(as_in_paper(gains, 0.0), seeds=len(gains))
-        figures[f"{corpus}: BLEU of guided and base comparable"] = [comparable]
+    figures |= _less_base(f"{corpus}: BLEU of", bleu) | _bleu_claims(corpus, bleu)
     return figures | _speeds(corpus, runs)
+
+
+def _bleu_claims(corpus: str, bleu: Mapping[str, Sequence[float]]) -> Values:
+    """What is said of BLEU, of the arms that there are."""
+    figures: Values = {}
+    for first, second in DETRIMENTAL:
+        if first in bleu and second in bleu:
+            gains = _apart(bleu[first], bleu[second])
+            figures[higher(corpus, "BLEU", first, second)] = [sure(gains)]
+    if BASE in bleu and GUIDED in bleu:
+        apart = _apart(bleu[GUIDED], bleu[BASE])
+        name = f"{corpus}: BLEU of guided and base comparable"
+        figures[name] = [surely_within(apart, COMPARABLE)]
+    return figures
 
 
 def _speeds(corpus: str, runs: Mapping[str, Sequence[Run]]) -> Values:
@@ -299,4 +315,5 @@ experiment = Experiment(
     smoke=Config(corpora=CORPORA[:1], arms=(BASE, HARD_CODED, GUIDED), seeds=2, **SHORT),
     reproduce=reproduce,
     expected=EXPECTED,
+    marks_trials=True,
 )
