@@ -274,6 +274,9 @@ def reproduce(
     save: Annotated[
         bool, Option(help="keep the figures in results/ and the pictures in docs/")
     ] = False,
+    part: Annotated[
+        str, Option(help="with --save: keep them beside those of other texts or sizes, so named")
+    ] = "",
     every: Annotated[bool, Option("--list", help="name the experiments and what they ask")] = False,
     out: Annotated[Path, Option(help="folder that holds run folders")] = Path("runs"),
     settings: Settings = [],  # noqa: B006
@@ -287,12 +290,14 @@ def reproduce(
     from headwise.experiments.results import kept
     from headwise.experiments.running import changes_since, reproduce
 
+    if part and not save:
+        raise ValueError("--part names what is kept, so it goes with --save.")
     experiment = load_experiment(name)
     config = override(experiment.smoke if smoke else experiment.config, settings)
     folder = out / (f"{name}-smoke" if smoke else name)
-    recorded = None if smoke else kept(name)
+    recorded = None if smoke else kept(name, part)
     with interruptible("the same command starts it again."):
-        figures = reproduce(name, config, folder, save=save)
+        figures = reproduce(name, config, folder, save=save, part=part)
     console.print(_verdicts(experiment.expected, figures))
     console.print(f"Run: {folder}")
     if changed := changes_since(recorded, figures):

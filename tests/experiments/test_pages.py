@@ -1,4 +1,5 @@
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,28 @@ from headwise.experiments.pages import (
     VERDICTS,
     by_verdict,
     figure_tables,
+    joined,
     listed,
     page,
     section,
     verdict_rows,
 )
-from headwise.experiments.results import kept
+from headwise.experiments.results import check_part, keep, kept, kept_parts
 from headwise.experiments.shelf import FOLDER, summary_of
+from headwise.recording import Run
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = sorted({name.partition("/")[0] for name in experiment_names()})
+
+
+@dataclass(frozen=True)
+class Small:
+    """Settings of a run that holds pictures alone."""
+
+    seed: int = 0
+
+
+SMALL = Small()
 
 
 @pytest.fixture(autouse=True)
@@ -173,7 +186,34 @@ def test_a_kept_result_has_expected_figures_and_its_pictures(name: str) -> None:
     expected = {item.metric for item in load_experiment(name).expected}
     assert expected & set(result.figures)
     missing = expected - set(result.figures)
-    assert bool(missing) == ("\nNot measured yet: " in section(name, result))
-    assert result.pictures
-    for picture in result.pictures:
-        assert (ROOT / "docs" / "pictures" / name / picture).is_file()
+    missing -= set(joined(kept_parts(name)))
+    assert bool(missing) == ("\nNot measured yet: " in section(name, kept_parts(name)))
+    for part, one in kept_parts(name).items():
+        assert one.pictures
+        for picture in one.pictures:
+            assert (ROOT / "docs" / "pictures" / name / part / picture).is_file()
+
+
+def test_parts_of_an_experiment_are_one_table_and_say_how_each_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chief = kept("guidance/pretrain")
+    assert chief is not None
+    monkeypatch.chdir(tmp_path)
+    run = Run.create(tmp_path / "run", SMALL)
+    (run.folder / "pictures").mkdir()
+    for picture in chief.pictures:
+        run.path(f"pictures/{picture}").write_bytes(b"")
+    first, *rest = chief.figures
+    other = replace(chief, figures={first: Estimate.of([1.0]), "more": Estimate.of([2.0])})
+    assert keep(chief, run) == Path("results/guidance/pretrain.json")
+    assert keep(other, run, part="large") == Path("results/guidance/pretrain/large.json")
+    parts = kept_parts("guidance/pretrain")
+    assert list(parts) == ["", "large"]
+    assert joined(parts) == {**chief.figures, "more": Estimate.of([2.0])} and rest
+    text = section("guidance/pretrain", parts)
+    assert text.count("Made by `headwise reproduce guidance/pretrain") == 2
+    assert "The part `large`. Made by" in text
+    assert f"(pictures/guidance/pretrain/large/{chief.pictures[0]})" in text
+    with pytest.raises(ValueError, match="small letters, digits and dashes"):
+        check_part("../elsewhere")

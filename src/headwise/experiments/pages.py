@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headwise.experiments.base import Estimate, Expected
-from headwise.experiments.results import Result, kept
+from headwise.experiments.results import Result, kept_parts
 from headwise.experiments.shelf import FOLDER, experiment_names, load_experiment, story_of
 from headwise.recording.files import write_text
 
@@ -20,7 +20,7 @@ OURS = 4  # columns that have nothing to do with a paper
 LISTED = 6  # claims of an experiment that the overview names
 ENDS = (", low end", ", high end")  # of an interval that an experiment records itself
 Figures = Mapping[str, Estimate]
-ByVerdict = Mapping[str, Sequence[str]]
+Parts = Mapping[str, Result]  # of an experiment, by name, the chief one first
 
 
 def page(family: str) -> str:
@@ -29,17 +29,25 @@ def page(family: str) -> str:
     if not names:
         raise ValueError(f"There is no family of experiments {family!r}.")
     introduction = (FOLDER / family / "introduction.md").read_text().strip()
-    results = {name: kept(name) for name in names}
-    sections = [section(name, result) for name, result in results.items()]
+    results = {name: kept_parts(name) for name in names}
+    sections = [section(name, parts) for name, parts in results.items()]
     return "\n\n".join([introduction, _overview(results), *sections]) + "\n"
 
 
-def _overview(results: Mapping[str, Result | None]) -> str:
+def joined(parts: Parts) -> dict[str, Estimate]:
+    """The figures of all parts; of one that several have, that of the first."""
+    figures: dict[str, Estimate] = {}
+    for result in parts.values():
+        figures |= {metric: got for metric, got in result.figures.items() if metric not in figures}
+    return figures
+
+
+def _overview(results: Mapping[str, Parts]) -> str:
     """How many of the paper's figures came out, an experiment a row, and which did not."""
     found = {
-        name: by_verdict(load_experiment(name).expected, result.figures)
-        for name, result in results.items()
-        if result is not None
+        name: by_verdict(load_experiment(name).expected, joined(parts))
+        for name, parts in results.items()
+        if parts
     }
     found = {name: metrics for name, metrics in found.items() if any(metrics.values())}
     counts = {name: list(map(len, metrics.values())) for name, metrics in found.items()}
@@ -95,13 +103,14 @@ def _linked(name: str) -> str:
     return f"[`{name}`](#{name.replace('/', '')})"
 
 
-def section(name: str, result: Result | None) -> str:
+def section(name: str, parts: Parts) -> str:
     """What is asked, the figures that were expected, all others folded away, and pictures."""
     heading, story = f"## {name}", story_of(name)
-    if result is None:
+    if not parts:
         return f"{heading}\n\n{story}\n\nNo full run has been recorded yet."
-    tables = figure_tables(load_experiment(name).expected, result.figures)
-    return "\n\n".join([heading, story, *tables, *_pictures(result), _made(result)])
+    tables = figure_tables(load_experiment(name).expected, joined(parts))
+    shown = [text for part, result in parts.items() for text in _shown(result, part)]
+    return "\n\n".join([heading, story, *tables, *shown])
 
 
 def figure_tables(expected: Sequence[Expected], figures: Figures) -> list[str]:
@@ -214,11 +223,13 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _pictures(result: Result) -> list[str]:
-    return [
-        f"![{picture.removesuffix('.png')}](pictures/{result.experiment}/{picture})"
-        for picture in result.pictures
+def _shown(result: Result, part: str) -> list[str]:
+    """The pictures of a part, and how it was made."""
+    folder = "/".join(filter(None, ("pictures", result.experiment, part)))
+    pictures = [
+        f"![{picture.removesuffix('.png')}]({folder}/{picture})" for picture in result.pictures
     ]
+    return [*pictures, (f"The part `{part}`. " if part else "") + _made(result)]
 
 
 def _made(result: Result) -> str:

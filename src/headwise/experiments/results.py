@@ -1,6 +1,11 @@
-"""What a full run found, as data: `results/FAMILY/NAME.json` and the pictures beside the docs."""
+"""What a full run found, as data: `results/FAMILY/NAME.json` and the pictures beside the docs.
+
+An experiment may be recorded in parts, as of other texts or sizes that were trained another day:
+`results/FAMILY/NAME/PART.json`, each with the command and the machine that made it.
+"""
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -93,19 +98,35 @@ def _without_command(environment: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in environment.items() if name != "command"}
 
 
-def keep(result: Result, run: Run) -> Path:
+def check_part(part: str) -> None:
+    """Refuse names of parts that are no good names of files."""
+    if part and not re.fullmatch(r"[a-z0-9][a-z0-9-]*", part):
+        raise ValueError(f"A part is named in small letters, digits and dashes, got {part!r}.")
+
+
+def keep(result: Result, run: Run, *, part: str = "") -> Path:
     """Copy a result and its pictures to where the docs are generated from."""
-    file = RESULTS / f"{result.experiment}.json"
+    file = _file(result.experiment, part)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, json.dumps(result.to_json(), indent=1) + "\n")
-    folder = PICTURES / result.experiment
+    folder = PICTURES / result.experiment / part
     folder.mkdir(parents=True, exist_ok=True)
     for picture in result.pictures:
         shutil.copyfile(run.path(f"pictures/{picture}"), folder / picture)
     return file
 
 
-def kept(name: str) -> Result | None:
-    """The committed result of an experiment, if there is one."""
-    file = RESULTS / f"{name}.json"
+def kept(name: str, part: str = "") -> Result | None:
+    """The committed result of an experiment, or of a part of it, if there is one."""
+    file = _file(name, part)
     return Result.from_json(json.loads(file.read_text())) if file.exists() else None
+
+
+def kept_parts(name: str) -> dict[str, Result]:
+    """All committed results of an experiment by part, the chief one, "", first."""
+    parts = ["", *sorted(file.stem for file in (RESULTS / name).glob("*.json"))]
+    return {part: found for part in parts if (found := kept(name, part)) is not None}
+
+
+def _file(name: str, part: str) -> Path:
+    return RESULTS / name / f"{part}.json" if part else RESULTS / f"{name}.json"

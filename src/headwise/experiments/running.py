@@ -6,18 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from headwise.experiments.base import Estimate, since
-from headwise.experiments.results import Result, keep, result_of
+from headwise.experiments.results import Result, check_part, keep, result_of
 from headwise.experiments.shelf import load_experiment
 from headwise.recording.locking import writing_alone
 from headwise.recording.run import Run
 
 
-def reproduce(name: str, config: Any, folder: Path, *, save: bool = False) -> dict[str, Estimate]:
+def reproduce(
+    name: str, config: Any, folder: Path, *, save: bool = False, part: str = ""
+) -> dict[str, Estimate]:
     """Run an experiment with a config; figures by name, each with its interval over seeds.
 
     Everything goes to a Run in `folder`: metrics, pictures, and `result.json`. With `save` the
-    result is also kept where the docs are generated from.
+    result is also kept where the docs are generated from, under the name of its part if it has one.
     """
+    check_part(part)
     experiment = load_experiment(name)
     started = time.perf_counter()
     with writing_alone(folder), Run.create(folder, _known_by(config)) as run:
@@ -30,7 +33,7 @@ def reproduce(name: str, config: Any, folder: Path, *, save: bool = False) -> di
         run.write_json("result.json", result.to_json())
         run.save_figures({metric: estimate.mean for metric, estimate in figures.items()})
         if save:
-            keep(result, run)
+            keep(result, run, part=part)
     return figures
 
 
