@@ -348,8 +348,8 @@ def test_recipes_are_those_of_the_paper_where_it_says():
     plans = {layers: settings_of(config, Job(ENGLISH, GUIDED, layers, 0)) for layers in (8, 12, 16)}
     assert {layers: (one.guide, one.alpha) for layers, one in plans.items()} == {
         8: ("next=1,prev=1,first=4", 100.0),
-        12: ("next=1,prev=1,first=4", 10.0),
-        16: ("next=1,prev=1,first=6", 10.0),
+        12: ("next=1,prev=1,first=4", 30.0),
+        16: ("next=1,prev=1,first=6", 30.0),
     }
     assert RECIPES["filipino"].next_sentence and RECIPES[ENGLISH].vocab == 52_000
     assert RECIPES[ENGLISH].steps * RECIPES[ENGLISH].batch_size * 512 == 40_960_000

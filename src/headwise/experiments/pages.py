@@ -192,9 +192,13 @@ def _row(expected: Expected, figures: Figures) -> list[str]:
         str(len(got.values)),
         "" if expected.paper is None else _number(expected.paper),
         expected.where,
-        "" if expected.paper is None else f"{expected.margin:g}, partly {expected.partly:g}",
+        "" if expected.paper is None or expected.three_way else _margins(expected),
         _verdict(expected, got),
     ]
+
+
+def _margins(expected: Expected) -> str:
+    return f"{expected.margin:g}, partly {expected.partly:g}"
 
 
 def _interval(expected: Expected, figures: Figures) -> str:

@@ -97,7 +97,7 @@ class Pretraining:
     seeds: int = 3
     trained: tuple[str, ...] = ()  # folders of runs of guidance/*, whose encoders are taken
     at_once: int = 1  # trainings at a time, each in its process; then no speeds are said
-    alpha: float | None = None  # None: 100 for up to 8 layers and 10 for more, as in the paper
+    alpha: float | None = None  # None: 100 for up to 8 layers, as in the paper, and 30 for more
     guide_schedule: Schedule | None = None  # None: as the convention has it
     convention: ConventionName = "mean"
     steps: int | None = None
@@ -204,7 +204,7 @@ def settings_of(config: Pretraining, job: Job, *, guide: str | None = None) -> P
     if not plan:
         return plain
     check_decay(config.convention, config.guide_schedule, plain.steps)
-    alpha = config.alpha if config.alpha is not None else 100.0 if job.layers <= 8 else 10.0
+    alpha = config.alpha if config.alpha is not None else 100.0 if job.layers <= 8 else 30.0
     return replace(
         plain,
         guide=plan,
