@@ -50,13 +50,13 @@ How it is measured, and where ours differs from the paper:
    share. With `at_once` more than 1 trainings share the GPU, and their minutes, speed and share are
    left out: these are of trainings that were alone. `headwise bench mlm` measures speed.
 
-Found so far, with 12 layers in English, three seeds: Fig. 3 as the paper has it. Both arms come down
-to what frequencies of pieces tell within 300 updates. Guided encoders leave that after 900 to 1,100
-updates, when heads begin to look at the next and the previous token, and end at 3.66 nats; plain
-ones creep on, and end at 6.11. The rate is the one of two at which a plain encoder ended lower: 6.11
-with 2e-4, 6.17 with 1e-4 (one seed each, at commits 4e42090 and 49f9697). The weight of guidance was
-chosen by one seed, after 1,250 updates: 5.26 with 30, 5.59 with 100, 5.87 with 300, 6.24 with 1,000,
-and 6.50 without guidance (commit 4e42090, an H200):
+Found so far, with 12 layers in English, three seeds: Fig. 3 as the paper has it. Both arms come
+down to what frequencies of pieces tell within 300 updates. Guided encoders leave that after 900 to
+1,100 updates, when heads begin to look at the next and the previous token, and end at 3.66 nats;
+plain ones creep on, and end at 6.11. The rate is the one of two at which a plain encoder ended
+lower: 6.11 with 2e-4, 6.17 with 1e-4 (one seed each, at commits 4e42090 and 49f9697). The weight of
+guidance was chosen by one seed, after 1,250 updates: 5.26 with 30, 5.59 with 100, 5.87 with 300,
+6.24 with 1,000, and 6.50 without guidance (commit 4e42090, an H200):
 
     headwise reproduce guidance/fraction --set arms=guided --set seeds=1 --set compile=true \\
         --set alpha=100

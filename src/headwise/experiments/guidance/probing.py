@@ -60,17 +60,17 @@ How it is measured, and where ours differs from the paper:
    for 0.266.
 
 Found so far, with the encoders of 12 layers of `guidance/pretrain`, 1,500 passages of each set:
-whether guided ones have worse heads than plain ones is undecided on LitBank by both readings, and on
-synthetic. Among LitBank's mentions both have a better head than a random encoder, 0.48 and 0.49 to
-0.37, where the paper has guided ones far below it; the rule has 0.77. Among GAP's mentions guided
-ones are ahead with every seed, 0.58 to 0.45. None of these encoders learned coreference: on synthetic
-all are about where random ones are, far below the paper's 0.87 of plain ones.
+whether guided ones have worse heads than plain ones is undecided on LitBank by both readings, and
+on synthetic. Among LitBank's mentions both have a better head than a random encoder, 0.48 and 0.49
+to 0.37, where the paper has guided ones far below it; the rule has 0.77. Among GAP's mentions
+guided ones are ahead with every seed, 0.58 to 0.45. None of these encoders learned coreference: on
+synthetic all are about where random ones are, far below the paper's 0.87 of plain ones.
 
 Before, in small (`results/guidance/earlier/probing.json`): encoders of 4 layers with 4 heads, three
-seeds. Among all tokens no head of encoders that are guided throughout finds anything: 0.3 to 0.5 % on
-LitBank, nothing on synthetic, as in the paper. Among mentions, chosen on other passages, they have as
-good a head as plain ones: 0.63 on LitBank both, random ones 0.59, the sieve 0.83. What guided heads
-lose is told by where they rest, not by which mention they prefer.
+seeds. Among all tokens no head of encoders that are guided throughout finds anything: 0.3 to 0.5 %
+on LitBank, nothing on synthetic, as in the paper. Among mentions, chosen on other passages, they
+have as good a head as plain ones: 0.63 on LitBank both, random ones 0.59, the sieve 0.83. What
+guided heads lose is told by where they rest, not by which mention they prefer.
 """
 
 import random
