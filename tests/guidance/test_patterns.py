@@ -45,6 +45,8 @@ def test_a_plan_can_be_written_as_text():
         (lambda: pattern("first", offset=1), "'first' takes no offset="),
         (lambda: pattern("offset", offset=1.5), "whole number"),
         (lambda: pattern("tokens", tokens=["."]), "A token must be a whole number"),
+        (lambda: pattern("tokens", tokens=[3, -1]), "Tokens are numbered from 0 on, got -1"),
+        (lambda: pattern("tokens", tokens=5), "tokens= takes the numbers of tokens"),
         (lambda: Plan(), "The plan guides no head"),
         (lambda: Plan({-1: pattern("next")}), "numbered from 0 on, got -1"),
         (lambda: Plan({0: pattern("next")}, prev=1), "not both"),

@@ -48,7 +48,7 @@ def test_a_plan_may_be_text():
 
 def test_padding_that_cannot_be_told_is_noticed():
     model = host("bart")
-    guidance = hw.guide(hw.adopt(model), Plan(next=1), where="decoder.*.self", padding=1)
+    guidance = hw.guide(hw.adopt(model), Plan(prev=1), where="decoder.*.self", padding=1)
     model(input_ids=IDS, attention_mask=REAL.long(), labels=IDS)  # it makes the ids itself
     with pytest.raises(ValueError, match=r"padding=1 needs the token of each of the decoder's"):
         guidance.unscaled  # noqa: B018

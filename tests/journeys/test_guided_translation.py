@@ -148,6 +148,10 @@ def test_no_plan_is_no_guidance():
         ({"guide": "next=1", "alpha": -1.0}, "alpha must be"),
         ({"guide": "next=1", "encoder_attention": "gaussian:0"}, "nothing to teach heads"),
         ({"guide": "next=1", "guide_where": "foo.*"}, r"no attention here; there are encoder\.0"),
+        (
+            {"guide": "next=1,prev=1", "guide_where": "decoder.*"},
+            r"'next', but decoder\.0\.self is causal and sees no later keys; leave it out",
+        ),
         ({"guide": "next=1", "constant_for": -1}, "constant_for must be 0 updates or more"),
         (
             dict.fromkeys(("encoder_attention", "cross_attention"), "gaussian:-1,1"),
@@ -193,7 +197,7 @@ def translator(texts):
 
 
 @pytest.mark.parametrize("where", ["encoder.*", "decoder.*.self", "decoder.*.cross"])
-@pytest.mark.parametrize("plan", ["next=1,prev=1", "delim=1,period=1"])
+@pytest.mark.parametrize("plan", ["prev=1,first=1", "delim=1,period=1"])
 def test_padding_is_not_guided_wherever_heads_are(translator, where, plan):
     config = TranslationConfig(guide=plan, guide_where=where)
     pairs = [[4, 5, 6], [5, 4]], [[4, 6, 6, 4], [6]]

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headwise.guidance.counting import holding
-from headwise.guidance.inputs import Inputs
+from headwise.guidance.inputs import Inputs, vocabulary
 from headwise.guidance.measuring import Measure, Noted, SitePlan, Texts, site_plan
 from headwise.guidance.plan import Plan
 from headwise.guidance.schedule import (
@@ -296,9 +296,21 @@ def _plans_by_site(
         for site in find_sites(model, where=where):
             if site.name in chosen:
                 raise ValueError(f"{site.name} has two plans, the second by {where!r}.")
+            _check_tokens(plan, site, known=vocabulary(model, site.keys))
             chosen[site.name] = (site, plan)
     made: dict[tuple[int, int], SitePlan] = {}
     for site, one in chosen.values():
         key = id(one), site.num_heads
         made.setdefault(key, site_plan(one, site, convention))
     return {name: made[id(one), site.num_heads] for name, (site, one) in chosen.items()}
+
+
+def _check_tokens(plan: Plan, site: Site, *, known: int | None) -> None:
+    """Refuse tokens that no text can hold, as the model does not know them."""
+    for head, aim in plan.aims.items():
+        beyond = max(aim.tokens, default=0)
+        if known is not None and beyond >= known:
+            raise ValueError(
+                f"Head {head} of {site.name} is to look at token {beyond}, but the {site.keys} "
+                f"knows tokens 0 to {known - 1}; give numbers of its own tokenizer."
+            )

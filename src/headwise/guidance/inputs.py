@@ -11,6 +11,21 @@ DECODER_IDS = ("decoder_input_ids", "target")
 MASK, DECODER_MASK = "attention_mask", "decoder_attention_mask"
 
 
+# what configs call the number of tokens, of the stack itself first
+VOCABULARY = {
+    "encoder": ("source_vocab", "vocab", "vocab_size"),
+    "decoder": ("target_vocab", "decoder_vocab_size", "vocab", "vocab_size"),
+}
+
+
+def vocabulary(model: nn.Module, stack: str) -> int | None:
+    """How many tokens "encoder" or "decoder" knows, if the model's configuration tells it."""
+    holders: tuple[Any, ...] = (model, getattr(model, "encoder", None))
+    configs = [holder.config for holder in holders if hasattr(holder, "config")]
+    found = (getattr(c, name, None) for c in configs for name in VOCABULARY.get(stack, ()))
+    return next((number for number in found if isinstance(number, int)), None)
+
+
 class Inputs:
     """The tensors of a forward pass that guidance needs, found by the names of its arguments."""
 

@@ -1,6 +1,6 @@
 """Guidance as settings of a training: from text like "next=1,prev=1" to a part of its loss."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -38,18 +38,22 @@ class GuideSettings:
     convention: ConventionName = "mean"  # how the loss is counted
     where: str = "encoder.*"  # pattern of the sites whose heads are guided
 
-    def check(self, attention: Mapping[str, str], *, heads: int) -> None:
+    def check(
+        self, attention: Mapping[str, str], *, heads: int, causal: Collection[str] = ()
+    ) -> None:
         """Refuse what guiding would refuse, before there is a folder.
 
         Args:
             attention: of each site that there will be, by the site's name.
             heads: of each site.
+            causal: names of sites that see no later keys.
         """
         if not self.plan:
             return
         schedule = self.schedule or convention_of(self.convention).schedule
         Strength(self.alpha, schedule, self.steps, self.constant_for)
-        wanted = len(Plan.parse(self.plan, tokens=SOME).heads)
+        plan = Plan.parse(self.plan, tokens=SOME)
+        wanted = len(plan.heads)
         if wanted > heads:
             raise ValueError(f"guide={self.plan!r} wants {wanted} heads, but a layer has {heads}.")
         chosen = [name for name in attention if fnmatchcase(name, self.where)]
@@ -63,6 +67,11 @@ class GuideSettings:
                 raise ValueError(
                     f"guide has nothing to teach heads that are hard-coded, as those of {name} are "
                     f"({attention[name]}); leave guide out, or choose others with guide_where."
+                )
+            if name in causal and any((aim.offset or 0) > 0 for aim in plan.aims.values()):
+                raise ValueError(
+                    f"guide={self.plan!r} wants heads that look at 'next', but {name} is causal "
+                    "and sees no later keys; leave it out, or choose others with guide_where."
                 )
 
 

@@ -79,7 +79,8 @@ class TranslationConfig(TrainingSettings):
         if (self.corpus == "files") != any((self.train, self.valid, self.test)):
             raise ValueError("Files of one's own are given with corpus='files', and only then.")
         shape = self.shape(9, 9)
-        self.guidance.check(_sites(shape), heads=shape.heads)
+        causal = [f"decoder.{layer}.self" for layer in range(shape.decoder_layers)]
+        self.guidance.check(_sites(shape), heads=shape.heads, causal=causal)
 
     @property
     def guidance(self) -> GuideSettings:
