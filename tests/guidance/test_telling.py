@@ -54,6 +54,35 @@ def test_padding_that_cannot_be_told_is_noticed():
         guidance.unscaled  # noqa: B018
 
 
+@pytest.mark.parametrize("where", ["decoder.*.self", "*.cross"])
+def test_labels_say_which_positions_of_a_second_stack_are_padding(where):
+    """As the Trainer calls such models: they make their inputs and masks of labels."""
+    model = hw.adopt(host("bart"))
+    labels = IDS.masked_fill(~REAL, -100)
+    given = {"input_ids": IDS, "attention_mask": REAL.long()}
+    losses = []
+    with hw.guide(model, Plan(prev=1, first=1), where=where) as guidance:
+        for more in (
+            {"labels": labels},
+            {"decoder_input_ids": model.prepare_decoder_input_ids_from_labels(labels),
+             "decoder_attention_mask": REAL.long()},
+            {"labels": IDS},
+        ):  # fmt: skip
+            model(**given, **more)
+            losses.append(guidance.unscaled)
+    torch.testing.assert_close(losses[0], losses[1])
+    assert losses[2] != pytest.approx(losses[0].item(), rel=1e-3)
+
+
+def test_labels_of_one_stack_may_hide_what_is_real():
+    model = hw.adopt(host("gpt2"))
+    with hw.guide(model, Plan(prev=1), where="*") as guidance:
+        model(input_ids=IDS)
+        wanted = guidance.unscaled
+        model(input_ids=IDS, labels=IDS.masked_fill(torch.arange(7) < 4, -100))
+        assert guidance.unscaled == wanted
+
+
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 def test_masks_are_not_looked_at_where_there_are_no_gradients(backend, monkeypatch):
     model = hw.adopt(host("roberta", backend)).train()

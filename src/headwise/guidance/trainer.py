@@ -15,10 +15,9 @@ from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 from transformers.utils.generic import ModelOutput
 
 from headwise.guidance.guiding import Guidance, finite
+from headwise.guidance.inputs import IGNORED
 from headwise.ops._impl import outside_compilation
 from headwise.sites import in_backward
-
-IGNORED = -100  # the label of what is not to be guessed
 
 LossFunction = Callable[..., Tensor]  # (outputs, labels, *, num_items_in_batch) -> loss
 
