@@ -35,6 +35,16 @@ def test_an_alpha_that_should_fall_and_never_does_is_noticed():
     assert guidance.loss() > 0
 
 
+def test_an_alpha_that_would_never_fall_is_refused_when_the_length_is_known():
+    short = {"convention": "reference_code", "steps": 3000}
+    with pytest.raises(ValueError, match="after 20000 updates, but there are 3000, so that it nev"):
+        hw.guide(Toy(), PLAN, **short)
+    assert hw.guide(Toy(), PLAN, **short, constant_for=1000).strength(2000) == 5.0
+    guidance = hw.guide(Toy(), PLAN, convention="reference_code")
+    with pytest.raises(ValueError, match="make constant_for smaller than that"):
+        guidance.for_steps(3000)  # as the Trainer's callback does
+
+
 def test_a_plan_may_be_text():
     model = Toy()
     ids = torch.randint(1, 8, (2, 5))

@@ -152,6 +152,7 @@ def test_no_plan_is_no_guidance():
             {"guide": "next=1,prev=1", "guide_where": "decoder.*"},
             r"'next', but decoder\.0\.self is causal and sees no later keys; leave it out",
         ),
+        ({"guide": "next=1", "convention": "reference_code"}, "make constant_for smaller than"),
         ({"guide": "next=1", "constant_for": -1}, "constant_for must be 0 updates or more"),
         (
             dict.fromkeys(("encoder_attention", "cross_attention"), "gaussian:-1,1"),
