@@ -272,7 +272,9 @@ def test_models_are_compiled_on_a_gpu_unless_it_is_said(said, on_gpu):
         ({"masked": 0.9}, "masked choose one piece to half"),
         ({"objective": "electra", "next_sentence": True}, "next_sentence goes with"),
         ({"attention": "sharp"}, "Attention must be"),
-        ({"vocab": -1}, "vocab must not be negative"),
+        ({"vocab": -1}, "vocab must be 261 or more"),
+        ({"vocab": 260}, "vocab must be 261 or more, a piece for each byte and each mark, or 0"),
+        ({"train_documents": -1}, "train_documents must not be negative"),
         ({"warmup": 100}, "steps must be more than warmup"),
     ],
 )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headwise.data.byte_pieces import MarkStyle
+from headwise.data.byte_pieces import FEWEST_PIECES, MarkStyle
 from headwise.guidance.schedule import CONSTANT_FOR, ConventionName, Schedule
 from headwise.journeys.guiding import GuideSettings
 from headwise.journeys.training_run import TrainingSettings, check_settings
@@ -59,9 +59,14 @@ class PretrainingConfig(TrainingSettings):
 
     def __post_init__(self) -> None:
         check_settings(self, "layers", "batch_size")
-        for name in ("train_documents", "valid_documents", "vocab"):
+        for name in ("train_documents", "valid_documents"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+        if self.vocab and self.vocab < FEWEST_PIECES:
+            raise ValueError(
+                f"vocab must be {FEWEST_PIECES} or more, a piece for each byte and each mark, or 0 "
+                f"for as many as suit the text, got {self.vocab}."
+            )
         if (self.corpus == "file") != bool(self.file):
             raise ValueError("A text of one's own is given with corpus='file', and only then.")
         if self.block < 8 or not 1 <= round(self.masked * self.block) <= self.block // 2:
