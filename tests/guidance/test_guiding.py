@@ -328,6 +328,10 @@ def test_a_guided_model_can_be_copied():
             lambda g: hw.guide(torch.compile(g.model, backend="eager"), PLAN),
             "guide it before it is compiled",
         ),
+        (
+            lambda g: hw.guide(torch.nn.DataParallel(g.model), PLAN),
+            "start a process for each with torch",
+        ),
         (lambda g: hw.guide(g.model, PLAN).at_step(1), "number of updates as steps="),
         (lambda g: hw.guide(g.model, {}), "has no plan in it; say e.g"),
         (lambda g: hw.guide(g.model, {"*": PLAN}, where="*.0.*"), r"says where; leave where= out"),
@@ -337,6 +341,17 @@ def test_a_guided_model_can_be_copied():
 def test_what_cannot_be_done_is_said_in_a_sentence(act, said, unchecked):
     with pytest.raises(ValueError, match=said):
         act(hw.guide(Toy(), PLAN, steps=10))
+
+
+def test_what_data_parallel_copies_is_refused_when_it_is_called():
+    model, ids = Toy(), torch.randint(1, 8, (2, 5))
+    guidance = hw.guide(model, PLAN, schedule="constant")
+    model._is_replica = True  # as torch marks copies of a model on other GPUs
+    with pytest.raises(ValueError, match="cannot follow a model inside DataParallel"):
+        model(ids)
+    del model._is_replica
+    model(ids)
+    assert guidance.loss() > 0
 
 
 def test_a_loss_that_is_no_number_is_noticed_where_it_is_logged():

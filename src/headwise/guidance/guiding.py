@@ -188,6 +188,7 @@ class Guidance:
         return {**self.__dict__, **left}
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        _check_alone(model)
         if torch.is_grad_enabled() and not in_backward():
             self._open, self._noted, self._loss = True, [], None
             self._caught = self._inputs.caught(args, named)
@@ -263,10 +264,20 @@ def _nothing_noted(noted: list[tuple[Site, Scores]] | None) -> str:
 
 
 def _check_model(model: nn.Module) -> None:
+    _check_alone(model)
     if hasattr(model, "_orig_mod") or isinstance(model, nn.parallel.DistributedDataParallel):
         raise ValueError(
             f"The model is inside {type(model).__name__} already; guide it before it is compiled "
             "or wrapped."
+        )
+
+
+def _check_alone(model: nn.Module) -> None:
+    """Refuse a model of which several devices have copies in one process, before and after."""
+    if isinstance(model, nn.DataParallel) or getattr(model, "_is_replica", False):
+        raise ValueError(
+            "Guidance cannot follow a model inside DataParallel to several GPUs; start a process "
+            "for each with torchrun, and wrap the guided model in DistributedDataParallel."
         )
 
 
