@@ -125,8 +125,8 @@ def test_hard_coded_heads_train_and_translate(texts, tmp_path):
 
 def test_guidance_is_added_to_the_mean_of_a_batch():
     model = Transformer(TransformerConfig(9, 9, width=8, heads=2, feed_forward=8))
-    settings = GuideSettings("next=1", alpha=1.0, steps=3, schedule="constant")
-    with guided(model, settings, tokens=TOKENS) as guidance:
+    settings = GuideSettings("next=1", alpha=1.0, guide_schedule="constant")
+    with guided(model, settings, steps=3, tokens=TOKENS) as guidance:
         model(torch.randint(4, 9, (2, 5)), torch.tensor([5, 3]), torch.randint(4, 9, (2, 4)))
         total, number = with_guidance(Summed(torch.tensor(6.0), torch.tensor(3)), guidance)
         assert (total / number).item() == pytest.approx(2 + guidance.loss().item())
@@ -134,7 +134,7 @@ def test_guidance_is_added_to_the_mean_of_a_batch():
 
 
 def test_no_plan_is_no_guidance():
-    with guided(nn.Linear(1, 1), GuideSettings("", alpha=1.0, steps=3), tokens={}) as guidance:
+    with guided(nn.Linear(1, 1), GuideSettings(), steps=3, tokens={}) as guidance:
         assert guidance is None
     assert with_guidance(Summed(torch.tensor(6.0), 3), None) == (6.0, 3)
 
@@ -225,7 +225,7 @@ def test_full_stops_are_those_of_the_language_looked_at(translator):
 def test_a_convention_brings_its_schedule(make):
     config = override(make(), ["guide=next=1", "convention=reference_code", "constant_for=7"])
     model = Transformer(TransformerConfig(9, 9, width=8, heads=2))
-    with guided(model, config.guidance, tokens=TOKENS) as guidance:
+    with guided(model, config, steps=config.steps, tokens=TOKENS) as guidance:
         assert guidance.strength.schedule == "constant_then_linear"
         assert guidance.strength.constant_for == 7
 

@@ -178,7 +178,7 @@ def _guided(
     config: PretrainingConfig, model: nn.Module, pieces: BytePieces
 ) -> AbstractContextManager[Guidance | None]:
     tokens = {"delim": (pieces.begin, pieces.end), "period": pieces.written_as(".")}
-    return guided(model, config.guidance, tokens={"encoder": tokens})
+    return guided(model, config, steps=config.steps, tokens={"encoder": tokens})
 
 
 def _logging(run: Run, so_far: LossSoFar, guidance: Guidance | None, show: Report) -> Report:
