@@ -74,6 +74,10 @@ def test_what_makes_no_tokenizer_is_said(pieces, tmp_path):
         BytePieces.load(tmp_path / "none.json")
     with pytest.raises(ValueError, match="are no tokenizer"):
         BytePieces("{}")
+    for damaged in (pieces.definition[:1000].encode(), b"\xff\xfe"):
+        (tmp_path / "cut.json").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"cut\.json cannot be read: "):
+            BytePieces.load(tmp_path / "cut.json")
     with pytest.raises(ValueError, match="begin with <s>"):
         BytePieces(pieces.definition.replace("<s>", "<b>"))
     with pytest.raises(ValueError, match="Ids run from 0 to"):

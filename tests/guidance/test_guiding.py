@@ -335,6 +335,15 @@ def test_a_guided_model_can_be_copied():
         (lambda g: hw.guide(g.model, PLAN).at_step(1), "number of updates as steps="),
         (lambda g: hw.guide(g.model, {}), "has no plan in it; say e.g"),
         (lambda g: hw.guide(g.model, {"*": PLAN}, where="*.0.*"), r"says where; leave where= out"),
+        (
+            lambda g: hw.guide(g.model, {0: pattern("next")}),
+            r"names of sites like 'encoder\.\*', got 0; patterns of heads are a plan, Plan\({0: p",
+        ),
+        (lambda g: hw.guide(g.model, {0: PLAN}, where="*"), "names of sites like"),
+        (lambda g: hw.guide(g.model, pattern("next")), r"A plan was wanted, .* got Aim\(name='ne"),
+        (lambda g: hw.guide(g.model, {"*": {0: pattern("next")}}), r"was wanted, .* got {0: Aim"),
+        (lambda g: hw.guide(g.model, PLAN, padding="[PAD]"), r"padding must be a whole .*'\[PAD"),
+        (lambda g: hw.guide(g.model, PLAN, padding=-5), "token's number, 0 or more, got -5"),
         (lambda g: hw.guide(g.model, "next=1,nxt=1"), "There is no pattern 'nxt'"),
     ],
 )

@@ -124,7 +124,10 @@ class BytePieces:
         """Read what `save` wrote."""
         if not path.is_file():
             raise ValueError(f"There is no tokenizer {path}; it may not be trained yet.")
-        return BytePieces(path.read_text(encoding="utf-8"))
+        try:
+            return BytePieces(path.read_text(encoding="utf-8"))
+        except ValueError as problem:  # of UTF-8, of JSON, or of other pieces
+            raise ValueError(f"{path} cannot be read: {problem}") from None
 
     def hugging_face(self) -> Any:
         """The same as a tokenizer of transformers, which adds marks and knows words by place.

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from headwise.guidance.counting import holding
 from headwise.guidance.inputs import Inputs, vocabulary
 from headwise.guidance.measuring import Measure, Noted, SitePlan, Texts, site_plan
+from headwise.guidance.patterns import check_token
 from headwise.guidance.plan import Plan
 from headwise.guidance.schedule import (
     CONSTANT_FOR,
@@ -77,6 +78,8 @@ def guide(
             attention mask nor lengths tell of.
     """
     _check_model(model)
+    if padding is not None:
+        check_token("padding", padding)
     counted = convention_of(convention)
     plans = _plans_by_site(model, _by_place(plan, where), counted)
     strength = Strength(float(alpha), schedule or counted.schedule, steps, constant_for)
@@ -285,17 +288,30 @@ def _by_place(
     plan: Plan | str | Mapping[str, Plan | str], where: Where | None
 ) -> list[tuple[Where, Plan]]:
     """Which plan is for which sites."""
-    if isinstance(plan, str):
-        plan = Plan.parse(plan)
-    if isinstance(plan, Plan):
-        return [("encoder.*" if where is None else where, plan)]
+    if not isinstance(plan, Mapping):
+        return [("encoder.*" if where is None else where, _plan_of(plan))]
+    for place in cast("Mapping[object, object]", plan):
+        if not isinstance(place, str):
+            raise ValueError(
+                f"{{where: plan}} says where by names of sites like 'encoder.*', got {place!r}; "
+                "patterns of heads are a plan, Plan({0: pattern('next')})."
+            )
     if where is not None:
         raise ValueError(f"A plan for each of {', '.join(plan)} says where; leave where= out.")
     if not plan:
         raise ValueError("{where: plan} has no plan in it; say e.g. {'encoder.*': Plan(next=1)}.")
-    return [
-        (place, Plan.parse(one) if isinstance(one, str) else one) for place, one in plan.items()
-    ]
+    return [(place, _plan_of(one)) for place, one in plan.items()]
+
+
+def _plan_of(given: object) -> Plan:
+    if isinstance(given, str):
+        return Plan.parse(given)
+    if not isinstance(given, Plan):
+        raise ValueError(
+            "A plan was wanted, Plan(next=1), Plan({0: pattern('next')}) or text like 'next=1', "
+            f"got {given!r}."
+        )
+    return given
 
 
 def _plans_by_site(

@@ -61,6 +61,11 @@ def _check_tokens(name: str, tokens: tuple[int, ...]) -> None:
         wanted = "needs the numbers of its tokens as" if name in OF_TOKENS else "takes no"
         raise ValueError(f"The pattern {name!r} {wanted} tokens=, got {tokens}.")
     for token in tokens:
-        check_whole_number("A token", token)
-        if token < 0:
-            raise ValueError(f"Tokens are numbered from 0 on, got {token}.")
+        check_token("A token", token)
+
+
+def check_token(name: str, token: int) -> None:
+    """Raise if it is no token's number."""
+    check_whole_number(name, token)
+    if token < 0:
+        raise ValueError(f"{name} must be a token's number, 0 or more, got {token}.")

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from headwise.ops._impl import Number
 from headwise.ops.checks import check_whole_number
@@ -92,8 +93,9 @@ class Strength:
 
 def check_alpha(alpha: Number) -> None:
     """Raise if it is no weight."""
-    if not math.isfinite(alpha) or alpha < 0:
-        raise ValueError(f"alpha must be a finite number of at least 0, got {alpha}.")
+    number = isinstance(cast("object", alpha), Real)
+    if not number or not math.isfinite(alpha) or alpha < 0:
+        raise ValueError(f"alpha must be a finite number of at least 0, got {alpha!r}.")
 
 
 def convention_of(name: ConventionName) -> Convention:
