@@ -1,6 +1,7 @@
 """Pieces over bytes: everything can be written in them, and they come back as they were."""
 
 import pytest
+from transformers import AutoTokenizer
 
 from headwise.data.byte_pieces import BytePieces, train_byte_pieces
 
@@ -60,6 +61,14 @@ def test_what_a_text_says_is_text_even_if_it_is_called_like_a_mark(style):
         assert ids == plain.encode(text)  # so rare words of WikiText are the same to all families
     theirs = pieces.hugging_face()
     assert theirs(pieces.piece(pieces.mask)).input_ids.count(pieces.mask) == 1
+
+
+def test_a_hugging_face_tokenizer_knows_what_its_model_has_room_for(pieces, tmp_path):
+    theirs = pieces.hugging_face(max_length=6)
+    assert len(theirs("the cat saw the dog and ran", truncation=True).input_ids) == 6
+    theirs.save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path).model_max_length == 6
+    assert pieces.hugging_face().model_max_length > 10**9
 
 
 def test_what_was_saved_is_the_same(pieces, tmp_path):
