@@ -56,6 +56,7 @@ def translation(
     """Train a Transformer to translate, and translate the test set."""
     from headwise.config import override
     from headwise.journeys import TranslationConfig, train_translation
+    from headwise.journeys.guiding import check_used
 
     first, second, third = (tuple(map(str, paths)) for paths in (training, valid, test))
     config = TranslationConfig()
@@ -66,6 +67,7 @@ def translation(
     options = given({"corpus": corpus, "source": source, "target": target, "size": size})
     options += given({"guide": guide, "alpha": alpha})
     config = override(config, [*options, *_everywhere(attention), *settings])
+    check_used(config)
     with interruptible(CONTINUES):
         run = train_translation(config, out)
     show_figures(run.figures(), out)
@@ -186,10 +188,12 @@ def classifier(
 def _pretrain(objective: Literal["mlm", "electra"], settings: list[str], out: Path) -> None:
     from headwise.config import override
     from headwise.journeys import PretrainingConfig, pretrain
+    from headwise.journeys.guiding import check_used
 
     config = override(PretrainingConfig(objective=objective), settings)
     if config.objective != objective:
         raise ValueError(f"`headwise train {config.objective}` is the command for this objective.")
+    check_used(config)
     with interruptible(CONTINUES):
         run = pretrain(config, out)
     show_figures(run.figures(), out)

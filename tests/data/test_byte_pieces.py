@@ -1,6 +1,7 @@
 """Pieces over bytes: everything can be written in them, and they come back as they were."""
 
 import pytest
+from transformers import AutoTokenizer
 
 from headwise.data.byte_pieces import BytePieces, train_byte_pieces
 
@@ -62,6 +63,14 @@ def test_what_a_text_says_is_text_even_if_it_is_called_like_a_mark(style):
     assert theirs(pieces.piece(pieces.mask)).input_ids.count(pieces.mask) == 1
 
 
+def test_a_hugging_face_tokenizer_knows_what_its_model_has_room_for(pieces, tmp_path):
+    theirs = pieces.hugging_face(max_length=6)
+    assert len(theirs("the cat saw the dog and ran", truncation=True).input_ids) == 6
+    theirs.save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path).model_max_length == 6
+    assert pieces.hugging_face().model_max_length > 10**9
+
+
 def test_what_was_saved_is_the_same(pieces, tmp_path):
     pieces.save(tmp_path / "tokenizer.json")
     assert BytePieces.load(tmp_path / "tokenizer.json") == pieces
@@ -74,6 +83,10 @@ def test_what_makes_no_tokenizer_is_said(pieces, tmp_path):
         BytePieces.load(tmp_path / "none.json")
     with pytest.raises(ValueError, match="are no tokenizer"):
         BytePieces("{}")
+    for damaged in (pieces.definition[:1000].encode(), b"\xff\xfe"):
+        (tmp_path / "cut.json").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"cut\.json cannot be read: "):
+            BytePieces.load(tmp_path / "cut.json")
     with pytest.raises(ValueError, match="begin with <s>"):
         BytePieces(pieces.definition.replace("<s>", "<b>"))
     with pytest.raises(ValueError, match="Ids run from 0 to"):

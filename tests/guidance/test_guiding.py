@@ -14,6 +14,8 @@ from headwise.pruning import prune
 from tests.guidance.toy import Toy, written_out
 
 PLAN = Plan(next=1, prev=1, first=1, period=1, tokens={"period": (5, 6, 7)})
+# the same where attention is causal, and there is no next token to look at
+BACK = Plan(prev=2, first=1, period=1, tokens={"period": (5, 6, 7)})
 SIZES = {
     "vocab_size": 30,
     "hidden_size": 16,
@@ -78,17 +80,24 @@ def from_matrices(name):
     for way, causal in ways.items():
         visible_BQK = REAL[:, None].expand(-1, 7, -1)
         visible_BQK = visible_BQK.tril() if causal else visible_BQK
+        plan = BACK if causal else PLAN
         for weights in output.get(way) or ():
             common = {"ids": IDS, "first_BQ": torch.zeros_like(IDS), "real_BQ": REAL}
-            losses.append(written_out(weights, visible_BQK, dict(PLAN.aims), **common))
+            losses.append(written_out(weights, visible_BQK, dict(plan.aims), **common))
     return torch.stack(losses).sum()
+
+
+def everywhere(model):
+    """A plan for every site: `BACK` where attention is causal."""
+    names = [site.name for site in hw.find_sites(model)]
+    return {n: BACK if n.startswith("decoder") and n.endswith("self") else PLAN for n in names}
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", HOSTS)
 def test_a_hugging_face_model_has_the_loss_of_its_matrices(name, backend):
     model = host(name, backend)
-    guidance = hw.guide(hw.adopt(model), PLAN, steps=10, where="*")
+    guidance = hw.guide(hw.adopt(model), everywhere(model), steps=10)
     before = model.config._attn_implementation
     model(**inputs(name))
     wanted = from_matrices(name)
@@ -116,7 +125,8 @@ def translator(**changes):
 @pytest.mark.parametrize("where", ["encoder.*", "decoder.*.self", "*.cross"])
 def test_each_kind_of_attention_of_our_transformer_can_be_guided(where):
     model, lengths = translator(), REAL.sum(dim=1)
-    guidance = hw.guide(model, PLAN, steps=10, where=where, padding=1)
+    plan = BACK if where == "decoder.*.self" else PLAN
+    guidance = hw.guide(model, plan, steps=10, where=where, padding=1)
     weights = []
     with hw.observe(model, lambda site, seen: weights.append(seen.weights), where=where):
         model(IDS, lengths, IDS)
@@ -124,7 +134,7 @@ def test_each_kind_of_attention_of_our_transformer_can_be_guided(where):
     if where == "decoder.*.self":
         visible_BQK = torch.ones_like(visible_BQK).tril()
     common = {"ids": IDS, "first_BQ": torch.zeros_like(IDS), "real_BQ": REAL}
-    losses = [written_out(seen, visible_BQK, dict(PLAN.aims), **common) for seen in weights]
+    losses = [written_out(seen, visible_BQK, dict(plan.aims), **common) for seen in weights]
     torch.testing.assert_close(guidance.unscaled, torch.stack(losses).sum().detach())
 
 
@@ -215,7 +225,7 @@ def test_gradients_of_several_batches_can_be_accumulated():
 @pytest.mark.parametrize("name", ["roberta", "bart"])
 def test_gradient_checkpointing_changes_no_gradient(name):
     model = hw.adopt(host(name)).train()
-    guidance = hw.guide(model, PLAN, schedule="constant", where="*")
+    guidance = hw.guide(model, everywhere(model), schedule="constant")
     gradients = []
     for repeated in (False, True):
         if repeated:
@@ -318,15 +328,39 @@ def test_a_guided_model_can_be_copied():
             lambda g: hw.guide(torch.compile(g.model, backend="eager"), PLAN),
             "guide it before it is compiled",
         ),
+        (
+            lambda g: hw.guide(torch.nn.DataParallel(g.model), PLAN),
+            "start a process for each with torch",
+        ),
         (lambda g: hw.guide(g.model, PLAN).at_step(1), "number of updates as steps="),
         (lambda g: hw.guide(g.model, {}), "has no plan in it; say e.g"),
         (lambda g: hw.guide(g.model, {"*": PLAN}, where="*.0.*"), r"says where; leave where= out"),
+        (
+            lambda g: hw.guide(g.model, {0: pattern("next")}),
+            r"names of sites like 'encoder\.\*', got 0; patterns of heads are a plan, Plan\({0: p",
+        ),
+        (lambda g: hw.guide(g.model, {0: PLAN}, where="*"), "names of sites like"),
+        (lambda g: hw.guide(g.model, pattern("next")), r"A plan was wanted, .* got Aim\(name='ne"),
+        (lambda g: hw.guide(g.model, {"*": {0: pattern("next")}}), r"was wanted, .* got {0: Aim"),
+        (lambda g: hw.guide(g.model, PLAN, padding="[PAD]"), r"padding must be a whole .*'\[PAD"),
+        (lambda g: hw.guide(g.model, PLAN, padding=-5), "token's number, 0 or more, got -5"),
         (lambda g: hw.guide(g.model, "next=1,nxt=1"), "There is no pattern 'nxt'"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(act, said, unchecked):
     with pytest.raises(ValueError, match=said):
         act(hw.guide(Toy(), PLAN, steps=10))
+
+
+def test_what_data_parallel_copies_is_refused_when_it_is_called():
+    model, ids = Toy(), torch.randint(1, 8, (2, 5))
+    guidance = hw.guide(model, PLAN, schedule="constant")
+    model._is_replica = True  # as torch marks copies of a model on other GPUs
+    with pytest.raises(ValueError, match="cannot follow a model inside DataParallel"):
+        model(ids)
+    del model._is_replica
+    model(ids)
+    assert guidance.loss() > 0
 
 
 def test_a_loss_that_is_no_number_is_noticed_where_it_is_logged():

@@ -22,6 +22,8 @@ PLAN = Plan(
         7: pattern("period", tokens=[3]),
     }
 )
+# where attention is causal there is no next key
+BACK = Plan({**PLAN.aims, 0: pattern("offset", offset=0)})
 LENGTH = 6
 # which text each position belongs to, 0 is padding; the second row is packed
 SEGMENTS = {
@@ -54,11 +56,11 @@ def site_weights(model, *given, **named):
     return weights
 
 
-def expected(model, ids, visible_BQK, first_BQ, real_BQ, convention, **call):
+def expected(model, ids, visible_BQK, first_BQ, real_BQ, convention, plan=PLAN, **call):
     weights = site_weights(model, ids, **call)
     losses = [
         written_out(
-            site, visible_BQK, dict(PLAN.aims), ids=ids, first_BQ=first_BQ, real_BQ=real_BQ,
+            site, visible_BQK, dict(plan.aims), ids=ids, first_BQ=first_BQ, real_BQ=real_BQ,
             convention=convention,
         )
         for site in weights.values()
@@ -73,10 +75,11 @@ def test_loss_and_gradients_are_those_of_the_matrices(kind, causal, convention):
     model = Toy(heads=8, groups=8).double()
     ids, visible_BQK, first_BQ, real_BQ = batch(kind, causal=causal)
     call = {"mask": visible_BQK[:, None]}
-    guidance = hw.guide(model, PLAN, alpha=2.0, schedule="constant", convention=convention)
+    plan = BACK if causal else PLAN
+    guidance = hw.guide(model, plan, alpha=2.0, schedule="constant", convention=convention)
     model(ids, **call)
     got = torch.autograd.grad(guidance.loss(), list(model.parameters()), allow_unused=True)
-    wanted = expected(model, ids, visible_BQK, first_BQ, real_BQ, convention, **call)
+    wanted = expected(model, ids, visible_BQK, first_BQ, real_BQ, convention, plan, **call)
     torch.testing.assert_close(guidance.unscaled, wanted.detach())
     by_hand = torch.autograd.grad(2 * wanted, list(model.parameters()), allow_unused=True)
     for mine, theirs in zip(got, by_hand, strict=True):
@@ -91,9 +94,10 @@ def test_lengths_say_what_a_mask_would(groups, causal):
     model = Toy(heads=8, groups=groups).double()
     ids, visible_BQK, first_BQ, real_BQ = batch("padded", causal=causal)
     call = {"lengths": real_BQ.sum(dim=1), "causal": causal}
-    guidance = hw.guide(model, PLAN, schedule="constant")
+    plan = BACK if causal else PLAN
+    guidance = hw.guide(model, plan, schedule="constant")
     model(ids, **call)
-    wanted = expected(model, ids, visible_BQK, first_BQ, real_BQ, "mean", **call)
+    wanted = expected(model, ids, visible_BQK, first_BQ, real_BQ, "mean", plan, **call)
     torch.testing.assert_close(guidance.unscaled, wanted.detach())
 
 
@@ -152,10 +156,10 @@ def test_a_sliding_window_does_not_make_every_key_the_first():
     model = Toy(heads=8, groups=8).double()
     ids, visible_BQK, first_BQ, real_BQ = batch("whole", causal=True)
     visible_BQK = visible_BQK & ~visible_BQK.tril(-2)
-    guidance = hw.guide(model, PLAN, schedule="constant")
+    guidance = hw.guide(model, BACK, schedule="constant")
     model(ids, visible_BQK[:, None])
     call = {"mask": visible_BQK[:, None]}
-    wanted = expected(model, ids, visible_BQK, first_BQ, real_BQ, "mean", **call)
+    wanted = expected(model, ids, visible_BQK, first_BQ, real_BQ, "mean", BACK, **call)
     torch.testing.assert_close(guidance.unscaled, wanted.detach())
 
 

@@ -35,6 +35,16 @@ def test_an_alpha_that_should_fall_and_never_does_is_noticed():
     assert guidance.loss() > 0
 
 
+def test_an_alpha_that_would_never_fall_is_refused_when_the_length_is_known():
+    short = {"convention": "reference_code", "steps": 3000}
+    with pytest.raises(ValueError, match="after 20000 updates, but there are 3000, so that it nev"):
+        hw.guide(Toy(), PLAN, **short)
+    assert hw.guide(Toy(), PLAN, **short, constant_for=1000).strength(2000) == 5.0
+    guidance = hw.guide(Toy(), PLAN, convention="reference_code")
+    with pytest.raises(ValueError, match="make constant_for smaller than that"):
+        guidance.for_steps(3000)  # as the Trainer's callback does
+
+
 def test_a_plan_may_be_text():
     model = Toy()
     ids = torch.randint(1, 8, (2, 5))
@@ -48,10 +58,39 @@ def test_a_plan_may_be_text():
 
 def test_padding_that_cannot_be_told_is_noticed():
     model = host("bart")
-    guidance = hw.guide(hw.adopt(model), Plan(next=1), where="decoder.*.self", padding=1)
+    guidance = hw.guide(hw.adopt(model), Plan(prev=1), where="decoder.*.self", padding=1)
     model(input_ids=IDS, attention_mask=REAL.long(), labels=IDS)  # it makes the ids itself
     with pytest.raises(ValueError, match=r"padding=1 needs the token of each of the decoder's"):
         guidance.unscaled  # noqa: B018
+
+
+@pytest.mark.parametrize("where", ["decoder.*.self", "*.cross"])
+def test_labels_say_which_positions_of_a_second_stack_are_padding(where):
+    """As the Trainer calls such models: they make their inputs and masks of labels."""
+    model = hw.adopt(host("bart"))
+    labels = IDS.masked_fill(~REAL, -100)
+    given = {"input_ids": IDS, "attention_mask": REAL.long()}
+    losses = []
+    with hw.guide(model, Plan(prev=1, first=1), where=where) as guidance:
+        for more in (
+            {"labels": labels},
+            {"decoder_input_ids": model.prepare_decoder_input_ids_from_labels(labels),
+             "decoder_attention_mask": REAL.long()},
+            {"labels": IDS},
+        ):  # fmt: skip
+            model(**given, **more)
+            losses.append(guidance.unscaled)
+    torch.testing.assert_close(losses[0], losses[1])
+    assert losses[2] != pytest.approx(losses[0].item(), rel=1e-3)
+
+
+def test_labels_of_one_stack_may_hide_what_is_real():
+    model = hw.adopt(host("gpt2"))
+    with hw.guide(model, Plan(prev=1), where="*") as guidance:
+        model(input_ids=IDS)
+        wanted = guidance.unscaled
+        model(input_ids=IDS, labels=IDS.masked_fill(torch.arange(7) < 4, -100))
+        assert guidance.unscaled == wanted
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])

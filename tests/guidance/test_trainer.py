@@ -26,7 +26,7 @@ SIZES = {
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
 }
-PLAN = Plan(next=1, first=2)
+PLAN, BACK = Plan(next=1, first=2), Plan(prev=1, first=2)  # the second for causal models
 
 
 class Rows(torch.utils.data.Dataset):
@@ -120,14 +120,14 @@ def test_guidance_counts_once_an_update_however_it_is_accumulated(make, tmp_path
     changes = []
     for batch in (8, 2):
         model = make()
-        guidance = hw.guide(model, PLAN, alpha=5.0, schedule="constant", where="*")
+        guidance = hw.guide(model, BACK, alpha=5.0, schedule="constant", where="*")
         callback = GuidanceCallback(guidance)
         own = callback.adding_to(lambda outputs, labels, **_: outputs.logits.sum() * 0)
         options = {"batch": batch, "callback": callback, "compute_loss_func": own}
         changes.append(moved(model, tmp_path, rows, **options))
     torch.testing.assert_close(*changes, atol=1e-6, rtol=1e-3)
     model = make()
-    guidance = hw.guide(model, PLAN, alpha=5.0, schedule="constant", where="*")
+    guidance = hw.guide(model, BACK, alpha=5.0, schedule="constant", where="*")
     model(input_ids=torch.stack([row["input_ids"] for row in rows]))
     guidance.loss().backward()
     wanted = [0 * p if p.grad is None else -0.1 * p.grad for p in model.parameters()]
@@ -144,11 +144,11 @@ def test_a_batch_counts_by_what_is_guessed_in_it(tmp_path):
         return dict(batches[-1])
 
     model = causal_model()
-    guidance = hw.guide(model, PLAN, alpha=5.0, schedule="constant", where="*")
+    guidance = hw.guide(model, BACK, alpha=5.0, schedule="constant", where="*")
     callback = GuidanceCallback(guidance)
     got = moved(model, tmp_path, rows, batch=2, callback=callback, data_collator=collate)
     model = causal_model()
-    guidance = hw.guide(model, PLAN, alpha=5.0, schedule="constant", where="*")
+    guidance = hw.guide(model, BACK, alpha=5.0, schedule="constant", where="*")
     total, items = 0, sum((batch["labels"][:, 1:] != -100).sum() for batch in batches)
     for batch in batches:
         scores = model(input_ids=batch["input_ids"]).logits[:, :-1].flatten(0, 1)
@@ -158,6 +158,34 @@ def test_a_batch_counts_by_what_is_guessed_in_it(tmp_path):
     total.backward()
     wanted = [0 * p if p.grad is None else -0.1 * p.grad for p in model.parameters()]
     torch.testing.assert_close(got, wanted, atol=1e-6, rtol=1e-3)
+
+
+def test_guidance_grows_with_a_loss_that_is_summed_over_batches(tmp_path):
+    """As BERT's own is, which is not divided by the labels of an update."""
+    rows, changes = [Rows()[3]] * 8, []
+    for batch in (8, 2):
+        model = masked_model()
+        guidance = hw.guide(model, PLAN, alpha=50.0, schedule="constant")
+        callback = GuidanceCallback(guidance)
+        changes.append(moved(model, tmp_path, rows, batch=batch, callback=callback))
+    four = [4 * change for change in changes[0]]
+    torch.testing.assert_close(changes[1], four, atol=1e-6, rtol=1e-3)
+
+
+@pytest.mark.parametrize("make", [masked_model, causal_model])
+def test_both_losses_are_logged_as_means_over_the_batches_of_an_update(make, tmp_path):
+    model = make()
+    guidance = hw.guide(model, BACK, alpha=1.0, schedule="constant", where="*")
+    args = arguments(tmp_path, max_steps=1, logging_steps=1, gradient_accumulation_steps=3)
+    rows = [Rows()[3]] * 6
+    callback = GuidanceCallback(guidance)
+    trainer = Trainer(model, args, train_dataset=rows, callbacks=[callback])
+    own = model(**{name: row[None] for name, row in rows[0].items()}).loss.item()
+    wanted = guidance.unscaled.item()
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert logged["own_loss"] == pytest.approx(own, rel=1e-3)
+    assert logged["guidance_loss"] == pytest.approx(wanted, rel=1e-3)
 
 
 def test_a_loss_that_nothing_was_added_to_is_noticed(tmp_path):

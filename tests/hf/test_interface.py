@@ -84,6 +84,27 @@ def test_a_mask_of_the_users_own_with_finite_biases_is_followed(name, backend):
 
 
 @both_backends
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("least", [-1e4, -1e9])
+def test_a_mask_that_adds_a_number_as_low_as_people_write_it_hides(least, dtype, backend):
+    real_BK = torch.arange(9) < torch.tensor([9, 6, 4])[:, None]
+    additive = ((1.0 - real_BK.to(dtype)) * least).clamp(min=torch.finfo(dtype).min)
+    batch = {**batch_of("BERT"), "attention_mask": additive[:, None, None].expand(3, 1, 9, 9)}
+    plain, model = (build("BERT", backend).to(dtype) for _ in range(2))
+    watch = watched(model, batch)
+    for _, attended in watch.seen:
+        assert attended.scores.bias is None
+        assert torch.equal(attended.scores.mask.expand(3, 1, 9, 9)[:, 0, 0], real_BK)
+        assert (attended.mass(keys=~real_BK) == 0).all()
+    assert torch.equal(outputs(model, batch), outputs(plain, batch))
+    with replace(model, softmax_attention):
+        tolerance = 1e-5 if dtype == torch.float32 else 5e-2
+        torch.testing.assert_close(
+            outputs(model, batch), outputs(plain, batch), atol=tolerance, rtol=tolerance
+        )
+
+
+@both_backends
 def test_a_prefill_into_a_longer_static_cache_is_causal_from_the_first_position(backend):
     """sdpa then gets no mask, a causal flag, and more keys than queries."""
     batch, watch = batch_of("Llama"), Watch()

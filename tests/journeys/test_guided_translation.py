@@ -125,8 +125,8 @@ def test_hard_coded_heads_train_and_translate(texts, tmp_path):
 
 def test_guidance_is_added_to_the_mean_of_a_batch():
     model = Transformer(TransformerConfig(9, 9, width=8, heads=2, feed_forward=8))
-    settings = GuideSettings("next=1", alpha=1.0, steps=3, schedule="constant")
-    with guided(model, settings, tokens=TOKENS) as guidance:
+    settings = GuideSettings("next=1", alpha=1.0, guide_schedule="constant")
+    with guided(model, settings, steps=3, tokens=TOKENS) as guidance:
         model(torch.randint(4, 9, (2, 5)), torch.tensor([5, 3]), torch.randint(4, 9, (2, 4)))
         total, number = with_guidance(Summed(torch.tensor(6.0), torch.tensor(3)), guidance)
         assert (total / number).item() == pytest.approx(2 + guidance.loss().item())
@@ -134,7 +134,7 @@ def test_guidance_is_added_to_the_mean_of_a_batch():
 
 
 def test_no_plan_is_no_guidance():
-    with guided(nn.Linear(1, 1), GuideSettings("", alpha=1.0, steps=3), tokens={}) as guidance:
+    with guided(nn.Linear(1, 1), GuideSettings(), steps=3, tokens={}) as guidance:
         assert guidance is None
     assert with_guidance(Summed(torch.tensor(6.0), 3), None) == (6.0, 3)
 
@@ -148,6 +148,11 @@ def test_no_plan_is_no_guidance():
         ({"guide": "next=1", "alpha": -1.0}, "alpha must be"),
         ({"guide": "next=1", "encoder_attention": "gaussian:0"}, "nothing to teach heads"),
         ({"guide": "next=1", "guide_where": "foo.*"}, r"no attention here; there are encoder\.0"),
+        (
+            {"guide": "next=1,prev=1", "guide_where": "decoder.*"},
+            r"'next', but decoder\.0\.self is causal and sees no later keys; leave it out",
+        ),
+        ({"guide": "next=1", "convention": "reference_code"}, "make constant_for smaller than"),
         ({"guide": "next=1", "constant_for": -1}, "constant_for must be 0 updates or more"),
         (
             dict.fromkeys(("encoder_attention", "cross_attention"), "gaussian:-1,1"),
@@ -193,7 +198,7 @@ def translator(texts):
 
 
 @pytest.mark.parametrize("where", ["encoder.*", "decoder.*.self", "decoder.*.cross"])
-@pytest.mark.parametrize("plan", ["next=1,prev=1", "delim=1,period=1"])
+@pytest.mark.parametrize("plan", ["prev=1,first=1", "delim=1,period=1"])
 def test_padding_is_not_guided_wherever_heads_are(translator, where, plan):
     config = TranslationConfig(guide=plan, guide_where=where)
     pairs = [[4, 5, 6], [5, 4]], [[4, 6, 6, 4], [6]]
@@ -220,7 +225,7 @@ def test_full_stops_are_those_of_the_language_looked_at(translator):
 def test_a_convention_brings_its_schedule(make):
     config = override(make(), ["guide=next=1", "convention=reference_code", "constant_for=7"])
     model = Transformer(TransformerConfig(9, 9, width=8, heads=2))
-    with guided(model, config.guidance, tokens=TOKENS) as guidance:
+    with guided(model, config, steps=config.steps, tokens=TOKENS) as guidance:
         assert guidance.strength.schedule == "constant_then_linear"
         assert guidance.strength.constant_for == 7
 

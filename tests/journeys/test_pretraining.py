@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from headwise.config import from_json, to_json
 from headwise.data.packing import PackedBlocks
 from headwise.data.toy import ToyLanguage
 from headwise.journeys import LanguageConfig, PretrainingConfig, load_pretrained, pretrain
@@ -25,6 +26,7 @@ from headwise.journeys.pretraining_tasks import (
 from headwise.journeys.pretraining_text import read_texts, text_in
 from headwise.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence, ReplacedToken
 from headwise.recording import Run
+from headwise.sites import find_sites
 from tests.journeys.small_translation import lasting, quietly, stopping
 
 module = sys.modules[pretrain.__module__]
@@ -159,6 +161,16 @@ def test_berts_two_tasks_and_electras(config, tmp_path):
         assert subject.model.config.model_type == run.folder.name
 
 
+def test_layers_to_guide_may_be_chosen_and_settings_without_the_choice_are_read(config):
+    chosen = dataclasses.replace(config, guide="next=1", guide_where="encoder.1.*")
+    model = module.fresh_model(chosen, chosen.shape(300))
+    with module.guided(model, chosen, steps=4, tokens={"encoder": {}}):
+        busy = [site.name for site in find_sites(model) if site.changes]
+    assert busy == ["encoder.1.self"]
+    before = {name: value for name, value in to_json(config).items() if name != "guide_where"}
+    assert from_json(PretrainingConfig, before) == config
+
+
 def test_an_earlier_run_lends_its_text(config, finished, tmp_path):
     later = dataclasses.replace(
         config, text_of=str(finished.folder), seed=1, steps=2, warmup=1, file="gone", corpus="file"
@@ -272,6 +284,7 @@ def test_models_are_compiled_on_a_gpu_unless_it_is_said(said, on_gpu):
         ({"guide": "sideways=1"}, "There is no pattern 'sideways'"),
         ({"guide": "next=1", "alpha": -1.0}, "alpha must be a finite number of at least 0"),
         ({"guide": "next=1", "attention": "gaussian:-1,1"}, "nothing to teach heads"),
+        ({"guide": "next=1", "guide_where": "encoder.2.*"}, "is the name of no attention here"),
         ({"attention": "gaussian:-1,1", "sparse_in": "training"}, "learns no scores"),
         ({"attention_dropout": 2.0}, "attention_dropout must be at least 0 and below 1"),
         ({"file": ""}, "A text of one's own"),
@@ -279,7 +292,9 @@ def test_models_are_compiled_on_a_gpu_unless_it_is_said(said, on_gpu):
         ({"masked": 0.9}, "masked choose one piece to half"),
         ({"objective": "electra", "next_sentence": True}, "next_sentence goes with"),
         ({"attention": "sharp"}, "Attention must be"),
-        ({"vocab": -1}, "vocab must not be negative"),
+        ({"vocab": -1}, "vocab must be 261 or more"),
+        ({"vocab": 260}, "vocab must be 261 or more, a piece for each byte and each mark, or 0"),
+        ({"train_documents": -1}, "train_documents must not be negative"),
         ({"warmup": 100}, "steps must be more than warmup"),
     ],
 )

@@ -124,12 +124,19 @@ class BytePieces:
         """Read what `save` wrote."""
         if not path.is_file():
             raise ValueError(f"There is no tokenizer {path}; it may not be trained yet.")
-        return BytePieces(path.read_text(encoding="utf-8"))
+        try:
+            return BytePieces(path.read_text(encoding="utf-8"))
+        except ValueError as problem:  # of UTF-8, of JSON, or of other pieces
+            raise ValueError(f"{path} cannot be read: {problem}") from None
 
-    def hugging_face(self) -> Any:
+    def hugging_face(self, *, max_length: int | None = None) -> Any:
         """The same as a tokenizer of transformers, which adds marks and knows words by place.
 
         As its users expect, a mark that a text says is one there, unless `split_special_tokens`.
+
+        Args:
+            max_length: pieces, marks included, that its model has positions for, by which
+                `truncation=True` cuts; None cuts nothing.
         """
         from transformers import PreTrainedTokenizerFast  # lazy: takes seconds
 
@@ -140,8 +147,9 @@ class BytePieces:
         names = {"bos_token": begin, "eos_token": end, "unk_token": unknown, "pad_token": pad}
         marks = {"cls_token": begin, "sep_token": end, "mask_token": mask}
         inputs = ["input_ids", *["token_type_ids"] * (self.style == "bert"), "attention_mask"]
+        room = {} if max_length is None else {"model_max_length": max_length}
         return PreTrainedTokenizerFast(
-            tokenizer_object=self.tokenizer, model_input_names=inputs, **names, **marks
+            tokenizer_object=self.tokenizer, model_input_names=inputs, **names, **marks, **room
         )
 
     @cached_property

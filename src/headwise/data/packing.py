@@ -81,14 +81,16 @@ class PackedBlocks:
         text: to be cut.
         pieces: whose marks are taken.
         length: of a block, its marks included.
+        name: of the text, for messages.
     """
 
     text: EncodedText
     pieces: BytePieces
     length: int
+    name: str = "text"
 
     def __post_init__(self) -> None:
-        _check_length(self.length, self.text, self.length - 2)
+        _check_length(self, room=self.length - 2)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -134,14 +136,16 @@ class SegmentPairs:
         text: to be cut.
         pieces: whose marks are taken.
         length: of a block, its marks included.
+        name: of the text, for messages.
     """
 
     text: EncodedText
     pieces: BytePieces
     length: int
+    name: str = "text"
 
     def __post_init__(self) -> None:
-        _check_length(self.length, self.text, self.length - 3)
+        _check_length(self, room=self.length - 3)
 
     def __len__(self) -> int:
         return len(self.text.ids) // (self.length - 3)
@@ -193,11 +197,12 @@ class SegmentPairs:
         return self.text.line_ends[~last]
 
 
-def _check_length(length: int, text: EncodedText, room: int) -> None:
+def _check_length(blocks: PackedBlocks | SegmentPairs, *, room: int) -> None:
+    length, found = blocks.length, len(blocks.text.ids)
     if length < 8:
         raise ValueError(f"A block has at least 8 pieces, got {length}.")
-    if len(text.ids) < room:
+    if found < room:
         raise ValueError(
-            f"The text has {len(text.ids)} pieces, fewer than a block of {length}; make block "
+            f"The {blocks.name} has {found} pieces, fewer than a block of {length}; make block "
             "smaller or give more text."
         )

@@ -13,6 +13,7 @@ that never stood together (Tatoeba) are a document each. Of the further Oromo ne
 left out that stand in an article of the BBC's, held out or not, or have less than five words.
 """
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -136,6 +137,15 @@ class PretrainingTexts:
     train: list[Document]
     valid: list[Document]
     test: list[Document]
+
+    def checksum(self) -> str:
+        """SHA-256 of the lines to train and to validate on, and of where documents end."""
+        found = hashlib.sha256()
+        for part in (self.train, self.valid):
+            for document in part:
+                found.update("".join(f"{line}\n" for line in (*document, "")).encode())
+            found.update(b"\n")
+        return found.hexdigest()
 
 
 def read_pretraining(

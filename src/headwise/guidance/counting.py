@@ -47,6 +47,22 @@ def own_queries(scores: Scores, *, to_itself: bool) -> Tensor | None:
     return real_BQ
 
 
+def looks_back(scores: Scores) -> bool:
+    """Whether no query sees a key after its own position: what a causal flag says, or the mask.
+
+    A mask is looked at, which waits for its device. It must show some query a key before its own,
+    so that texts of one token are not taken for causal.
+    """
+    if scores.causal:
+        return True
+    whole = scores.mask is not None and scores.mask.shape[-2:] == scores.shape[2:]
+    if scores.mask is None or not whole or not is_square(scores):
+        return False
+    mask_BQK = scores.mask.flatten(0, -3) if scores.mask.dim() > 2 else scores.mask[None]
+    real_BQK = mask_BQK & mask_BQK.diagonal(dim1=1, dim2=2)[..., None]
+    return not bool(real_BQK.triu(1).any()) and bool(real_BQK.tril(-1).any())
+
+
 def holding(ids_BK: Tensor, tokens: tuple[int, ...]) -> Tensor:
     """Where one of some tokens stands, (B, K). Comparing with numbers waits for no device."""
     found_BK = ids_BK == tokens[0]

@@ -7,15 +7,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from headwise.guidance.counting import holding
-from headwise.guidance.inputs import Inputs
+from headwise.guidance.inputs import Inputs, vocabulary
 from headwise.guidance.measuring import Measure, Noted, SitePlan, Texts, site_plan
+from headwise.guidance.patterns import check_token
 from headwise.guidance.plan import Plan
 from headwise.guidance.schedule import (
     CONSTANT_FOR,
@@ -77,6 +78,8 @@ def guide(
             attention mask nor lengths tell of.
     """
     _check_model(model)
+    if padding is not None:
+        check_token("padding", padding)
     counted = convention_of(convention)
     plans = _plans_by_site(model, _by_place(plan, where), counted)
     strength = Strength(float(alpha), schedule or counted.schedule, steps, constant_for)
@@ -188,6 +191,7 @@ class Guidance:
         return {**self.__dict__, **left}
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        _check_alone(model)
         if torch.is_grad_enabled() and not in_backward():
             self._open, self._noted, self._loss = True, [], None
             self._caught = self._inputs.caught(args, named)
@@ -263,6 +267,7 @@ def _nothing_noted(noted: list[tuple[Site, Scores]] | None) -> str:
 
 
 def _check_model(model: nn.Module) -> None:
+    _check_alone(model)
     if hasattr(model, "_orig_mod") or isinstance(model, nn.parallel.DistributedDataParallel):
         raise ValueError(
             f"The model is inside {type(model).__name__} already; guide it before it is compiled "
@@ -270,21 +275,43 @@ def _check_model(model: nn.Module) -> None:
         )
 
 
+def _check_alone(model: nn.Module) -> None:
+    """Refuse a model of which several devices have copies in one process, before and after."""
+    if isinstance(model, nn.DataParallel) or getattr(model, "_is_replica", False):
+        raise ValueError(
+            "Guidance cannot follow a model inside DataParallel to several GPUs; start a process "
+            "for each with torchrun, and wrap the guided model in DistributedDataParallel."
+        )
+
+
 def _by_place(
     plan: Plan | str | Mapping[str, Plan | str], where: Where | None
 ) -> list[tuple[Where, Plan]]:
     """Which plan is for which sites."""
-    if isinstance(plan, str):
-        plan = Plan.parse(plan)
-    if isinstance(plan, Plan):
-        return [("encoder.*" if where is None else where, plan)]
+    if not isinstance(plan, Mapping):
+        return [("encoder.*" if where is None else where, _plan_of(plan))]
+    for place in cast("Mapping[object, object]", plan):
+        if not isinstance(place, str):
+            raise ValueError(
+                f"{{where: plan}} says where by names of sites like 'encoder.*', got {place!r}; "
+                "patterns of heads are a plan, Plan({0: pattern('next')})."
+            )
     if where is not None:
         raise ValueError(f"A plan for each of {', '.join(plan)} says where; leave where= out.")
     if not plan:
         raise ValueError("{where: plan} has no plan in it; say e.g. {'encoder.*': Plan(next=1)}.")
-    return [
-        (place, Plan.parse(one) if isinstance(one, str) else one) for place, one in plan.items()
-    ]
+    return [(place, _plan_of(one)) for place, one in plan.items()]
+
+
+def _plan_of(given: object) -> Plan:
+    if isinstance(given, str):
+        return Plan.parse(given)
+    if not isinstance(given, Plan):
+        raise ValueError(
+            "A plan was wanted, Plan(next=1), Plan({0: pattern('next')}) or text like 'next=1', "
+            f"got {given!r}."
+        )
+    return given
 
 
 def _plans_by_site(
@@ -296,9 +323,21 @@ def _plans_by_site(
         for site in find_sites(model, where=where):
             if site.name in chosen:
                 raise ValueError(f"{site.name} has two plans, the second by {where!r}.")
+            _check_tokens(plan, site, known=vocabulary(model, site.keys))
             chosen[site.name] = (site, plan)
     made: dict[tuple[int, int], SitePlan] = {}
     for site, one in chosen.values():
         key = id(one), site.num_heads
         made.setdefault(key, site_plan(one, site, convention))
     return {name: made[id(one), site.num_heads] for name, (site, one) in chosen.items()}
+
+
+def _check_tokens(plan: Plan, site: Site, *, known: int | None) -> None:
+    """Refuse tokens that no text can hold, as the model does not know them."""
+    for head, aim in plan.aims.items():
+        beyond = max(aim.tokens, default=0)
+        if known is not None and beyond >= known:
+            raise ValueError(
+                f"Head {head} of {site.name} is to look at token {beyond}, but the {site.keys} "
+                f"knows tokens 0 to {known - 1}; give numbers of its own tokenizer."
+            )

@@ -9,6 +9,23 @@ from torch import Tensor, nn
 IDS = ("input_ids", "ids", "source", "tokens")
 DECODER_IDS = ("decoder_input_ids", "target")
 MASK, DECODER_MASK = "attention_mask", "decoder_attention_mask"
+LABELS = "labels"
+IGNORED = -100  # the label of what is not to be guessed
+
+
+# what configs call the number of tokens, of the stack itself first
+VOCABULARY = {
+    "encoder": ("source_vocab", "vocab", "vocab_size"),
+    "decoder": ("target_vocab", "decoder_vocab_size", "vocab", "vocab_size"),
+}
+
+
+def vocabulary(model: nn.Module, stack: str) -> int | None:
+    """How many tokens "encoder" or "decoder" knows, if the model's configuration tells it."""
+    holders: tuple[Any, ...] = (model, getattr(model, "encoder", None))
+    configs = [holder.config for holder in holders if hasattr(holder, "config")]
+    found = (getattr(c, name, None) for c in configs for name in VOCABULARY.get(stack, ()))
+    return next((number for number in found if isinstance(number, int)), None)
 
 
 class Inputs:
@@ -16,7 +33,7 @@ class Inputs:
 
     def __init__(self, model: nn.Module) -> None:
         names = list(inspect.signature(model.forward).parameters)
-        wanted = (*IDS, *DECODER_IDS, MASK, DECODER_MASK)
+        wanted = (*IDS, *DECODER_IDS, MASK, DECODER_MASK, LABELS)
         self.places = [(name, names.index(name) if name in names else None) for name in wanted]
         self.two_stacks = any(name in names for name in DECODER_IDS)
         self.names = names
@@ -45,6 +62,13 @@ class Inputs:
         return DECODER_IDS if self.two_stacks and stack == "decoder" else IDS
 
     def real(self, caught: Mapping[str, Tensor], stack: str) -> Tensor | None:
-        """The attention mask of a stack's positions, (B, T), if one was given."""
-        mask = caught.get(DECODER_MASK if self.two_stacks and stack == "decoder" else MASK)
+        """The attention mask of a stack's positions, (B, T), if one was given.
+
+        Where a second stack has none, it is what labels tell: each of its positions guesses one.
+        Labels of a model of one stack may hide a prompt, whose positions are real.
+        """
+        mask = caught.get(MASK)
+        if self.two_stacks and stack == "decoder":
+            labels = caught.get(LABELS)
+            mask = caught.get(DECODER_MASK, None if labels is None else labels != IGNORED)
         return mask if mask is not None and mask.dim() == 2 else None

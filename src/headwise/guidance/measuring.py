@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.guidance.counting import first_keys, holding, own_queries
+from headwise.guidance.counting import first_keys, holding, looks_back, own_queries
 from headwise.guidance.patterns import Aim
 from headwise.guidance.plan import Plan
 from headwise.guidance.schedule import Convention
@@ -64,6 +64,7 @@ class Measure:
     def __init__(self, plans: Mapping[str, SitePlan], convention: Convention) -> None:
         self.plans, self.convention = plans, convention
         self._made: dict[Hashable, tuple[GuidedHeads, Tensor]] = {}
+        self._looked: set[str] = set()  # sites whose masks were, once
 
     def __call__(self, noted: list[Noted], texts: Texts) -> Tensor:
         """The sum over sites of their guidance losses."""
@@ -151,6 +152,23 @@ class Measure:
                 f"{site.name} attends by position alone, so its heads cannot be guided; leave it "
                 "out with where=."
             )
+        self._check_ahead(call)
+
+    def _check_ahead(self, call: Noted) -> None:
+        """Refuse patterns that no query can follow, as the keys they aim at are hidden from all."""
+        site, scores = call
+        if site.name in self._looked or not _can_look():
+            return
+        self._looked.add(site.name)
+        aims = self.plans[site.name].plan.aims.items()
+        ahead = next(((head, aim) for head, aim in aims if (aim.offset or 0) > 0), None)
+        if ahead is not None and looks_back(scores):
+            head, aim = ahead
+            raise ValueError(
+                f"Head {head} of {site.name} is to look at {aim.name!r}, {aim.offset} after each "
+                "query, but attention there is causal and sees no later keys; take patterns like "
+                "'prev' and 'first', or choose other sites with where=."
+            )
 
 
 def _kind(call: Noted, number: int) -> Hashable:
@@ -201,6 +219,13 @@ def _counting(scores: Scores, site: Site, texts: Texts) -> Tensor | None:
     if own_BQ is None or real_BQ is None:
         return real_BQ if own_BQ is None else own_BQ
     return own_BQ & real_BQ
+
+
+def _can_look() -> bool:
+    """Not while a graph is made, which cannot look at what is in tensors."""
+    if torch.compiler.is_compiling():
+        return False
+    return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
 def _by_head(broadcastable: Tensor | None) -> bool:

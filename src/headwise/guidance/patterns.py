@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
 from headwise.config import suggestion
 from headwise.ops.checks import check_whole_number
@@ -39,7 +40,7 @@ def pattern(name: str, *, tokens: Iterable[int] = (), offset: int | None = None)
     """
     if name not in NAMES:
         raise ValueError(f"There is no pattern {name!r}. {suggestion(name, NAMES)}")
-    held = tuple(tokens)
+    held = _numbers(tokens)
     _check_tokens(name, held)
     if (offset is not None) != (name == "offset"):
         wanted = "needs" if name == "offset" else "takes no"
@@ -49,9 +50,22 @@ def pattern(name: str, *, tokens: Iterable[int] = (), offset: int | None = None)
     return Aim(name, OFFSETS.get(name, offset), held)
 
 
+def _numbers(tokens: object) -> tuple[int, ...]:
+    if not isinstance(tokens, Iterable) or isinstance(tokens, str):
+        raise ValueError(f"tokens= takes the numbers of tokens, e.g. (4,), got {tokens!r}.")
+    return tuple(cast("Iterable[int]", tokens))
+
+
 def _check_tokens(name: str, tokens: tuple[int, ...]) -> None:
     if bool(tokens) != (name in OF_TOKENS):
         wanted = "needs the numbers of its tokens as" if name in OF_TOKENS else "takes no"
         raise ValueError(f"The pattern {name!r} {wanted} tokens=, got {tokens}.")
     for token in tokens:
-        check_whole_number("A token", token)
+        check_token("A token", token)
+
+
+def check_token(name: str, token: int) -> None:
+    """Raise if it is no token's number."""
+    check_whole_number(name, token)
+    if token < 0:
+        raise ValueError(f"{name} must be a token's number, 0 or more, got {token}.")

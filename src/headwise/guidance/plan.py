@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from types import MappingProxyType
 from typing import cast
 
@@ -79,6 +80,9 @@ class Plan:
         >>> [len(Plan.fraction(1 / 2, heads=heads).aims) for heads in (12, 5, 7)]
         [6, 3, 4]
         """
+        if not isinstance(cast("object", share), Real):
+            raise ValueError(f"The share of guided heads must be a number like 0.5, got {share!r}.")
+        check_whole_number("heads", heads)
         guided = math.floor(share * heads + 0.5) if 0 < share <= 1 else 0
         if guided < 1:
             raise ValueError(
@@ -113,6 +117,10 @@ class Plan:
 
 
 def _checked(aims: Mapping[int, Aim]) -> dict[int, Aim]:
+    if not isinstance(cast("object", aims), Mapping):
+        raise ValueError(
+            f"A plan takes {{head: pattern(...)}}, got {aims!r}; text is read by Plan.parse."
+        )
     for head, aim in cast("Mapping[int, object]", aims).items():
         check_whole_number("A head's number", head)
         if head < 0:

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from headwise.ops._impl import Number
 from headwise.ops.checks import check_whole_number
@@ -62,6 +63,12 @@ class Strength:
                 raise ValueError(f"steps must be at least 1 update, got {self.steps}.")
         if self.constant_for < 0:
             raise ValueError(f"constant_for must be 0 updates or more, got {self.constant_for}.")
+        too_short = self.steps is not None and self.steps <= self.constant_for
+        if too_short and self.schedule == "constant_then_linear":
+            raise ValueError(
+                f"alpha is to begin to fall after {self.constant_for} updates, but there are "
+                f"{self.steps}, so that it never would; make constant_for smaller than that."
+            )
 
     @property
     def falls(self) -> bool:
@@ -81,14 +88,14 @@ class Strength:
         start = 0 if self.schedule == "linear" else self.constant_for
         if step < start:
             return float(self.alpha)
-        left = max(0, self.steps - step) / max(1, self.steps - start)
-        return self.alpha * min(1.0, left)
+        return self.alpha * (max(0, self.steps - step) / (self.steps - start))
 
 
 def check_alpha(alpha: Number) -> None:
     """Raise if it is no weight."""
-    if not math.isfinite(alpha) or alpha < 0:
-        raise ValueError(f"alpha must be a finite number of at least 0, got {alpha}.")
+    number = isinstance(cast("object", alpha), Real)
+    if not number or not math.isfinite(alpha) or alpha < 0:
+        raise ValueError(f"alpha must be a finite number of at least 0, got {alpha!r}.")
 
 
 def convention_of(name: ConventionName) -> Convention:

@@ -15,10 +15,11 @@ from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 from transformers.utils.generic import ModelOutput
 
 from headwise.guidance.guiding import Guidance, finite
+from headwise.guidance.inputs import IGNORED
 from headwise.ops._impl import outside_compilation
 from headwise.sites import in_backward
 
-IGNORED = -100  # the label of what is not to be guessed
+ITEMS = "num_items_in_batch"  # labels of an update, as the Trainer tells models
 
 LossFunction = Callable[..., Tensor]  # (outputs, labels, *, num_items_in_batch) -> loss
 
@@ -35,17 +36,18 @@ class GuidanceCallback(TrainerCallback):
     """Add the guidance loss to the model's loss while it is trained, let alpha fall, log both.
 
     While the Trainer trains, the `loss` in the model's output is the sum. Evaluation is left alone:
-    `eval_loss` is the model's own. With gradient accumulation the guidance loss of an update is
-    the mean over its batches: each counts by the share of the update's labels that it holds, where
-    the Trainer divides by their number, and else alike. Logged beside `loss`: `own_loss`,
-    `guidance_loss` (without alpha) and `guidance_alpha`, on several devices those of the first.
+    `eval_loss` is the model's own. With gradient accumulation the guidance loss counts as that one
+    does: by the share of the update's labels that a batch holds where the model divides by their
+    number, else every batch alike. Logged beside `loss`: `own_loss`, `guidance_loss` (without
+    alpha), both means over batches, and `guidance_alpha`, on several devices those of the first.
 
     A Trainer with a `compute_loss_func` of yours gets `callback.adding_to(yours)` instead.
     """
 
     def __init__(self, guidance: Guidance) -> None:
         self.guidance = guidance
-        self._hook: Any = None  # a RemovableHandle
+        self._hooks: list[Any] = []  # RemovableHandles
+        self._divides: bool | None = None  # whether the model's own loss is, by labels of an update
         self._sums = Sums()
         self._added = False  # since the last update
 
@@ -75,9 +77,13 @@ class GuidanceCallback(TrainerCallback):
             )
         self._take_away()  # a training that failed may have left it
         self.guidance.for_steps(state.max_steps)
-        # a compiled model ends its graph before it: transformers compiles no full graphs
-        add = outside_compilation(self._add)
-        self._hook = self.guidance.model.register_forward_hook(add, with_kwargs=True)
+        self._divides = None
+        # a compiled model ends its graph before them: transformers compiles no full graphs
+        mark, add = outside_compilation(self._mark), outside_compilation(self._add)
+        self._hooks = [
+            self.guidance.model.register_forward_pre_hook(mark, with_kwargs=True),
+            self.guidance.model.register_forward_hook(add, with_kwargs=True),
+        ]
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
@@ -126,8 +132,17 @@ class GuidanceCallback(TrainerCallback):
         state.log_history[-1].update(rows)
 
     def _take_away(self) -> None:
-        if self._hook is not None:
-            self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
+
+    def _mark(
+        self, model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The first time, give the number of labels a gradient, by which `_add` sees its use."""
+        items = named.get(ITEMS)
+        if self._divides is not None or not isinstance(items, Tensor):
+            return None
+        return args, {**named, ITEMS: items.detach().float().requires_grad_()}
 
     def _add(
         self, model: nn.Module, args: tuple[Any, ...], named: dict[str, Any], output: Any
@@ -136,8 +151,11 @@ class GuidanceCallback(TrainerCallback):
             return
         loss = output.get("loss") if isinstance(output, ModelOutput) else None
         if loss is not None:
-            labels, items = named.get("labels"), named.get("num_items_in_batch")
-            output["loss"] = self._with_guidance(loss, labels, items)
+            labels, items = named.get("labels"), named.get(ITEMS)
+            if isinstance(items, Tensor) and items.requires_grad:
+                self._divides, items = _is_made_of(loss, items), items.detach()
+            ignored = self._divides is False  # some models sum means over the batches of an update
+            output["loss"] = self._with_guidance(loss, labels, None if ignored else items)
 
     def _with_guidance(self, loss: Tensor, labels: Any, items: Tensor | int | None) -> Tensor:
         if not torch.is_grad_enabled():
@@ -160,6 +178,21 @@ class GuidanceCallback(TrainerCallback):
 
     def _keep(self, *figures: Tensor) -> None:
         self._sums = Sums(*(a + b for a, b in zip(self._sums, figures, strict=True)))
+
+
+def _is_made_of(result: Tensor, leaf: Tensor) -> bool:
+    """Whether a tensor was computed from another, which has a gradient and no history."""
+    seen: set[Any] = set()
+    ahead: list[Any] = [result.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in seen:
+            continue
+        if getattr(node, "variable", None) is leaf:
+            return True
+        seen.add(node)
+        ahead += [before for before, _ in node.next_functions]
+    return False
 
 
 __all__ = ["GuidanceCallback"]

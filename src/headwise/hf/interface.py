@@ -22,6 +22,8 @@ from headwise.ops.scores import Scores
 from headwise.sites import Site, in_backward
 
 MASKS: dict[str, Callable[..., Any]] = {"eager": eager_mask_or_none, "sdpa": sdpa_mask_or_none}
+# an additive mask hides by this or less: -10,000 as people write it, also as bfloat16 rounds it
+HIDING = -9e3
 PREFIX = "headwise_over_"  # no backend's name at its start: transformers treats some specially
 
 # Arguments of the host that change the scores and that we do not follow.
@@ -231,7 +233,7 @@ def visibility(call: HostCall) -> Visibility:
     mask = stored_once(given)
     if mask.dtype != torch.bool:
         additive = mask
-        mask = additive > torch.finfo(additive.dtype).min / 2
+        mask = additive > HIDING
         added = additive.masked_fill(~mask, 0)
         if not only_hides(given, added):
             bias = added if bias is None else bias + added

@@ -1,8 +1,8 @@
 """Guidance as settings of a training: from text like "next=1,prev=1" to a part of its loss."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 
 from torch import nn
@@ -19,7 +19,7 @@ from headwise.ops.named import looks_at_places
 from headwise.sites import find_sites
 from headwise.training import Summed
 
-__all__ = ["GuideSettings", "Tokens", "guided", "with_guidance"]
+__all__ = ["GuideSettings", "Tokens", "check_used", "guided", "with_guidance"]
 
 Tokens = Mapping[str, Sequence[int]]  # of the patterns "delim" and "period"
 
@@ -28,34 +28,43 @@ SOME: Tokens = {"delim": (0,), "period": (0,)}  # where only the form of a plan 
 
 @dataclass(frozen=True)
 class GuideSettings:
-    """What a journey's settings say of guidance."""
+    """The settings of guidance that journeys have beside their own."""
 
-    plan: str  # as `Plan.parse` reads it; "" guides nothing
-    alpha: float  # weight of guidance at the start
-    steps: int  # updates of the training
-    schedule: Schedule | None = None  # how the weight falls; None: as the convention has it
-    constant_for: int = CONSTANT_FOR  # updates before it does with "constant_then_linear"
-    convention: ConventionName = "mean"  # how the loss is counted
-    where: str = "encoder.*"  # pattern of the sites whose heads are guided
+    guide: str = ""  # heads of each layer to guide, as `Plan.parse` reads it; "" guides none
+    alpha: float = 10.0  # weight of guidance at the start
+    guide_schedule: Schedule | None = None  # how it falls; None: as the convention has it
+    constant_for: int = CONSTANT_FOR  # updates before it does with constant_then_linear
+    guide_where: str = "encoder.*"  # pattern of the sites whose heads are guided
+    convention: ConventionName = "mean"  # how that loss is counted; see headwise.guidance
 
-    def check(self, attention: Mapping[str, str], *, heads: int) -> None:
+    def check_guidance(
+        self,
+        attention: Mapping[str, str],
+        *,
+        heads: int,
+        steps: int,
+        causal: Collection[str] = (),
+    ) -> None:
         """Refuse what guiding would refuse, before there is a folder.
 
         Args:
             attention: of each site that there will be, by the site's name.
             heads: of each site.
+            steps: updates of the training.
+            causal: names of sites that see no later keys.
         """
-        if not self.plan:
+        if not self.guide:
             return
-        schedule = self.schedule or convention_of(self.convention).schedule
-        Strength(self.alpha, schedule, self.steps, self.constant_for)
-        wanted = len(Plan.parse(self.plan, tokens=SOME).heads)
+        schedule = self.guide_schedule or convention_of(self.convention).schedule
+        Strength(self.alpha, schedule, steps, self.constant_for)
+        plan = Plan.parse(self.guide, tokens=SOME)
+        wanted = len(plan.heads)
         if wanted > heads:
-            raise ValueError(f"guide={self.plan!r} wants {wanted} heads, but a layer has {heads}.")
-        chosen = [name for name in attention if fnmatchcase(name, self.where)]
+            raise ValueError(f"guide={self.guide!r} wants {wanted} heads, but a layer has {heads}.")
+        chosen = [name for name in attention if fnmatchcase(name, self.guide_where)]
         if not chosen:
             raise ValueError(
-                f"guide_where={self.where!r} is the name of no attention here; there are "
+                f"guide_where={self.guide_where!r} is the name of no attention here; there are "
                 f"{', '.join(attention)}."
             )
         for name in chosen:
@@ -64,6 +73,22 @@ class GuideSettings:
                     f"guide has nothing to teach heads that are hard-coded, as those of {name} are "
                     f"({attention[name]}); leave guide out, or choose others with guide_where."
                 )
+            if name in causal and any((aim.offset or 0) > 0 for aim in plan.aims.values()):
+                raise ValueError(
+                    f"guide={self.guide!r} wants heads that look at 'next', but {name} is causal "
+                    "and sees no later keys; leave it out, or choose others with guide_where."
+                )
+
+
+def check_used(settings: GuideSettings) -> None:
+    """Refuse settings of guidance, other than their defaults, where nothing is guided."""
+    for field in fields(GuideSettings):
+        given, default = (getattr(of, field.name) for of in (settings, type(settings)))
+        if given != default and not settings.guide:
+            raise ValueError(
+                f"{field.name}={given} is a setting of guidance, but no heads are guided; say "
+                f"which with guide, e.g. next=1,prev=1, or leave {field.name} out."
+            )
 
 
 @contextmanager
@@ -71,6 +96,7 @@ def guided(
     model: nn.Module,
     settings: GuideSettings,
     *,
+    steps: int,
     tokens: Mapping[str, Tokens],
     padding: int | None = None,
 ) -> Generator[Guidance | None]:
@@ -79,20 +105,21 @@ def guided(
     Args:
         model: anything with sites.
         settings: which heads, where to and how much.
+        steps: updates of the training.
         tokens: those of the patterns, in the text of each stack, "encoder" or "decoder".
         padding: the token of positions that do not count.
     """
-    if not settings.plan:
+    if not settings.guide:
         yield None
         return
-    sites = find_sites(model, where=settings.where)
+    sites = find_sites(model, where=settings.guide_where)
     by_stack = {keys: _plan(settings, tokens[keys]) for keys in {site.keys for site in sites}}
     with guide(
         model,
         {site.name: by_stack[site.keys] for site in sites},
         alpha=settings.alpha,
-        steps=settings.steps,
-        schedule=settings.schedule,
+        steps=steps,
+        schedule=settings.guide_schedule,
         constant_for=settings.constant_for,
         convention=settings.convention,
         padding=padding,
@@ -102,14 +129,14 @@ def guided(
 
 def _plan(settings: GuideSettings, tokens: Tokens) -> Plan:
     """Raises where a text has no such token: a plan without it would be another."""
-    wanted = {aim.name for aim in Plan.parse(settings.plan, tokens=SOME).aims.values()}
+    wanted = {aim.name for aim in Plan.parse(settings.guide, tokens=SOME).aims.values()}
     for name, numbers in tokens.items():
         if not numbers and name in wanted:
             raise ValueError(
-                f"guide={settings.plan!r} wants heads that look at {name!r}, but no piece of the "
+                f"guide={settings.guide!r} wants heads that look at {name!r}, but no piece of the "
                 "text is one; leave it out."
             )
-    return Plan.parse(settings.plan, tokens=tokens)
+    return Plan.parse(settings.guide, tokens=tokens)
 
 
 def with_guidance(value: Summed, guidance: Guidance | None) -> Summed:

@@ -99,7 +99,7 @@ def encoder_subject(
     if isinstance(model, MaskedLMWithNextSentence):  # what reads one text has no use for pairs
         both, model = model, MaskedLM(model.encoder)
         model.words = both.words
-    tokenizer = padding_right(pieces.hugging_face())
+    tokenizer = padding_right(pieces.hugging_face(max_length=config.max_length))
     tokenizer.split_special_tokens = True  # what a text says is text, as when it was pre-trained
     return HuggingFaceSubject(adopt(to_hugging_face(model).eval()), tokenizer, frozenset(special))
 

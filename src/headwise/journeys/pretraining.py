@@ -25,6 +25,7 @@ from headwise.journeys.pretraining_settings import PretrainingConfig
 from headwise.journeys.pretraining_tasks import (
     Batch,
     PretrainingModel,
+    check_parts,
     fresh_model,
     task_loss,
     training_batches,
@@ -81,10 +82,12 @@ def pretrain(config: PretrainingConfig, folder: Path, *, keep_at: Collection[int
         keep_at: after so many updates, less than all, the weights are kept, without what only
             training needs, as `checkpoints/30.safetensors` and the like.
     """
-    texts = read_texts(config, folder)
+    made = read_texts(config, folder) if is_first_process() else None
+    if made is not None:
+        check_parts(config, made)
     with shared_run(folder, config) as run:
         if not run.has("figures.json"):
-            text: PretrainingText = in_first_process_first(lambda: text_in(run, config, texts))
+            text: PretrainingText = in_first_process_first(lambda: text_in(run, config, made))
             torch.manual_seed(config.seed)
             model = fresh_model(config, config.shape(len(text.pieces)))
             figures = _train(config, run, model, text, keep_at)
@@ -175,7 +178,7 @@ def _guided(
     config: PretrainingConfig, model: nn.Module, pieces: BytePieces
 ) -> AbstractContextManager[Guidance | None]:
     tokens = {"delim": (pieces.begin, pieces.end), "period": pieces.written_as(".")}
-    return guided(model, config.guidance, tokens={"encoder": tokens})
+    return guided(model, config, steps=config.steps, tokens={"encoder": tokens})
 
 
 def _logging(run: Run, so_far: LossSoFar, guidance: Guidance | None, show: Report) -> Report:

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headwise.data.byte_pieces import MarkStyle
-from headwise.guidance.schedule import CONSTANT_FOR, ConventionName, Schedule
+from headwise.data.byte_pieces import FEWEST_PIECES, MarkStyle
 from headwise.journeys.guiding import GuideSettings
 from headwise.journeys.training_run import TrainingSettings, check_settings
 from headwise.models.encoder import EncoderConfig
@@ -13,7 +12,7 @@ __all__ = ["PretrainingConfig"]
 
 
 @dataclass(frozen=True)
-class PretrainingConfig(TrainingSettings):
+class PretrainingConfig(GuideSettings, TrainingSettings):
     """Settings of `pretrain`; the defaults are a RoBERTa-base on a GPU of 80 GB.
 
     Width, heads and feed-forward layers are those of the size unless given: 768, 12 and 3072; with
@@ -41,11 +40,6 @@ class PretrainingConfig(TrainingSettings):
     block: int = 512  # pieces read together, marks included
     batch_size: int = 64  # blocks
     masked: float = 0.15  # share of a block's pieces that are to be guessed, or replaced
-    guide: str = ""  # heads of each layer to guide, e.g. next=1,prev=1,first=4; "" guides none
-    alpha: float = 10.0  # weight of guidance at the start
-    guide_schedule: Schedule | None = None  # how it falls; None: as the convention has it
-    constant_for: int = CONSTANT_FOR  # updates before it does with constant_then_linear
-    convention: ConventionName = "mean"  # how that loss is counted; see headwise.guidance
     steps: int = 20_000
     learning_rate: float = 1e-4
     warmup: int = 1000
@@ -59,9 +53,14 @@ class PretrainingConfig(TrainingSettings):
 
     def __post_init__(self) -> None:
         check_settings(self, "layers", "batch_size")
-        for name in ("train_documents", "valid_documents", "vocab"):
+        for name in ("train_documents", "valid_documents"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+        if self.vocab and self.vocab < FEWEST_PIECES:
+            raise ValueError(
+                f"vocab must be {FEWEST_PIECES} or more, a piece for each byte and each mark, or 0 "
+                f"for as many as suit the text, got {self.vocab}."
+            )
         if (self.corpus == "file") != bool(self.file):
             raise ValueError("A text of one's own is given with corpus='file', and only then.")
         if self.block < 8 or not 1 <= round(self.masked * self.block) <= self.block // 2:
@@ -73,19 +72,7 @@ class PretrainingConfig(TrainingSettings):
             raise ValueError("next_sentence goes with objective='mlm'; ELECTRA has no such loss.")
         shape = self.shape(9)
         sites = {f"encoder.{layer}.self": self.attention for layer in range(shape.layers)}
-        self.guidance.check(sites, heads=shape.heads)
-
-    @property
-    def guidance(self) -> GuideSettings:
-        """Which heads are guided, and how."""
-        return GuideSettings(
-            self.guide,
-            alpha=self.alpha,
-            steps=self.steps,
-            schedule=self.guide_schedule,
-            constant_for=self.constant_for,
-            convention=self.convention,
-        )
+        self.check_guidance(sites, heads=shape.heads, steps=self.steps)
 
     @property
     def marks(self) -> MarkStyle:

@@ -26,6 +26,7 @@ __all__ = [
     "Batches",
     "PretrainingModel",
     "TaskLoss",
+    "check_parts",
     "fresh_model",
     "task_loss",
     "training_batches",
@@ -54,29 +55,42 @@ def fresh_model(settings: PretrainingConfig, shape: EncoderConfig) -> Pretrainin
     return MaskedLMWithNextSentence(encoder) if settings.next_sentence else MaskedLM(encoder)
 
 
+def check_parts(settings: PretrainingConfig, text: PretrainingText) -> None:
+    """Refuse a text of which a part does not fill one block."""
+    training_batches(settings, text)
+    validation_batches(settings, text)
+
+
 def training_batches(settings: PretrainingConfig, text: PretrainingText) -> Batches:
     """The numbered batches to train on."""
-    return _batches(settings, text, text.train, seed=settings.seed, shuffled=True)
+    part = _Part("part to train on", text.train)
+    return _batches(settings, text, part, seed=settings.seed, shuffled=True)
 
 
 def validation_batches(settings: PretrainingConfig, text: PretrainingText) -> Batches:
     """All of the validation part, once, with the same hidden places whatever the seed."""
-    return _batches(settings, text, text.valid, seed=VALIDATION_SEED, shuffled=False)
+    part = _Part("part held out", text.valid)
+    return _batches(settings, text, part, seed=VALIDATION_SEED, shuffled=False)
+
+
+class _Part(NamedTuple):
+    name: str  # for messages
+    text: EncodedText
 
 
 def _batches(
     settings: PretrainingConfig,
     text: PretrainingText,
-    part: EncodedText,
+    part: _Part,
     *,
     seed: int,
     shuffled: bool,
 ) -> Batches:
     size, share, pieces = settings.batch_size, settings.masked, text.pieces
     if settings.next_sentence:
-        pairs = SegmentPairs(part, pieces, settings.block)
+        pairs = SegmentPairs(part.text, pieces, settings.block, part.name)
         return PairBatches(pairs, size, seed=seed, share=share, shuffled=shuffled)
-    blocks = PackedBlocks(part, pieces, settings.block)
+    blocks = PackedBlocks(part.text, pieces, settings.block, part.name)
     if settings.objective == "electra":
         counts = text.train.counts(len(pieces))
         return ReplacedBatches(

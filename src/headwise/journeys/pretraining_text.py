@@ -3,18 +3,17 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import Tensor
-
 from headwise.config import from_json
 from headwise.data.byte_pieces import BytePieces, train_byte_pieces
 from headwise.data.packing import EncodedText, encode_documents
 from headwise.data.pretraining import PretrainingTexts, read_pretraining, read_text_file
 from headwise.journeys.pretraining_settings import PretrainingConfig
 from headwise.recording import Run
+from headwise.training.checkpoint import CHECKPOINT
 
 __all__ = ["PretrainingText", "read_texts", "same_text", "text_in"]
 
-TOKENIZER, TEXT = "tokenizer.json", "text.safetensors"
+TOKENIZER, TEXT, CHECKSUM = "tokenizer.json", "text.safetensors", "text.json"
 LARGE = {"debian-docs-en": 52_000}  # pieces of texts that have words enough
 SMALL = 8_000
 # settings that decide what the text is
@@ -27,18 +26,59 @@ class PretrainingText(NamedTuple):
     pieces: BytePieces
     train: EncodedText
     valid: EncodedText
+    checksum: str = ""  # of its documents; "" of runs from before there were any
 
 
-def read_texts(settings: PretrainingConfig, folder: Path) -> PretrainingTexts | None:
-    """The documents, or None where the run in a folder, or the one it takes it from, has the text.
+def read_texts(settings: PretrainingConfig, folder: Path) -> PretrainingText | None:
+    """The text in pieces, learnt and numbered now or lent; None where the run in a folder has it.
 
-    What cannot be read is refused here, before there is a folder.
+    What cannot be read, or is not what a run in the folder began with, is refused here, before
+    there is a folder.
     """
     if (folder / TEXT).is_file() or (folder / "figures.json").is_file():
         return None
-    if settings.text_of:
-        _check_same(settings, Run.open(settings.text_of))
-        return None
+    text = _lent(settings, folder) if settings.text_of else _numbered(settings)
+    if (folder / CHECKPOINT).is_file() and _differ(began := _checksum(Run.open(folder)), text):
+        raise ValueError(
+            f"{folder} holds a training on another text, of checksum {began[:16]} where this one "
+            f"has {text.checksum[:16]}; bring that text back, or choose another folder."
+        )
+    return text
+
+
+def text_in(run: Run, settings: PretrainingConfig, text: PretrainingText | None) -> PretrainingText:
+    """The text of a run, which is kept there the first time.
+
+    Args:
+        run: gets `tokenizer.json`, `text.json` and, unless another run has it, `text.safetensors`.
+        settings: of the journey.
+        text: what `read_texts` gave.
+    """
+    if text is None:
+        return _load(Run.open(settings.text_of) if settings.text_of else run)
+    text.pieces.save(run.path(TOKENIZER))
+    run.write_json(CHECKSUM, {"sha256": text.checksum})
+    if not settings.text_of:
+        run.save_tensors(TEXT, text.train.tensors("train") | text.valid.tensors("valid"))
+    return text
+
+
+def same_text(settings: PretrainingConfig, other: Run) -> bool:
+    """Whether another run has the text and the tokenizer that these settings ask for."""
+    return other.has(TEXT) and other.has(TOKENIZER) and _other_text(settings, other) is None
+
+
+def _numbered(settings: PretrainingConfig) -> PretrainingText:
+    """Learn the pieces and number the text."""
+    texts = _documents(settings)
+    size = settings.vocab or LARGE.get(settings.corpus, SMALL)
+    lines = (line for document in texts.train for line in document)
+    pieces = train_byte_pieces(lines, size=size, style=settings.marks)
+    train, valid = (encode_documents(part, pieces) for part in (texts.train, texts.valid))
+    return PretrainingText(pieces, train, valid, texts.checksum())
+
+
+def _documents(settings: PretrainingConfig) -> PretrainingTexts:
     if settings.corpus == "file":
         texts = read_text_file(Path(settings.file))
     else:
@@ -51,44 +91,34 @@ def read_texts(settings: PretrainingConfig, folder: Path) -> PretrainingTexts | 
     )
 
 
-def text_in(
-    run: Run, settings: PretrainingConfig, texts: PretrainingTexts | None
-) -> PretrainingText:
-    """The text of a run; the first time the tokenizer is learnt and all is numbered, and kept.
+def _lent(settings: PretrainingConfig, folder: Path) -> PretrainingText:
+    """The text of another run. A file must be as that run read it, when a run on it begins."""
+    other = Run.open(settings.text_of)
+    _check_same(settings, other)
+    text = _load(other)
+    begins = not (folder / CHECKPOINT).is_file()
+    own = begins and settings.corpus == "file" and Path(settings.file).is_file()
+    if own and _differ(_documents(settings).checksum(), text):
+        raise ValueError(
+            f"{settings.file} is not the text it was when {other.folder} read it; text_of is for "
+            "runs on the same text, so leave it out."
+        )
+    return text
 
-    Args:
-        run: gets `tokenizer.json` and, unless another run has it, `text.safetensors`.
-        settings: of the journey.
-        texts: what `read_texts` gave.
-    """
-    source = Run.open(settings.text_of) if settings.text_of else run
-    if texts is not None and not run.has(TEXT):
-        _write(run, settings, texts)
-    pieces = BytePieces.load(source.path(TOKENIZER))
-    if source is not run:
-        pieces.save(run.path(TOKENIZER))
+
+def _load(source: Run) -> PretrainingText:
     tensors = source.load_tensors(TEXT)
-    return PretrainingText(
-        pieces, EncodedText.of(tensors, "train"), EncodedText.of(tensors, "valid")
-    )
+    train, valid = (EncodedText.of(tensors, part) for part in ("train", "valid"))
+    pieces = BytePieces.load(source.path(TOKENIZER))
+    return PretrainingText(pieces, train, valid, _checksum(source))
 
 
-def same_text(settings: PretrainingConfig, other: Run) -> bool:
-    """Whether another run has the text and the tokenizer that these settings ask for."""
-    return other.has(TEXT) and other.has(TOKENIZER) and _other_text(settings, other) is None
+def _checksum(run: Run) -> str:
+    return str(run.read_json(CHECKSUM)["sha256"]) if run.has(CHECKSUM) else ""
 
 
-def _write(run: Run, settings: PretrainingConfig, texts: PretrainingTexts) -> None:
-    size = settings.vocab or LARGE.get(settings.corpus, SMALL)
-    lines = (line for document in texts.train for line in document)
-    pieces = train_byte_pieces(lines, size=size, style=settings.marks)
-    pieces.save(run.path(TOKENIZER))
-    parts = {"train": texts.train, "valid": texts.valid}
-    encoded = {part: encode_documents(documents, pieces) for part, documents in parts.items()}
-    tensors: dict[str, Tensor] = {}
-    for part, text in encoded.items():
-        tensors |= text.tensors(part)
-    run.save_tensors(TEXT, tensors)
+def _differ(checksum: str, text: PretrainingText) -> bool:
+    return bool(checksum and text.checksum) and checksum != text.checksum
 
 
 def _check_same(settings: PretrainingConfig, other: Run) -> None:

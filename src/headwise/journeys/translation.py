@@ -186,7 +186,7 @@ def _guided(
 ) -> AbstractContextManager[Guidance | None]:
     codecs = {"encoder": translator.source, "decoder": translator.target}
     tokens = {stack: _marks(codec) for stack, codec in codecs.items()}
-    return guided(translator.model, config.guidance, tokens=tokens, padding=PAD)
+    return guided(translator.model, config, steps=config.steps, tokens=tokens, padding=PAD)
 
 
 def _marks(codec: Codec) -> Tokens:

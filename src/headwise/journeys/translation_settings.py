@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headwise.data.subword import Kind
-from headwise.guidance.schedule import CONSTANT_FOR, ConventionName, Schedule
 from headwise.journeys.guiding import GuideSettings
 from headwise.journeys.training_run import TrainingSettings, check_settings
 from headwise.models import TransformerConfig
@@ -21,7 +20,7 @@ OF_THE_MODEL = (
 
 
 @dataclass(frozen=True)
-class TranslationConfig(TrainingSettings):
+class TranslationConfig(GuideSettings, TrainingSettings):
     """Settings of `train_translation`; the defaults suit Multi30k on a GPU.
 
     `width`, `heads`, `layers`, `feed_forward` and `dropout` are those of the size unless given.
@@ -54,12 +53,7 @@ class TranslationConfig(TrainingSettings):
     decoder_attention: str = "softmax"
     cross_attention: str = "softmax"
     sparse_in: Literal["both", "training"] = "both"
-    guide: str = ""  # heads of each layer to guide, e.g. next=1,prev=1; see headwise.guidance
     alpha: float = 1.0  # weight of guidance at the start, for sentences of tens of pieces
-    guide_schedule: Schedule | None = None  # how it falls; None: as the convention has it
-    constant_for: int = CONSTANT_FOR  # updates before it does with constant_then_linear
-    guide_where: str = "encoder.*"  # pattern of the sites whose heads are guided
-    convention: ConventionName = "mean"  # how that loss is counted
     label_smoothing: float = 0.1
     tokens: int = 4096  # pieces in a batch, the longer side of each pair, padding included
     beams: int = 4  # with which the test set is translated
@@ -79,20 +73,8 @@ class TranslationConfig(TrainingSettings):
         if (self.corpus == "files") != any((self.train, self.valid, self.test)):
             raise ValueError("Files of one's own are given with corpus='files', and only then.")
         shape = self.shape(9, 9)
-        self.guidance.check(_sites(shape), heads=shape.heads)
-
-    @property
-    def guidance(self) -> GuideSettings:
-        """Which heads are guided, and how."""
-        return GuideSettings(
-            self.guide,
-            alpha=self.alpha,
-            steps=self.steps,
-            schedule=self.guide_schedule,
-            constant_for=self.constant_for,
-            convention=self.convention,
-            where=self.guide_where,
-        )
+        causal = [f"decoder.{layer}.self" for layer in range(shape.decoder_layers)]
+        self.check_guidance(_sites(shape), heads=shape.heads, steps=self.steps, causal=causal)
 
     def shape(self, source_vocab: int, target_vocab: int) -> TransformerConfig:
         """The model's shape for so many pieces."""
