@@ -15,8 +15,8 @@ IGNORED = -100  # the label of what is not to be guessed
 
 # what configs call the number of tokens, of the stack itself first
 VOCABULARY = {
-    "encoder": ("source_vocab", "vocab", "vocab_size"),
-    "decoder": ("target_vocab", "decoder_vocab_size", "vocab", "vocab_size"),
+    "encoder": ("source_vocab", "src_vocab_size", "vocab", "vocab_size"),
+    "decoder": ("target_vocab", "tgt_vocab_size", "decoder_vocab_size", "vocab", "vocab_size"),
 }
 
 
