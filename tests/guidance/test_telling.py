@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.guidance import Plan
+from headwise.guidance import Plan, pattern
 from headwise.hf import interface as hf_interface
 from tests.guidance.test_guiding import IDS, PLAN, REAL, host, inputs
 from tests.guidance.toy import Toy
@@ -22,6 +22,29 @@ def test_alpha_can_be_set_by_hand():
         with pytest.raises(ValueError, match="alpha must be a finite number of at least 0"):
             guidance.alpha = bad
     assert guidance.alpha == 2.0
+
+
+def test_the_loss_is_told_pattern_by_pattern():
+    ids = torch.randint(1, 8, (2, 5), generator=torch.Generator().manual_seed(0))
+    plans = {"next=1": 1, "next=1,prev=2,first=1": 3}
+    for text, number in plans.items():
+        model = Toy()
+        with hw.guide(model, text, schedule="constant") as guidance:
+            model(ids)
+            found = guidance.by_pattern
+            assert len(found) == number and min(found.values()) > 0
+            torch.testing.assert_close(torch.tensor(sum(found.values())), guidance.unscaled)
+    for name, loss in found.items():
+        assert loss == pytest.approx(_alone(model, ids, name), rel=1e-5)
+
+
+def _alone(model, ids, name):
+    """The loss of one pattern of the plan "next=1,prev=2,first=1", its heads guided alone."""
+    heads = {"next": (0,), "prev": (1, 2), "first": (3,)}[name]
+    plan = Plan({head: pattern(name) for head in heads})
+    with hw.guide(model, plan, schedule="constant") as guidance:
+        model(ids)
+        return guidance.unscaled.item()
 
 
 def test_an_alpha_that_should_fall_and_never_does_is_noticed():

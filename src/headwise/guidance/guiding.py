@@ -107,10 +107,10 @@ class Guidance:
         self._alpha = float(strength.alpha)  # alpha_t
         self._told = not strength.falls  # what alpha is by now
         self._steps_given = strength.steps is not None
-        # alpha_t where a recorded CUDA graph reads it, and the last loss where it writes it; both
-        # are made by the first step, which is never recorded
+        # alpha_t where a recorded CUDA graph reads it, and the last losses of patterns where it
+        # writes them; both are made by the first step, which is never recorded
         self._weight: Tensor | None = None
-        self._unscaled: Tensor | None = None
+        self._unscaled_P: Tensor | None = None
         self._inputs, self._measure = Inputs(model), Measure(plans, convention)
         self._open = False  # while the model computes
         self._noted: list[tuple[Site, Scores]] | None = None  # of the last forward pass
@@ -138,9 +138,16 @@ class Guidance:
     @property
     def unscaled(self) -> Float[Tensor, ""]:
         """The guidance loss of the last forward pass without alpha and gradient, for logs."""
-        self._measured()
-        assert self._unscaled is not None
-        return self._unscaled.clone()
+        return self._parts().sum()
+
+    @property
+    def by_pattern(self) -> dict[str, float]:
+        """The same of each pattern, by its name: which of them heads follow by now.
+
+        With the conventions of means a head that looks everywhere alike among n keys has 1/n, and
+        one that follows its pattern 0; each pattern has the sum over its sites.
+        """
+        return dict(zip(self._measure.labels, self._parts().tolist(), strict=True))
 
     @property
     def alpha(self) -> float:
@@ -209,17 +216,24 @@ class Guidance:
             if not noted:
                 raise ValueError(_nothing_noted(noted))
             texts = Texts(self._ids, self._real)
-            self._loss = self._measure([Noted(*call) for call in noted], texts)
+            loss_P = self._measure([Noted(*call) for call in noted], texts)
             self._noted, self._caught = None, {}  # the graph keeps what the gradient needs
-            self._write_down(self._loss.detach())
+            self._write_down(loss_P.detach())
+            self._loss = loss_P.sum()
         return self._loss
 
-    def _write_down(self, loss: Tensor) -> None:
+    def _parts(self) -> Tensor:
+        """The last losses of patterns, (P,)."""
+        self._measured()
+        assert self._unscaled_P is not None
+        return self._unscaled_P
+
+    def _write_down(self, loss_P: Tensor) -> None:
         """In place: a step that is replayed runs no Python, and shares its memory with others."""
-        held = self._unscaled
-        if held is None or (held.device, held.dtype) != (loss.device, loss.dtype):
-            held = self._unscaled = torch.empty_like(loss)
-        held.copy_(loss)
+        held = self._unscaled_P
+        if held is None or (held.device, held.dtype) != (loss_P.device, loss_P.dtype):
+            held = self._unscaled_P = torch.empty_like(loss_P)
+        held.copy_(loss_P)
 
     def _ids(self, stack: str) -> Tensor:
         ids = self._inputs.ids(self._caught, stack)

@@ -63,13 +63,15 @@ class Measure:
 
     def __init__(self, plans: Mapping[str, SitePlan], convention: Convention) -> None:
         self.plans, self.convention = plans, convention
+        aims = [aim for plan in plans.values() for aim in plan.plan.aims.values()]
+        self.labels = tuple(dict.fromkeys(aim.label for aim in aims))  # of the patterns, P
         self._made: dict[Hashable, tuple[GuidedHeads, Tensor]] = {}
         self._looked: set[str] = set()  # sites whose masks were, once
 
     def __call__(self, noted: list[Noted], texts: Texts) -> Tensor:
-        """The sum over sites of their guidance losses."""
+        """The guidance loss of each pattern, (P,), summed over sites."""
         losses = [self._together(calls, texts) for calls in self._groups(noted)]
-        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum(dim=0)
 
     def _groups(self, noted: list[Noted]) -> Iterator[list[Noted]]:
         groups: dict[Hashable, list[Noted]] = {}
@@ -85,29 +87,30 @@ class Measure:
         site, scores = calls[0]
         plans = [self.plans[call.site.name] for call in calls]
         sets = _key_sets(plans, masked=scores.mask is not None)
-        guided, weights_N = self._guided(plans, sets, scores)
+        guided, weights_NP = self._guided(plans, sets, scores)
         members = [_members(aim, scores, site, texts) for aim in sets]
         key_sets = torch.stack(members) if members else None
         rows = guidance_rows([call.scores for call in calls], guided, key_sets=key_sets)
-        return self._counted(*rows, weights_N, _counting(scores, site, texts))
+        return self._counted(*rows, weights_NP, _counting(scores, site, texts))
 
     def _counted(
-        self, loss_BNQ: Tensor, seen_BNQ: Tensor, weights_N: Tensor, real_BQ: Tensor | None
+        self, loss_BNQ: Tensor, seen_BNQ: Tensor, weights_NP: Tensor, real_BQ: Tensor | None
     ) -> Tensor:
-        """One loss of all rows; what does not depend on q and k is joined first."""
+        """One loss of all rows a pattern; what does not depend on q and k is joined first."""
         if real_BQ is not None:
             real_B1Q = real_BQ[:, None].to(loss_BNQ.dtype)
             loss_BNQ, seen_BNQ = loss_BNQ * real_B1Q, seen_BNQ * real_B1Q
         if self.convention.reduction == "mean":
-            weights_N = weights_N / seen_BNQ.sum(dim=(0, 2)).clamp(min=1)
+            weights_NP = weights_NP / seen_BNQ.sum(dim=(0, 2)).clamp(min=1)[:, None]
         else:
-            weights_N = weights_N / len(loss_BNQ)
-        return (loss_BNQ.sum(dim=(0, 2)) * weights_N).sum()
+            weights_NP = weights_NP / len(loss_BNQ)
+        # no product of matrices: autocast would round it
+        return (loss_BNQ.sum(dim=(0, 2))[:, None] * weights_NP).sum(dim=0)
 
     def _guided(
         self, plans: list[SitePlan], sets: list[Aim], scores: Scores
     ) -> tuple[GuidedHeads, Tensor]:
-        """Which heads of all calls look where, and what each counts; made once for all."""
+        """Which heads of all calls look where, and what each counts, (N, P); made once for all."""
         known = (tuple(id(plan) for plan in plans), scores.q.device, scores.dtype)
         if (*known, tuple(sets)) not in self._made:
             # with a mask and without: hosts that leave theirs out make it while CUDA records them,
@@ -125,7 +128,11 @@ class Measure:
             for number, plan in enumerate(plans)
             for head, aim in plan.plan.aims.items()
         }
-        weights = [weight for plan in plans for weight in plan.weights]
+        weights = [
+            [weight * (aim.label == label) for label in self.labels]
+            for plan in plans
+            for aim, weight in zip(plan.plan.aims.values(), plan.weights, strict=True)
+        ]
         return (
             guided_heads(patterns, num_heads=len(plans) * each, device=device),
             torch.tensor(weights, dtype=scores.dtype, device=device),

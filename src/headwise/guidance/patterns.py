@@ -25,6 +25,17 @@ class Aim:
     offset: int | None = None  # the key at the query's position + offset
     tokens: tuple[int, ...] = ()  # the keys that hold one of these tokens, evenly
 
+    @property
+    def label(self) -> str:
+        """How it is told from others.
+
+        >>> pattern("next").label, pattern("offset", offset=-2).label
+        ('next', 'offset -2')
+        """
+        if self.name == "offset":
+            return f"{self.name} {self.offset}"
+        return f"{self.name} {self.tokens}" if self.name == "tokens" else self.name
+
 
 def pattern(name: str, *, tokens: Iterable[int] = (), offset: int | None = None) -> Aim:
     """A pattern by name: "next", "prev", "first", "delim", "period", "tokens" or "offset".

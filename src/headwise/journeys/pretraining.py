@@ -188,7 +188,9 @@ def _logging(run: Run, so_far: LossSoFar, guidance: Guidance | None, show: Repor
         if "loss" in metrics:
             run.log(step, task_loss=so_far.recent)
             if guidance is not None:
-                run.log(step, guidance_loss=guidance.unscaled.item(), alpha=guidance.alpha)
+                parts = guidance.by_pattern
+                run.log(step, guidance_loss=sum(parts.values()), alpha=guidance.alpha)
+                run.log(step, **{f"guidance_{name}": loss for name, loss in parts.items()})
         show(step, metrics)
 
     return report
