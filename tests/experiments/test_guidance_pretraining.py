@@ -4,6 +4,7 @@ import dataclasses
 import math
 import shutil
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -34,6 +35,7 @@ from headwise.experiments.guidance._pretraining import (
     settings_of,
 )
 from headwise.experiments.guidance._subjects import runs_of
+from headwise.experiments.results import kept
 from headwise.experiments.running import reproduce
 from headwise.guidance import pattern
 from headwise.journeys.pretraining import PretrainingConfig, load_pretrained
@@ -42,6 +44,8 @@ from headwise.journeys.pretraining_text import read_texts as texts_of
 from headwise.journeys.pretraining_text import text_in
 from headwise.models.encoder_heads import ReplacedToken
 from headwise.recording import Run
+
+ROOT = Path(__file__).parents[2]
 
 SMOKES = {
     name: load_experiment(f"guidance/{name}").smoke
@@ -341,6 +345,19 @@ def test_others_find_the_english_encoders(tmp_path):
         run.save_figures({})
         ((seed, found),) = runs_of([str(tmp_path)], theirs, layers=12)
         assert seed == 0 and found.folder == run.folder
+
+
+def test_recorded_figures_follow_from_the_curves_beside_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    recorded = kept("guidance/pretrain")
+    assert recorded is not None
+    lent = {"trained": ("results/guidance/encoders",), "corpora": (ENGLISH,), "layers": (12,)}
+    config = pretrain.Config(**lent)
+    with Run.create(tmp_path / "again", config) as run:
+        figures = pretrain.reproduce(config, run)
+    assert figures.keys() == recorded.figures.keys()
+    for name, values in figures.items():
+        assert values == pytest.approx(recorded.figures[name].values, rel=1e-5)
 
 
 def test_recipes_are_those_of_the_paper_where_it_says():
