@@ -41,7 +41,7 @@ from headwise.models import EncoderConfig
 from headwise.models.encoder_flops import training_flops
 from headwise.models.encoder_weights import to_hugging_face
 from headwise.ops.graphs import on_a_stream
-from headwise.training.replaying import Replayed
+from headwise.training.replaying import COMPILED_WARM, Replayed
 
 PEAK = 790e12  # operations a second of the fastest large products in bf16 that an H200 did for us
 OURS, THEIRS = "ours", "RoBERTa"
@@ -56,7 +56,6 @@ PEERS = {
     f"{THEIRS}{ROUNDED}{COMPILED}": "over rounded, compiled",
     f"{THEIRS}{ROUNDED}{COMPILED}{REPLAYED}": "over rounded, compiled, replayed",
 }
-WARM = 3  # steps before one is recorded, as the second may be compiled anew
 
 Row = dict[str, Any]
 
@@ -96,7 +95,7 @@ class Contestant:
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=1e-4, fused=self.cuda, capturable=self.replayed
         )
-        self.update = Replayed(self._update, warm=WARM) if self.replayed else self._update
+        self.update = Replayed(self._update, warm=COMPILED_WARM) if self.replayed else self._update
 
     def __call__(self) -> int:
         """A step on every batch; how many tokens they had."""
@@ -229,7 +228,8 @@ def _tried(name: str, contestant: Contestant, device: torch.device) -> Row:
     batch = contestant.batches[0]
     before = contestant.evaluated(own_loss(contestant.model))
     try:
-        for _ in range(WARM + 1 if contestant.replayed else 1):
+        # the one after is recorded, which is when a graph takes its memory
+        for _ in range(COMPILED_WARM if contestant.replayed else 1):
             contestant.step(batch)
         held = _held(device)
         contestant.step(batch)

@@ -210,7 +210,8 @@ def test_parts_of_an_experiment_are_one_table_and_say_how_each_was_made(
     assert keep(other, run, part="large") == Path("results/guidance/pretrain/large.json")
     parts = kept_parts("guidance/pretrain")
     assert list(parts) == ["", "large"]
-    assert joined(parts) == {**chief.figures, "more": Estimate.of([2.0])} and rest
+    apart = {f"{first} (large)": Estimate.of([1.0]), "more": Estimate.of([2.0])}
+    assert joined(parts) == {**chief.figures, **apart} and rest
     text = section("guidance/pretrain", parts)
     assert text.count("Made by `headwise reproduce guidance/pretrain") == 2
     assert "The part `large`. Made by" in text

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import BertConfig, EncoderDecoderConfig, EncoderDecoderModel
 
 import headwise as hw
 from headwise.guidance import Plan, pattern
@@ -20,9 +21,10 @@ def test_no_head_of_a_causal_host_looks_ahead(name, padded, backend):
     model = hw.adopt(host(name, backend))
     given = {key: value for key, value in inputs(name).items() if padded or "mask" not in key}
     with hw.guide(model, "next=1", where="decoder.*.self", schedule="constant") as guidance:
-        model(**given)
-        with pytest.raises(ValueError, match=CAUSAL):
-            guidance.loss()
+        for _ in range(3):  # who tries again is told again
+            model(**given)
+            with pytest.raises(ValueError, match=CAUSAL):
+                guidance.loss()
     with hw.guide(model, BACK, where="decoder.*.self", schedule="constant") as guidance:
         model(**given)
         assert guidance.loss() > 0
@@ -45,6 +47,9 @@ def test_texts_too_short_to_look_ahead_in_are_not_taken_for_causal():
     guidance.loss()
     model(ids, (torch.arange(5) < 1).expand(5, 5))  # the same, and padding
     guidance.loss()
+    model(ids, torch.ones(5, 5, dtype=torch.bool).tril())  # they tell nothing of others
+    with pytest.raises(ValueError, match="attention there is causal"):
+        guidance.loss()
 
 
 def test_attention_to_another_text_may_look_ahead():
@@ -77,6 +82,18 @@ def test_each_language_of_a_translator_has_words_of_its_own():
     hw.guide(model, {"encoder.*": plan, "*.cross": plan}).undo()
     with pytest.raises(ValueError, match="the decoder knows tokens 0 to 8"):
         hw.guide(model, plan, where="decoder.*.self")
+
+
+def test_each_stack_of_two_models_has_words_of_its_own():
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "intermediate_size": 16}  # fmt: skip
+    both = [BertConfig(vocab_size=words, **sizes) for words in (40, 90)]
+    config = EncoderDecoderConfig.from_encoder_decoder_configs(*both)
+    model = hw.adopt(EncoderDecoderModel(config))
+    plan = Plan({0: pattern("tokens", tokens=[80])})
+    hw.guide(model, plan, where="decoder.*.self").undo()
+    with pytest.raises(ValueError, match="the encoder knows tokens 0 to 39"):
+        hw.guide(model, plan, where="encoder.*")
 
 
 def test_a_model_that_does_not_tell_its_vocabulary_is_believed():

@@ -82,7 +82,12 @@ def test_it_learns_and_says_the_losses_of_the_task_alone(finished):
 def test_heads_are_drawn_to_their_patterns_while_their_weight_falls(finished):
     rows = [row for row in finished.metrics() if "guidance_loss" in row]
     assert rows[-1]["guidance_loss"] < rows[0]["guidance_loss"] - 0.02
-    assert [row["alpha"] for row in rows[:2]] == pytest.approx([10 * 51 / 60, 10 * 41 / 60])
+    assert [row["alpha"] for row in rows[:2]] == pytest.approx([30 * 51 / 60, 30 * 41 / 60])
+    parts = [row for row in finished.metrics() if "guidance_next" in row]
+    names = [name for name in parts[0] if name.startswith("guidance_")]
+    assert len(parts) == len(rows) and len(names) > 1
+    for row, part in zip(rows, parts, strict=True):
+        assert sum(part[name] for name in names) == pytest.approx(row["guidance_loss"])
 
 
 def test_without_a_plan_the_loss_is_the_task_s(config, tmp_path):
@@ -274,6 +279,8 @@ def test_models_are_compiled_on_a_gpu_unless_it_is_said(said, on_gpu):
     settings = PretrainingConfig(compile=said)
     assert settings.fit_config(cuda=True, replayable=True).compile is on_gpu
     assert settings.fit_config(cuda=True, replayable=True).graphs is not on_gpu
+    replayed = settings.fit_config(cuda=True, replayable=True, one_shape=True)
+    assert replayed.graphs and replayed.warm == (3 if on_gpu else 1)
     assert settings.fit_config(cuda=False, replayable=True).compile is (said is True)
 
 

@@ -19,6 +19,17 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 
+# the command, which says when it records a step
+TELLING = """
+from headwise.cli import main
+from headwise.training.replaying import Replayed
+record = Replayed._record
+def told(*given):
+    print("a step was recorded")
+    return record(*given)
+Replayed._record = told
+main()
+"""
 SETTINGS = {
     "size": "tiny",
     "layers": 2,
@@ -51,7 +62,7 @@ def losses(folder: Path, *, guide: str, graphs: bool) -> dict[tuple[str, int], f
     given = {**SETTINGS, "guide": guide, "graphs": str(graphs).lower()}
     options = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
     out = folder / ("replayed" if graphs else "stepped")
-    train = [sys.executable, "-m", "headwise", "train", "mlm", "--file", "text.txt"]
+    train = [sys.executable, "-c", TELLING, "train", "mlm", "--file", "text.txt"]
     done = subprocess.run(
         [*train, "--out", str(out), *options],
         cwd=folder,
@@ -62,6 +73,7 @@ def losses(folder: Path, *, guide: str, graphs: bool) -> dict[tuple[str, int], f
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert ("a step was recorded" in done.stdout) == graphs
     rows = Run.open(out).metrics()
     return {
         (name, int(row["step"])): value

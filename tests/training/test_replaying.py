@@ -1,5 +1,7 @@
 """Steps replayed as CUDA graphs go the way of steps that are not."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.utils._pytree import tree_flatten
@@ -82,6 +84,26 @@ def test_graphs_are_refused_where_there_are_none(tmp_path):
         pytest.skip("there is a GPU")
     with pytest.raises(ValueError, match="graphs=True needs one process with a GPU"):
         losses(tmp_path / "run", graphs=True)
+
+
+@pytest.mark.parametrize("warm", [1, 3])
+def test_a_shape_is_recorded_when_it_has_come_before(warm, monkeypatch):
+    ran, recorded = [], []
+    replayed = Replayed(lambda batch: ran.append(batch) or torch.tensor(0.0), warm=warm)
+
+    class Graph:
+        def replay(self):
+            recorded.append("replayed")
+
+    def record(self, leaves, form):
+        recorded.append("recorded")
+        return SimpleNamespace(graph=Graph(), inputs=leaves, result=torch.tensor(1.0))
+
+    monkeypatch.setattr(Replayed, "_record", record)
+    results = [replayed([torch.zeros(2)]).item() for _ in range(warm + 2)]
+    assert len(ran) == warm and results == [0.0] * warm + [1.0, 1.0]
+    assert recorded == ["recorded", "replayed", "replayed"]
+    assert replayed([torch.zeros(3)]).item() == 0.0  # another shape
 
 
 class FailedGraph:

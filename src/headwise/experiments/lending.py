@@ -1,10 +1,12 @@
 """Trained models that experiments lend each other: where to look, and whether they are the same."""
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from headwise.config import from_json, to_json
+from headwise.journeys.guiding import GuideSettings
 from headwise.recording.run import Run
 
 __all__ = ["check_folders", "checked", "forget_checkpoints", "places"]
@@ -23,7 +25,7 @@ def check_folders(trained: Sequence[str], *, kin: str) -> None:
 
 
 # settings that mean nothing where no head is guided
-OF_GUIDANCE = ("alpha", "guide_schedule", "constant_for", "guide_where", "convention")
+OF_GUIDANCE = tuple(field.name for field in fields(GuideSettings) if field.name != "guide")
 
 
 def places(run: Run, trained: Sequence[str], *, kin: str) -> Iterator[Path]:

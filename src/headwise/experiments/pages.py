@@ -35,10 +35,12 @@ def page(family: str) -> str:
 
 
 def joined(parts: Parts) -> dict[str, Estimate]:
-    """The figures of all parts; of one that several have, that of the first."""
+    """The figures of all parts; one that an earlier part has otherwise is called after its part."""
     figures: dict[str, Estimate] = {}
-    for result in parts.values():
-        figures |= {metric: got for metric, got in result.figures.items() if metric not in figures}
+    for part, result in parts.items():
+        for metric, got in result.figures.items():
+            same = figures.setdefault(metric, got) == got
+            figures |= {} if same else {f"{metric} ({part})": got}
     return figures
 
 

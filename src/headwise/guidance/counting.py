@@ -47,20 +47,24 @@ def own_queries(scores: Scores, *, to_itself: bool) -> Tensor | None:
     return real_BQ
 
 
-def looks_back(scores: Scores) -> bool:
-    """Whether no query sees a key after its own position: what a causal flag says, or the mask.
+def sees_ahead(scores: Scores, offset: int) -> bool | None:
+    """Whether some query sees the key so far after its own position; None if that cannot be told.
 
-    A mask is looked at, which waits for its device. It must show some query a key before its own,
-    so that texts of one token are not taken for causal.
+    A causal flag tells it, or the mask, which is looked at: that waits for its device. Where nobody
+    sees such a key it must show some query the key before its own, as else texts may only be short.
     """
     if scores.causal:
-        return True
+        return False
     whole = scores.mask is not None and scores.mask.shape[-2:] == scores.shape[2:]
     if scores.mask is None or not whole or not is_square(scores):
-        return False
+        return True
     mask_BQK = scores.mask.flatten(0, -3) if scores.mask.dim() > 2 else scores.mask[None]
-    real_BQK = mask_BQK & mask_BQK.diagonal(dim1=1, dim2=2)[..., None]
-    return not bool(real_BQK.triu(1).any()) and bool(real_BQK.tril(-1).any())
+    own_BT, ahead_BT, before_BT = (
+        mask_BQK.diagonal(shift, dim1=1, dim2=2) for shift in (0, offset, -1)
+    )
+    if bool((ahead_BT & own_BT[:, : ahead_BT.shape[1]]).any()):
+        return True
+    return False if bool((before_BT & own_BT[:, 1:]).any()) else None
 
 
 def holding(ids_BK: Tensor, tokens: tuple[int, ...]) -> Tensor:

@@ -62,7 +62,8 @@ def guide(
         alpha: the weight of the loss at the start. The paper has 10 for 12 and 16 layers and 100
             for 8, which belong to the conventions "mean" and "reference_code" and to texts of 512
             tokens: their loss falls as 1/n, so with n tokens start from 10 n / 512, and not so
-            high that alpha times that loss exceeds the model's own at the first update.
+            high that alpha times that loss exceeds the model's own at the first update. With small
+            updates 10 was too weak and 30 right: look at `by_pattern`.
         steps: updates of the whole training, at the end of which alpha is 0. `GuidanceCallback`
             fills it in.
         schedule: "linear" to 0, "constant_then_linear" or "constant"; unless given, the

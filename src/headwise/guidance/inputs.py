@@ -22,7 +22,7 @@ VOCABULARY = {
 
 def vocabulary(model: nn.Module, stack: str) -> int | None:
     """How many tokens "encoder" or "decoder" knows, if the model's configuration tells it."""
-    holders: tuple[Any, ...] = (model, getattr(model, "encoder", None))
+    holders: tuple[Any, ...] = (getattr(model, stack, None), model)
     configs = [holder.config for holder in holders if hasattr(holder, "config")]
     found = (getattr(c, name, None) for c in configs for name in VOCABULARY.get(stack, ()))
     return next((number for number in found if isinstance(number, int)), None)

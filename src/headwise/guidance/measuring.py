@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.guidance.counting import first_keys, holding, looks_back, own_queries
+from headwise.guidance.counting import first_keys, holding, own_queries, sees_ahead
 from headwise.guidance.patterns import Aim
 from headwise.guidance.plan import Plan
 from headwise.guidance.schedule import Convention
@@ -66,7 +66,7 @@ class Measure:
         aims = [aim for plan in plans.values() for aim in plan.plan.aims.values()]
         self.labels = tuple(dict.fromkeys(aim.label for aim in aims))  # of the patterns, P
         self._made: dict[Hashable, tuple[GuidedHeads, Tensor]] = {}
-        self._looked: set[str] = set()  # sites whose masks were, once
+        self._looked: set[str] = set()  # sites whose masks let heads follow their patterns
 
     def __call__(self, noted: list[Noted], texts: Texts) -> Tensor:
         """The guidance loss of each pattern, (P,), summed over sites."""
@@ -166,16 +166,20 @@ class Measure:
         site, scores = call
         if site.name in self._looked or not _can_look():
             return
-        self._looked.add(site.name)
-        aims = self.plans[site.name].plan.aims.items()
-        ahead = next(((head, aim) for head, aim in aims if (aim.offset or 0) > 0), None)
-        if ahead is not None and looks_back(scores):
-            head, aim = ahead
-            raise ValueError(
-                f"Head {head} of {site.name} is to look at {aim.name!r}, {aim.offset} after each "
-                "query, but attention there is causal and sees no later keys; take patterns like "
-                "'prev' and 'first', or choose other sites with where=."
-            )
+        told = True
+        for head, aim in self.plans[site.name].plan.aims.items():
+            if aim.offset is None or aim.offset < 1:
+                continue
+            seen = sees_ahead(scores, aim.offset)
+            if seen is False:
+                raise ValueError(
+                    f"Head {head} of {site.name} is to look at {aim.name!r}, {aim.offset} after "
+                    "each query, but attention there is causal and sees no later keys; take "
+                    "patterns like 'prev' and 'first', or choose other sites with where=."
+                )
+            told = told and seen is True
+        if told:
+            self._looked.add(site.name)
 
 
 def _kind(call: Noted, number: int) -> Hashable:

@@ -40,6 +40,7 @@ class PretrainingConfig(GuideSettings, TrainingSettings):
     block: int = 512  # pieces read together, marks included
     batch_size: int = 64  # blocks
     masked: float = 0.15  # share of a block's pieces that are to be guessed, or replaced
+    alpha: float = 30.0  # weight of guidance at the start; see docs/guiding.md on what is right
     steps: int = 20_000
     learning_rate: float = 1e-4
     warmup: int = 1000

@@ -17,9 +17,9 @@ from headwise.training import BEST, FitConfig, average_checkpoints, progress_bar
 from headwise.training.averaging import kept_checkpoints
 from headwise.training.checkpoint import CHECKPOINT
 from headwise.training.progress import Report
+from headwise.training.replaying import COMPILED_WARM
 
 MINUTES = "minutes"  # a metric
-COMPILED_WARM = 3  # compiled steps before one is recorded; the second may be compiled anew
 Precision = Literal["auto", "float32", "bfloat16"]
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 

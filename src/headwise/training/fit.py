@@ -49,8 +49,9 @@ def fit(
     `best.safetensors`, named as in the model, and after `patience` evaluations without a better one
     training stops.
 
-    With `graphs` a step is recorded the second time that batches of a shape come, and replayed from
-    then on: a small model then trains as fast as the GPU computes, and not as fast as Python asks.
+    With `graphs` a step is recorded after `warm` others with batches of its shape, and replayed
+    from then on: a small model then trains as fast as the GPU computes, and not as fast as Python
+    asks.
     The loss must not read tensors in Python, numbers it takes from elsewhere stay those of the
     recording, and nobody should watch the model.
 

@@ -17,7 +17,7 @@ from headwise.training.keeping import Beside, Keeper, nothing_beside
 from headwise.training.loss import Summed
 from headwise.training.optimizer import adamw
 from headwise.training.progress import Report
-from headwise.training.replaying import Replayed
+from headwise.training.replaying import COMPILED_WARM, Replayed
 from headwise.training.settings import FitConfig
 from headwise.training.stopping import best_of, out_of_patience
 from headwise.training.writing import Writer
@@ -87,7 +87,8 @@ class Loop:
         coming = feed(batches, self._numbers(), device=self.accelerator.device)
         descend: Callable[[list[Batch]], Tensor] = partial(self._descend, loss)
         if self.config.graphs:
-            descend = Replayed(descend, warm=self.config.warm)
+            least = COMPILED_WARM if self.config.compile else 1
+            descend = Replayed(descend, warm=max(self.config.warm, least))
         try:
             while not self.done:
                 if on_step is not None:

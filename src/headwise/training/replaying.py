@@ -11,9 +11,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from headwise.ops.graphs import record
 
-__all__ = ["Replayed"]
+__all__ = ["COMPILED_WARM", "Replayed"]
 
 MOST = 128  # shapes that are recorded; further ones run as they are
+COMPILED_WARM = 3  # compiled steps before one is recorded: the second may be compiled anew
 Step = Callable[[Any], Tensor]
 
 

@@ -27,7 +27,7 @@ class FitConfig:
     seed: int = 0  # of dropout and whatever else is random inside the model
     compile: bool = False  # train through torch.compile; resuming then repeats up to rounding
     graphs: bool = False  # replay steps as CUDA graphs; see `fit` for what that asks of the loss
-    warm: int = 1  # steps with batches of a shape before one is recorded
+    warm: int = 1  # steps with batches of a shape before one is recorded; compiled at least 3
     keep: int = 1  # last checkpoints whose weights stay, for `average_checkpoints`
     keep_best: bool = True  # the weights that evaluated best stay too
     evaluate_every: int = 500  # steps, where there is something to evaluate with
