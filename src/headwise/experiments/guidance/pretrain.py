@@ -6,11 +6,11 @@ Table 3 and Fig. 3 of the paper: losses of masked language modelling with guidan
     headwise reproduce guidance/pretrain            # 35 minutes on an H200, estimated
     headwise reproduce guidance/pretrain --smoke    # 4 seconds on a CPU core
 
-Estimated at 470,000 pieces a second for 12 layers: English 12 layers, two arms and three seeds, 9
-minutes; 8 and 16 layers, one seed, 6; each of the other texts 6. Every encoder is a run of its
-own, and what is finished is not repeated; `--set at_once=2` trains two at a time. Parts can be
-made one at a time, in folders of their own, and be put together by `trained`, which lends texts in
-pieces too; or be recorded one at a time, by `--save --part NAME`:
+Estimated at 470,000 pieces a second for 12 layers, with `--set compile=true`: English 12 layers,
+two arms and three seeds, 9 minutes; 8 and 16 layers, one seed, 6; each of the other texts 6. Every
+encoder is a run of its own, and what is finished is not repeated; `--set at_once=2` trains two at a
+time. Parts can be made one at a time, in folders of their own, and be put together by `trained`,
+which lends texts in pieces too; or be recorded one at a time, by `--save --part NAME`:
 
     headwise reproduce guidance/pretrain --set corpora=debian-docs-en --set layers=12 --out A
     headwise reproduce guidance/pretrain --set trained=A/guidance/pretrain
@@ -51,14 +51,14 @@ How it is measured, and where ours differs from the paper:
    left out: these are of trainings that were alone. `headwise bench mlm` measures speed.
 
 Found so far, with 12 layers in English, three seeds: Fig. 3 as the paper has it. Both arms come
-down alike at first, to 6.9 nats after 300 updates. Heads of guided encoders begin to look at the
-next and the previous token after some 660, the guidance loss is a third of what it was after 900 to
-920, and the loss of the task a nat below the best guess without context, 6.45, after 1,080 to
-1,110; it ends at 3.66. Plain encoders fall below that guess after 1,240 to 1,340, creep on, and end
-at 6.11. The rate is the one of two at which a plain encoder ended
-lower: 6.11 with 2e-4, 6.17 with 1e-4 (one seed each, at commits 4e42090 and 49f9697). The weight of
-guidance was chosen by one seed, after 1,250 updates: 5.26 with 30, 5.59 with 100, 5.87 with 300,
-6.24 with 1,000, and 6.50 without guidance (commit 4e42090, an H200):
+down alike at first, to 6.9 or 7.0 nats after 300 updates. Heads of guided encoders begin to look at
+the next and the previous token after some 550 (the guidance loss leaves the two thirds of its first
+value that [First] left of it), it is a third after 900 to 920, and the loss of the task a nat below
+the best guess without context, 6.45, after 1,080 to 1,110; it ends at 3.66. Plain encoders fall
+below that guess after 1,240 to 1,340, creep on, and end at 6.11. The rate is the one of two at
+which a plain encoder ended lower: 6.11 with 2e-4, 6.17 with 1e-4 (one seed each, at commits 4e42090
+and 49f9697). The weight of guidance was chosen by one seed, after 1,250 updates: 5.26 with 30, 5.59
+with 100, 5.87 with 300, 6.24 with 1,000, and 6.50 without guidance (commit 4e42090, an H200):
 
     headwise reproduce guidance/fraction --set arms=guided --set seeds=1 --set compile=true \\
         --set alpha=100
