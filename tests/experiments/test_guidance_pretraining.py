@@ -35,7 +35,7 @@ from headwise.experiments.guidance._pretraining import (
     settings_of,
 )
 from headwise.experiments.guidance._subjects import runs_of
-from headwise.experiments.results import kept
+from headwise.experiments.results import kept_parts
 from headwise.experiments.running import reproduce
 from headwise.guidance import pattern
 from headwise.journeys.pretraining import PretrainingConfig, load_pretrained
@@ -347,12 +347,22 @@ def test_others_find_the_english_encoders(tmp_path):
         assert seed == 0 and found.folder == run.folder
 
 
-def test_recorded_figures_follow_from_the_curves_beside_them(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("part", "corpora", "layers"),
+    [
+        ("", (ENGLISH,), 12),
+        ("8-layers", (ENGLISH,), 8),
+        ("16-layers", (ENGLISH,), 16),
+        ("filipino-oromo", ("filipino", "oromo"), 12),
+    ],
+)
+def test_recorded_figures_follow_from_the_curves_beside_them(
+    part, corpora, layers, tmp_path, monkeypatch
+):
     monkeypatch.chdir(ROOT)
-    recorded = kept("guidance/pretrain")
-    assert recorded is not None
-    lent = {"trained": ("results/guidance/encoders",), "corpora": (ENGLISH,), "layers": (12,)}
-    config = pretrain.Config(**lent)
+    recorded = kept_parts("guidance/pretrain")[part]
+    lent = {"trained": ("results/guidance/encoders",), "corpora": corpora, "layers": (layers,)}
+    config = pretrain.Config(**lent, seeds=recorded.config["seeds"])
     with Run.create(tmp_path / "again", config) as run:
         figures = pretrain.reproduce(config, run)
     assert figures.keys() == recorded.figures.keys()

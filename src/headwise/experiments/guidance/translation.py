@@ -69,7 +69,14 @@ are not behind: they are ahead of plain ones in every figure, and on average eve
 they are the fastest at first; from update 600 of 1,500 on guided ones are lower on the validation
 part, by 0.05 at the end, but not surely in the training loss (0.001) or in BLEU. In the paper, with
 70 times as many updates, hard-coded heads have the highest losses of the three.
-IWSLT'14 has not been run.
+
+On IWSLT'14, 17,652 pairs, by `--set corpora=iwslt14-de-en --set at_once=4` (the part `iwslt`, 6
+minutes, H200, beside other experiments), the order is the same with wider gaps, and every
+comparison is sure. Guided translators are 0.24 nats below plain ones on the validation part (2.86
+for 3.10) and gain 3.8 tokenised BLEU (18.3 for 14.5); with a head guided to the first token it is a
+little less, 3.4, but far from detrimental. Hard-coded ones gain 5.3, and are ahead of guided ones
+in all losses to the end. So the fewer the pairs, the more is won by heads that need not be learned,
+and the more by all of them: the paper's order may need its 70 times as many updates, or its pairs.
 """
 
 from collections.abc import Mapping, Sequence
