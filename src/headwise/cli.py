@@ -287,7 +287,7 @@ def reproduce(
         return
     from headwise.config import override
     from headwise.experiments import load_experiment
-    from headwise.experiments.results import kept
+    from headwise.experiments.results import kept_parts
     from headwise.experiments.running import changes_since, reproduce
 
     if part and not save:
@@ -295,12 +295,12 @@ def reproduce(
     experiment = load_experiment(name)
     config = override(experiment.smoke if smoke else experiment.config, settings)
     folder = out / (f"{name}-smoke" if smoke else name)
-    recorded = None if smoke else kept(name, part)
+    recorded = {} if smoke else kept_parts(name)
     with interruptible("the same command starts it again."):
         figures = reproduce(name, config, folder, save=save, part=part)
     console.print(_verdicts(experiment.expected, figures))
     console.print(f"Run: {folder}")
-    if changed := changes_since(recorded, figures):
+    if changed := changes_since(recorded, figures, part=part):
         console.print(f"Not as recorded in results/: {', '.join(changed)}.")
         raise Exit(1)
 

@@ -50,8 +50,25 @@ def test_changes_are_named_also_a_figure_that_is_gone():
     figures = {name: Estimate.of([1.0, 1.0]) for name in ("kept", "moved", "gone")}
     recorded = Result("sen/synthetic", "", {}, {}, 1.0, figures, ())
     now = {"kept": figures["kept"], "moved": Estimate.of([2.0, 2.0])}
-    assert changes_since(recorded, now) == ["moved", "gone"]
-    assert changes_since(None, now) == []
+    assert changes_since({"": recorded}, now) == ["moved", "gone"]
+    assert changes_since({"": recorded}, {}) == ["kept", "moved", "gone"]
+    assert changes_since({}, now) == []
+
+
+def test_figures_are_compared_with_the_parts_of_the_record_that_have_them():
+    one, two = Estimate.of([1.0, 1.0]), Estimate.of([2.0, 2.0])
+    parts = {
+        part: Result("guidance/pretrain", "", {}, {}, 1.0, figures, ())
+        for part, figures in {"": {"english": one}, "oromo": {"oromo": one, "words": one}}.items()
+    }
+    assert changes_since(parts, {"oromo": one, "words": one}) == []
+    assert changes_since(parts, {"oromo": two, "words": one}) == ["oromo"]
+    assert changes_since(parts, {"oromo": one, "english": one}) == ["words"]
+    assert changes_since(parts, {"renamed": one}) == ["english"]
+    assert changes_since(parts, {"english": one}, part="oromo") == ["oromo", "words"]
+    assert changes_since(parts, {"english": one}, part="filipino") == []
+    both = parts | {"again": replace(parts["oromo"], figures={"oromo": two})}
+    assert changes_since(both, {"oromo": two, "words": one}) == []
 
 
 @pytest.mark.parametrize(

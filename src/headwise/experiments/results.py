@@ -124,8 +124,13 @@ def kept(name: str, part: str = "") -> Result | None:
 
 def kept_parts(name: str) -> dict[str, Result]:
     """All committed results of an experiment by part, the chief one, "", first."""
-    parts = ["", *sorted(file.stem for file in (RESULTS / name).glob("*.json"))]
+    parts = ["", *sorted((file.stem for file in (RESULTS / name).glob("*.json")), key=_by_number)]
     return {part: found for part in parts if (found := kept(name, part)) is not None}
+
+
+def _by_number(part: str) -> list[str | int]:
+    """Sorts 8-layers before 16-layers."""
+    return [int(piece) if piece.isdigit() else piece for piece in re.split(r"(\d+)", part)]
 
 
 def _file(name: str, part: str) -> Path:

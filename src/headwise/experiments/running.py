@@ -1,6 +1,7 @@
 """Running an experiment from start to verdicts."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,11 +43,28 @@ def _known_by(config: Any) -> Any:
     return replace(config, at_once=1) if hasattr(config, "at_once") else config
 
 
-def changes_since(recorded: Result | None, figures: dict[str, Estimate]) -> list[str]:
-    """Figures that were recorded before and now come out differently, or not at all."""
-    before = {} if recorded is None else recorded.figures
+def changes_since(
+    recorded: Mapping[str, Result], figures: Mapping[str, Estimate], *, part: str = ""
+) -> list[str]:
+    """Figures that were recorded before and now come out differently, or not at all.
+
+    Args:
+        recorded: the parts of a record.
+        figures: what was found now.
+        part: which of them this is; of the chief one, "", all count that have one of the figures.
+    """
+    own = {part: recorded[part]} if part in recorded else {}
+    named = own if part else {name: one for name, one in recorded.items() if _share(one, figures)}
+    before: dict[str, list[Estimate]] = {}
+    for one in (named or own).values():
+        for metric, estimate in one.figures.items():
+            before.setdefault(metric, []).append(estimate)
     return [
         metric
-        for metric, estimate in before.items()
-        if metric not in figures or since(estimate, figures[metric]) == "changed"
+        for metric, found in before.items()
+        if metric not in figures or all(since(one, figures[metric]) == "changed" for one in found)
     ]
+
+
+def _share(recorded: Result, figures: Mapping[str, Estimate]) -> bool:
+    return bool(recorded.figures.keys() & figures.keys())

@@ -42,7 +42,7 @@ def draw_curves(
             )
         place.set_title(part, fontsize=9)
         place.set_xlabel("updates", fontsize=8)
-        place.set_ylabel("loss of the task", fontsize=8)
+        place.set_ylabel("training loss of the task", fontsize=8)
         place.tick_params(labelsize=8)
     for place in places[len(found) :]:
         place.set_visible(False)

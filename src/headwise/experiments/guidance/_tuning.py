@@ -32,6 +32,7 @@ from headwise.journeys.finetuning import FinetuningConfig, finetune, read_task
 from headwise.recording.run import Run
 
 __all__ = [
+    "PER_CENT",
     "TINY_TUNING",
     "Start",
     "Tuning",
@@ -48,6 +49,7 @@ TUNING_ASIDE = ("model", "keep", "graphs")  # what a fine-tuning comes to does n
 # nor, where weights are drawn anew, on how the encoder was trained that lends its shape
 LEARNING = ("guide", "alpha", "guide_schedule", "convention", "steps", "warmup", "learning_rate",
             "batch_size")  # fmt: skip
+PER_CENT = (0.0, 100.0)  # where scores lie
 ENCODER = "encoder"  # settings of the pre-training, below a fine-tuning
 
 

@@ -24,13 +24,13 @@ than 1/4 and 3/4, only that it works well: these comparisons have no verdict.
 Found so far, with 12 layers on an H200, two seeds of λ = 1: it is a nat below the best guess
 without context after 19.8 % of the updates, where 1/2 is after 21.7 %, and ends a little higher, at
 3.69 and 3.68 for 3.67 and 3.65, as in Table 8; plain encoders end at 6.11. A third seed is missing,
-so that nothing is judged. The table, on any machine:
+so that nothing is judged. The table, from what these encoders recorded, on any machine:
 
     headwise reproduce guidance/fraction --set trained=results/guidance/encoders --set seeds=2 \\
         --set "arms=MLM,guided,guided 1"
 
-Recorded is a small run on two CPU cores (see `guidance/pretrain`), with four heads: 1/4 is one to
-the next token, 1/2 one more to the previous, 3/4 and 1 one and two more to the first.
+The part `small` is of two CPU cores (see `guidance/pretrain`), with four heads: 1/4 is one to the
+next token, 1/2 one more to the previous, 3/4 and 1 one and two more to the first.
 """
 
 from collections.abc import Mapping, Sequence

@@ -27,8 +27,8 @@ How it is measured:
    more, which an eye could see in Fig. 1. The paper gives no numbers. A first rule asked for any
    more at all, and was met by 0.0001. With fewer than three seeds it is "partly" at most.
    What is said of the patterns themselves holds by their definition, and has no verdict.
-5. The weight of guidance is 10, in blocks of 256 pieces. That is as strong as 20 in the paper's of
-   512, which has 10 for 12 layers and 100 for 8; here there are 6.
+5. The weight of guidance is 50, in blocks of 256 pieces. That is as strong as 100 in the paper's of
+   512, which has it for 8 layers; here there are 6.
 
 Found so far, in small, with encoders of 4 layers and 6 heads (the command stands below the figures;
 it was begun with lines of 128 tokens, which its encoders cannot read, and went on with 64): at the
@@ -87,7 +87,7 @@ class Config:
     width: int = 384
     heads: int = 12
     guide: str = "next=1,prev=1,first=4"
-    alpha: float = 10.0
+    alpha: float = 50.0
     convention: Literal["mean", "paper", "reference_code"] = "mean"
     steps: int = 3000
     block: int = 256

@@ -1,5 +1,6 @@
 """Pictures of BLEU: methods beside each other, and curves over k."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
@@ -10,7 +11,8 @@ from headwise.recording.run import Run
 
 __all__ = ["draw_curve", "draw_methods", "draw_table"]
 
-COLOUR, SEED = "tab:blue", "tab:grey"
+COLOUR, SEED = "tab:blue", "black"
+ENOUGH = 3  # seeds for an interval that says anything
 
 
 def draw_table(
@@ -41,15 +43,30 @@ def draw_table(
     save(figure, run, name)
 
 
-def draw_methods(axes: Axes, values: Mapping[str, Sequence[float]], label: str) -> None:
-    """Means with 95 % intervals over seeds, and each seed as a small dot."""
+def draw_methods(
+    axes: Axes,
+    values: Mapping[str, Sequence[float]],
+    label: str,
+    *,
+    limits: tuple[float, float] = (-math.inf, math.inf),
+) -> None:
+    """Means with 95 % intervals over three seeds or more, and each seed as a small dot.
+
+    Args:
+        axes: where.
+        values: of every method one a seed.
+        label: what they are.
+        limits: between which they must lie; intervals are not drawn beyond.
+    """
     for place, found in enumerate(values.values()):
         estimate = Estimate.of(found, difference=True)
-        axes.plot([estimate.low, estimate.high], [place, place], color=COLOUR, linewidth=1.5)
+        ends = [max(estimate.low, limits[0]), min(estimate.high, limits[1])]
+        if len(found) >= ENOUGH:
+            axes.plot(ends, [place, place], color=COLOUR, linewidth=1.5)
+        axes.plot(estimate.mean, place, "|", color=COLOUR, markersize=11, markeredgewidth=2)
         axes.plot(found, [place] * len(found), ".", color=SEED, markersize=5)
-        axes.plot(estimate.mean, place, "o", color=COLOUR, markersize=5)
     axes.set_yticks(range(len(values)), list(values), fontsize=8)
-    axes.invert_yaxis()
+    axes.set_ylim(len(values) - 0.5, -0.5)  # the first on top
     axes.set_xlabel(f"{label}; mean, 95 % interval, seeds", fontsize=8)
 
 
