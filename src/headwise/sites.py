@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from operator import index as whole_number
 from types import TracebackType
 from typing import Any, ParamSpec, SupportsIndex, cast
@@ -353,13 +354,13 @@ def _put(entries: list[tuple[list[Any], Any]]) -> Change:
     """Add each entry to its list; undoing takes that very entry out again."""
     for holder, entry in entries:
         holder.append(entry)
+    return Change(partial(_take_out, entries))
 
-    def take_out() -> None:
-        for holder, entry in entries:
-            place = max(index for index, present in enumerate(holder) if present is entry)
-            del holder[place]
 
-    return Change(take_out)
+def _take_out(entries: list[tuple[list[Any], Any]]) -> None:
+    for holder, entry in entries:
+        place = max(index for index, present in enumerate(holder) if present is entry)
+        del holder[place]
 
 
 def _call(watchers: list[Watcher], site: Site, attended: Attended) -> None:

@@ -1,10 +1,12 @@
 """What the handle of `guide` is told, and what it tells, in the course of a training."""
 
+import pickle
+
 import pytest
 import torch
 
 import headwise as hw
-from headwise.guidance import Plan, pattern
+from headwise.guidance import Plan, measuring, pattern
 from headwise.hf import interface as hf_interface
 from tests.guidance.test_guiding import IDS, PLAN, REAL, host, inputs
 from tests.guidance.toy import Toy
@@ -142,3 +144,133 @@ def test_the_loss_that_is_logged_is_that_of_the_step_replayed_last():
         if number >= 2:
             vars(guidance).update(left)
         assert guidance.unscaled == loss == guidance.log()["guidance_loss"]
+
+
+def gradients(model, ids, *, look=lambda guidance: None):
+    """Those of a guided step, with a look at the guidance before its loss is taken."""
+    with hw.guide(model, PLAN, schedule="constant") as guidance:
+        own = model(ids).square().mean()
+        look(guidance)
+        model.zero_grad()
+        (own + guidance.loss()).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def test_whoever_looks_first_changes_no_gradient():
+    model, ids = Toy(), torch.randint(1, 8, (2, 5))
+    wanted = gradients(model, ids)
+    looks = [
+        lambda guidance: guidance.log(),
+        lambda guidance: guidance.by_pattern,
+        lambda guidance: guidance.unscaled,
+    ]
+    for look in looks:
+        assert all(map(torch.equal, gradients(model, ids, look=torch.no_grad()(look)), wanted))
+
+
+def test_alpha_may_be_set_between_loss_and_backward():
+    model, ids = Toy(), torch.randint(1, 8, (2, 5))
+    found = []
+    for together in (False, True):
+        guidance, total = hw.guide(model, PLAN, steps=4), torch.zeros(())
+        model.zero_grad()
+        for step in (torch.tensor(0), 2):
+            guidance.at_step(step)
+            loss = model(ids).square().mean() + guidance.loss()
+            if not together:
+                loss.backward()
+            total = total + loss
+        if together:
+            total.backward()
+        found.append([parameter.grad.clone() for parameter in model.parameters()])
+        guidance.undo()
+    torch.testing.assert_close(*found)
+
+
+def test_an_undone_guidance_says_so():
+    model, ids = Toy(), torch.randint(1, 8, (2, 5))
+    with hw.guide(model, PLAN, schedule="constant") as guidance:
+        model(ids)
+        guidance.loss()
+    assert guidance.undone
+    undone = pytest.raises(ValueError, match="undone already; guide the model again")
+    with undone, guidance:
+        pass
+    for ask in (guidance.loss, guidance.log, lambda: guidance.by_pattern):
+        with undone:
+            ask()
+
+
+def test_a_forward_pass_that_failed_has_no_loss():
+    model = Toy()
+    guidance = hw.guide(model, PLAN, schedule="constant")
+    model.layers[1].q, kept = None, model.layers[1].q
+    ids = torch.randint(1, 8, (2, 5))
+    with pytest.raises(TypeError):
+        model(ids)
+    with pytest.raises(ValueError, match="The last forward pass did not end"):
+        guidance.loss()
+    model.layers[1].q = kept
+    model(ids)
+    assert guidance.loss() > 0
+
+
+def test_a_wrapper_that_names_no_inputs_has_the_loss_of_what_it_wraps():
+    class Wrapper(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, *args, **named):
+            return self.model(*args, **named)
+
+    model = hw.adopt(host("bart"))
+    given = {"input_ids": IDS, "attention_mask": REAL.long(), "labels": IDS.flip(1)}
+    given["labels"] = given["labels"].masked_fill(~REAL, -100)
+    losses = []
+    for guided in (model, Wrapper(model)):
+        with hw.guide(guided, Plan(prev=1, first=1), where="decoder.*.self") as guidance:
+            guided(**given)
+            losses.append(guidance.unscaled)
+    torch.testing.assert_close(*losses)
+
+
+@pytest.mark.parametrize("name", ["bert", "bart", "gpt2", "llama"])
+@pytest.mark.parametrize("padded", [True, False])
+def test_all_layers_of_a_host_are_one_operation(name, padded, monkeypatch):
+    calls = []
+    whole = measuring.guidance_rows
+    monkeypatch.setattr(
+        measuring,
+        "guidance_rows",
+        lambda scores, *args, **named: calls.append(len(scores)) or whole(scores, *args, **named),
+    )
+    model = hw.adopt(host(name))
+    where = "encoder.*" if name in ("bert", "bart") else "decoder.*"
+    given = {key: value for key, value in inputs(name).items() if padded or "mask" not in key}
+    with hw.guide(model, Plan(prev=1, first=1), where=where) as guidance:
+        model(**given)
+        assert guidance.unscaled > 0
+    assert calls == [len(hw.find_sites(model, where=where))] and calls[0] > 1
+
+
+def test_a_guided_model_can_be_pickled():
+    model, ids = Toy(), torch.randint(1, 8, (2, 5))
+    guidance = hw.guide(model, PLAN, schedule="constant")
+    model(ids)
+    again = pickle.loads(pickle.dumps(model))
+    torch.testing.assert_close(again(ids), model(ids))
+    assert guidance.loss() > 0
+
+
+def test_a_backend_that_was_changed_while_guided_is_named():
+    model = hw.adopt(host("bert"))
+    guidance = hw.guide(model, PLAN, schedule="constant")
+    model.set_attn_implementation("eager")
+    model(**inputs("bert"))
+    with pytest.raises(ValueError, match="switched to 'eager' after adopt"):
+        guidance.loss()
+
+
+def test_tokens_in_another_order_are_the_same_pattern():
+    assert pattern("tokens", tokens=[8, 7, 8]) == pattern("tokens", tokens=(7, 8))

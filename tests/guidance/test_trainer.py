@@ -1,7 +1,10 @@
 """Guidance in the Trainer of transformers."""
 
+import copy
+
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 from transformers import (
     BertConfig,
@@ -9,6 +12,7 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     Trainer,
+    TrainerCallback,
     TrainerControl,
     TrainerState,
     TrainingArguments,
@@ -189,16 +193,132 @@ def test_both_losses_are_logged_as_means_over_the_batches_of_an_update(make, tmp
 
 
 def test_a_loss_that_nothing_was_added_to_is_noticed(tmp_path):
+    class Inner(nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids, labels):
+            return self.model.forward(input_ids=input_ids, labels=labels)
+
     model = masked_model()
-    guidance = hw.guide(model, PLAN)
-    trainer = Trainer(
-        model,
-        arguments(tmp_path, label_smoothing_factor=0.1),
-        train_dataset=Rows(),
-        callbacks=[GuidanceCallback(guidance)],
-    )
+    callback = GuidanceCallback(hw.guide(model, PLAN))
+    trainer = Trainer(Inner(model), arguments(tmp_path), train_dataset=Rows(), callbacks=[callback])
     with pytest.raises(ValueError, match=r"added to no loss: .*compute_loss_func=callback\.addi"):
         trainer.train()
+
+
+def test_a_loss_that_the_trainer_smooths_is_noticed(tmp_path):
+    model = masked_model()
+    callback = GuidanceCallback(hw.guide(model, PLAN))
+    args = arguments(tmp_path, label_smoothing_factor=0.1)
+    trainer = Trainer(model, args, train_dataset=Rows(), callbacks=[callback])
+    with pytest.raises(ValueError, match="With label_smoothing_factor the Trainer computes"):
+        trainer.train()
+
+
+class Interrupted(TrainerCallback):
+    """Ctrl-C after the first update."""
+
+    def on_step_end(self, args, state, control, **parts):
+        raise KeyboardInterrupt
+
+
+def interrupted(model, folder, *, alpha=10.0):
+    """The guidance of a training that was interrupted."""
+    guidance = hw.guide(model, PLAN, alpha=alpha)
+    both = [GuidanceCallback(guidance), Interrupted()]
+    trainer = Trainer(model, arguments(folder), train_dataset=Rows(), callbacks=both)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    return guidance
+
+
+def own_loss(model):
+    return model(**{name: row[None] for name, row in Rows()[3].items()}).loss.item()
+
+
+def test_an_interrupted_training_leaves_the_loss_alone(tmp_path):
+    model = masked_model()
+    guidance = interrupted(model, tmp_path)
+    assert own_loss(model.train()) == own_loss(model.eval())
+    guidance.undo()
+    assert own_loss(model.train()) == own_loss(model.eval())
+
+
+def test_a_training_after_an_interrupted_one_has_its_own_guidance_alone(tmp_path):
+    model = masked_model()
+    interrupted(model, tmp_path, alpha=1000.0)
+    callback = GuidanceCallback(hw.guide(model, PLAN, alpha=1.0))
+    args = arguments(tmp_path, max_steps=1, logging_steps=1)
+    trainer = Trainer(model, args, train_dataset=Rows(), callbacks=[callback])
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    both = logged["own_loss"] + logged["guidance_loss"]
+    assert logged["loss"] == pytest.approx(both, rel=1e-3)
+    assert logged["own_loss"] < 5
+
+
+def test_a_copy_made_in_training_has_its_own_loss(tmp_path):
+    class Copying(TrainerCallback):
+        losses: tuple[float, ...] = ()
+
+        def on_substep_end(self, args, state, control, model=None, **parts):
+            copied = copy.deepcopy(model)
+            self.losses = own_loss(copied.train()), own_loss(copied.eval())
+
+    model, copying = masked_model(), Copying()
+    callback = GuidanceCallback(hw.guide(model, PLAN, alpha=10.0))
+    args = arguments(tmp_path, max_steps=1, gradient_accumulation_steps=2)
+    Trainer(model, args, train_dataset=Rows(), callbacks=[callback, copying]).train()
+    assert copying.losses and copying.losses[0] == copying.losses[1]
+
+
+def test_guidance_that_is_undone_in_training_is_added_no_more(tmp_path):
+    class Undoing(TrainerCallback):
+        def on_step_end(self, args, state, control, **parts):
+            guidance.undo()
+
+    model = masked_model()
+    guidance = hw.guide(model, PLAN)
+    both = [GuidanceCallback(guidance), Undoing()]
+    trainer = Trainer(model, arguments(tmp_path), train_dataset=Rows(), callbacks=both)
+    assert trainer.train().global_step == 4
+
+
+@pytest.mark.parametrize("kind", [dict, tuple])
+def test_other_kinds_of_output_get_the_loss_too(kind, tmp_path):
+    class Plain(nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids, labels):
+            output = self.model(input_ids=input_ids, labels=labels)
+            return dict(output) if kind is dict else output.to_tuple()
+
+    changes = []
+    for wrap in (lambda model: model, Plain):
+        model = wrap(masked_model())
+        callback = GuidanceCallback(hw.guide(model, PLAN, alpha=50.0, schedule="constant"))
+        changes.append(moved(model, tmp_path, [Rows()[3]] * 8, batch=8, callback=callback))
+    torch.testing.assert_close(changes[1], changes[0], atol=1e-6, rtol=1e-3)
+
+
+def test_reporters_see_the_figures_of_a_callback_that_is_told_first(tmp_path):
+    class Reporter(TrainerCallback):
+        seen: tuple[dict[str, float], ...] = ()
+
+        def on_log(self, args, state, control, logs=None, **parts):
+            self.seen += (dict(logs),)
+
+    model, reporter = masked_model(), Reporter()
+    callback = GuidanceCallback(hw.guide(model, PLAN))
+    both = [reporter, callback]  # as the Trainer has them
+    trainer = Trainer(model, arguments(tmp_path), train_dataset=Rows(), callbacks=both)
+    callback.first_in(trainer).train()
+    assert {"loss", "own_loss", "guidance_loss", "guidance_alpha"} <= reporter.seen[0].keys()
+    assert trainer.callback_handler.callbacks.count(callback) == 1
 
 
 def test_each_training_has_a_length_of_its_own(tmp_path):

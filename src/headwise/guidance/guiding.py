@@ -6,8 +6,9 @@ loss  ->  loss + alpha_t * sum over sites of the distance of guided heads from t
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import index
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
 import torch
 from jaxtyping import Float
@@ -134,7 +135,7 @@ class Guidance:
             )
         if self._weight is None or self._weight.device != measured.device:
             self._weight = torch.full_like(measured.detach(), self._alpha)
-        return self._weight * measured
+        return self._weight.clone() * measured  # a copy: alpha may be set before the backward pass
 
     @property
     def unscaled(self) -> Float[Tensor, ""]:
@@ -162,9 +163,9 @@ class Guidance:
         if self._weight is not None:
             self._weight.fill_(self._alpha)
 
-    def at_step(self, step: int) -> None:
+    def at_step(self, step: SupportsIndex) -> None:
         """Set alpha to what it is after so many updates."""
-        self.alpha = self.strength(step)
+        self.alpha = self.strength(index(step))
 
     def for_steps(self, steps: int) -> None:
         """Say how many updates the next training has, unless `guide` was told."""
@@ -175,14 +176,21 @@ class Guidance:
         """The figures of the last forward pass by name; raises if the loss is no finite number."""
         return {"guidance_loss": finite(self.unscaled.item()), "guidance_alpha": self.alpha}
 
+    @property
+    def undone(self) -> bool:
+        """Whether `undo` was called."""
+        return not self._hooks
+
     def undo(self) -> None:
         """Stop guiding. A second call does nothing."""
         self._change.undo()
         for hook in self._hooks:
             hook.remove()
-        self._noted, self._caught = None, {}
+        self._hooks = []
+        self._open, self._noted, self._caught, self._loss = False, None, {}, None
 
     def __enter__(self) -> "Guidance":
+        self._check_in_use()
         return self
 
     def __exit__(
@@ -212,16 +220,36 @@ class Guidance:
         self._open = False
 
     def _measured(self) -> Tensor:
+        self._check_in_use()
         if self._loss is None:
-            noted = self._noted
-            if not noted:
-                raise ValueError(_nothing_noted(noted))
+            noted = self._noted_by_now()
             texts = Texts(self._ids, self._real)
-            loss_P = self._measure([Noted(*call) for call in noted], texts)
+            with torch.enable_grad():  # whoever asks first, and be it for a log
+                loss_P = self._measure([Noted(*call) for call in noted], texts)
+                self._loss = loss_P.sum()
             self._noted, self._caught = None, {}  # the graph keeps what the gradient needs
             self._write_down(loss_P.detach())
-            self._loss = loss_P.sum()
         return self._loss
+
+    def _check_in_use(self) -> None:
+        if self.undone:
+            raise ValueError("This guidance was undone already; guide the model again.")
+
+    def _noted_by_now(self) -> list[tuple[Site, Scores]]:
+        """What the last forward pass left; raises if that is nothing, or not all."""
+        if self._noted is None:
+            raise ValueError(
+                "loss() needs a forward pass of the guided model, with gradients, before it."
+            )
+        if self._open:
+            raise ValueError("The last forward pass did not end, so it has no guidance loss.")
+        if not self._noted:
+            find_sites(self.model)  # says so if a host no longer calls them
+            raise ValueError(
+                "The last forward pass computed no guided site with gradients; with gradient "
+                "checkpointing use use_reentrant=False."
+            )
+        return self._noted
 
     def _parts(self) -> Tensor:
         """The last losses of patterns, (P,)."""
@@ -239,10 +267,11 @@ class Guidance:
     def _ids(self, stack: str) -> Tensor:
         ids = self._inputs.ids(self._caught, stack)
         if ids is None:
-            wanted = " or ".join(self._inputs.names_of(stack)) or "input_ids"
+            named = " or ".join(self._inputs.names_of(stack))
+            wanted = f"give it {named}" if named else "choose patterns of positions"
             raise ValueError(
                 f"Patterns of tokens need the {stack}'s token ids, but the model was called "
-                f"without them; give it {wanted}."
+                f"without them; {wanted}."
             )
         return ids
 
@@ -270,15 +299,6 @@ def finite(figure: float) -> float:
             "training has diverged; lower the learning rate or alpha."
         )
     return figure
-
-
-def _nothing_noted(noted: list[tuple[Site, Scores]] | None) -> str:
-    if noted is None:
-        return "loss() needs a forward pass of the guided model, with gradients, before it."
-    return (
-        "The last forward pass computed no guided site with gradients; with gradient checkpointing "
-        "use use_reentrant=False."
-    )
 
 
 def _check_model(model: nn.Module) -> None:

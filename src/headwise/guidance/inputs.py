@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from headwise.sites import find_sites
+
 IDS = ("input_ids", "ids", "source", "tokens")
 DECODER_IDS = ("decoder_input_ids", "target")
 MASK, DECODER_MASK = "attention_mask", "decoder_attention_mask"
@@ -35,7 +37,8 @@ class Inputs:
         names = list(inspect.signature(model.forward).parameters)
         wanted = (*IDS, *DECODER_IDS, MASK, DECODER_MASK, LABELS)
         self.places = [(name, names.index(name) if name in names else None) for name in wanted]
-        self.two_stacks = any(name in names for name in DECODER_IDS)
+        stacks = {site.queries for site in find_sites(model)}  # wrappers have no names to tell it
+        self.two_stacks = any(name in names for name in DECODER_IDS) or len(stacks) > 1
         self.names = names
 
     def caught(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Tensor]:

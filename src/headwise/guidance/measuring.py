@@ -5,7 +5,7 @@ op instead of twelve. Only guided heads are computed.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -90,7 +90,8 @@ class Measure:
         guided, weights_NP = self._guided(plans, sets, scores)
         members = [_members(aim, scores, site, texts) for aim in sets]
         key_sets = torch.stack(members) if members else None
-        rows = guidance_rows([call.scores for call in calls], guided, key_sets=key_sets)
+        every = [_with_mask(call.scores, scores.mask) for call in calls]
+        rows = guidance_rows(every, guided, key_sets=key_sets)
         return self._counted(*rows, weights_NP, _counting(scores, site, texts))
 
     def _counted(
@@ -164,7 +165,7 @@ class Measure:
     def _check_ahead(self, call: Noted) -> None:
         """Refuse patterns that no query can follow, as the keys they aim at are hidden from all."""
         site, scores = call
-        if site.name in self._looked or not _can_look():
+        if site.name in self._looked or not (scores.causal or _can_look()):
             return
         told = True
         for head, aim in self.plans[site.name].plan.aims.items():
@@ -194,13 +195,25 @@ def _kind(call: Noted, number: int) -> Hashable:
         scores.k.stride(),
         scores.q.dtype,
         scores.q.device,
-        id(scores.mask),
+        _place(scores.mask),
         id(scores.lengths),
         scores.causal,
         scores.scale,
         scores.first,
         (site.queries, site.keys),
     )
+
+
+def _place(mask: Tensor | None) -> Hashable:
+    """The same for masks that are views of one: a host may make one for every layer."""
+    if mask is None or torch.compiler.is_compiling():
+        return id(mask)
+    return mask.data_ptr(), mask.shape, mask.stride(), mask.dtype
+
+
+def _with_mask(scores: Scores, mask: Tensor | None) -> Scores:
+    """The same call, with the mask of another that is a view of the same one."""
+    return scores if scores.mask is mask else replace(scores, mask=mask)
 
 
 def _key_sets(plans: list[SitePlan], *, masked: bool) -> list[Aim]:

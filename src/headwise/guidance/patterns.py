@@ -58,7 +58,7 @@ def pattern(name: str, *, tokens: Iterable[int] = (), offset: int | None = None)
         raise ValueError(f"The pattern {name!r} {wanted} offset=, got {offset!r}.")
     if offset is not None:
         check_whole_number("offset", offset)
-    return Aim(name, OFFSETS.get(name, offset), held)
+    return Aim(name, OFFSETS.get(name, offset), tuple(sorted(set(held))))
 
 
 def _numbers(tokens: object) -> tuple[int, ...]:

@@ -6,13 +6,18 @@ Trainer(model, args, ..., callbacks=[GuidanceCallback(guidance)]).train()
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
-from transformers.utils.generic import ModelOutput
 
 from headwise.guidance.guiding import Guidance, finite
 from headwise.guidance.inputs import IGNORED
@@ -20,6 +25,7 @@ from headwise.ops._impl import outside_compilation
 from headwise.sites import in_backward
 
 ITEMS = "num_items_in_batch"  # labels of an update, as the Trainer tells models
+CALLBACK = "headwise_callback"  # the attribute of a hook that says whose it is
 
 LossFunction = Callable[..., Tensor]  # (outputs, labels, *, num_items_in_batch) -> loss
 
@@ -39,14 +45,18 @@ class GuidanceCallback(TrainerCallback):
     `eval_loss` is the model's own. With gradient accumulation the guidance loss counts as that one
     does: by the share of the update's labels that a batch holds where the model divides by their
     number, else every batch alike. Logged beside `loss`: `own_loss`, `guidance_loss` (without
-    alpha), both means over batches, and `guidance_alpha`, on several devices those of the first.
+    alpha), both means over batches, and `guidance_alpha`, on several devices those of the first;
+    for TensorBoard and other reporters, which are told before callbacks, see `first_in`.
 
-    A Trainer with a `compute_loss_func` of yours gets `callback.adding_to(yours)` instead.
+    A Trainer with a `compute_loss_func` of yours gets `callback.adding_to(yours)` instead. If a
+    training is interrupted, undo the guidance before the model is used otherwise.
     """
 
     def __init__(self, guidance: Guidance) -> None:
         self.guidance = guidance
         self._hooks: list[Any] = []  # RemovableHandles
+        self._state: TrainerState | None = None  # of the training that it belongs to
+        self._in_update = False
         self._divides: bool | None = None  # whether the model's own loss is, by labels of an update
         self._sums = Sums()
         self._added = False  # since the last update
@@ -66,6 +76,15 @@ class GuidanceCallback(TrainerCallback):
 
         return compute
 
+    def first_in(self, trainer: Trainer) -> Trainer:
+        """The same Trainer, which tells this callback first, so that reporters see its figures.
+
+        callback.first_in(Trainer(model, args, ..., callbacks=[callback])).train()
+        """
+        callbacks = trainer.callback_handler.callbacks
+        callbacks[:] = [self, *(each for each in callbacks if each is not self)]
+        return trainer
+
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
@@ -75,14 +94,18 @@ class GuidanceCallback(TrainerCallback):
                 "The Trainer has put one model on several GPUs, where guidance cannot follow it; "
                 "start a process for each with torchrun."
             )
-        self._take_away()  # a training that failed may have left it
+        model, self._state = self.guidance.model, state
+        for other in (self, *_callbacks_at(model)):
+            if other is self or other._state is not state:
+                other._take_away()  # a training that was interrupted left it
         self.guidance.for_steps(state.max_steps)
-        self._divides = None
+        self._divides, self._in_update, self._added, self._sums = None, False, False, Sums()
         # a compiled model ends its graph before them: transformers compiles no full graphs
         mark, add = outside_compilation(self._mark), outside_compilation(self._add)
+        setattr(add, CALLBACK, self)
         self._hooks = [
-            self.guidance.model.register_forward_pre_hook(mark, with_kwargs=True),
-            self.guidance.model.register_forward_hook(add, with_kwargs=True),
+            model.register_forward_pre_hook(mark, with_kwargs=True),
+            model.register_forward_hook(add, with_kwargs=True),
         ]
 
     def on_train_end(
@@ -94,14 +117,27 @@ class GuidanceCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
-        """Set alpha."""
+        """Set alpha, and add the loss until the update is made."""
         self.guidance.at_step(state.global_step)
+        self._in_update = True
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
+    ) -> None:
+        """What is computed until the next update is left alone."""
+        self._in_update = False
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
         """Raise if nothing was added."""
-        if not self._added:
+        if not self._added and not self.guidance.undone:
+            if args.label_smoothing_factor:
+                raise ValueError(
+                    "With label_smoothing_factor the Trainer computes the loss itself, so guidance "
+                    "was added to none; smooth in a loss function of yours, and give the Trainer "
+                    "compute_loss_func=callback.adding_to(that)."
+                )
             raise ValueError(
                 "Guidance was added to no loss: the guided model was not called as a whole, but "
                 "its parts or its forward were, or its output held no loss. Guide the model that "
@@ -134,31 +170,42 @@ class GuidanceCallback(TrainerCallback):
     def _take_away(self) -> None:
         for hook in self._hooks:
             hook.remove()
+        self._hooks = []
 
     def _mark(
         self, model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The first time, give the number of labels a gradient, by which `_add` sees its use."""
         items = named.get(ITEMS)
-        if self._divides is not None or not isinstance(items, Tensor):
+        if self._divides is not None or not isinstance(items, Tensor) or not self._adds_to(model):
             return None
         return args, {**named, ITEMS: items.detach().float().requires_grad_()}
 
+    def _adds_to(self, model: nn.Module) -> bool:
+        """Whether this is a pass of the training; copies of the model have its hooks."""
+        mine = model is self.guidance.model and not self.guidance.undone
+        return mine and self._in_update and model.training and torch.is_grad_enabled()
+
     def _add(
         self, model: nn.Module, args: tuple[Any, ...], named: dict[str, Any], output: Any
-    ) -> None:
-        if not model.training or not torch.is_grad_enabled() or in_backward():
-            return
-        loss = output.get("loss") if isinstance(output, ModelOutput) else None
-        if loss is not None:
-            labels, items = named.get("labels"), named.get(ITEMS)
-            if isinstance(items, Tensor) and items.requires_grad:
-                self._divides, items = _is_made_of(loss, items), items.detach()
-            ignored = self._divides is False  # some models sum means over the batches of an update
-            output["loss"] = self._with_guidance(loss, labels, None if ignored else items)
+    ) -> Any:
+        if not self._adds_to(model) or in_backward():
+            return None
+        loss = _loss_in(output)
+        if loss is None:
+            return None
+        labels, items = named.get("labels"), named.get(ITEMS)
+        if isinstance(items, Tensor) and items.requires_grad:
+            self._divides, items = _is_made_of(loss, items), items.detach()
+        ignored = self._divides is False  # some models sum means over the batches of an update
+        whole = self._with_guidance(loss, labels, None if ignored else items)
+        if isinstance(output, tuple):
+            return whole, *cast("tuple[Any, ...]", output)[1:]
+        output["loss"] = whole
+        return output
 
     def _with_guidance(self, loss: Tensor, labels: Any, items: Tensor | int | None) -> Tensor:
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or self.guidance.undone:
             return loss
         guidance = self.guidance.loss()
         share = torch.ones_like(guidance)
@@ -178,6 +225,21 @@ class GuidanceCallback(TrainerCallback):
 
     def _keep(self, *figures: Tensor) -> None:
         self._sums = Sums(*(a + b for a, b in zip(self._sums, figures, strict=True)))
+
+
+def _callbacks_at(model: nn.Module) -> list[GuidanceCallback]:
+    """Those that add to the output of a model."""
+    hooks = model._forward_hooks.values()  # pyright: ignore[reportPrivateUsage]
+    found = (getattr(hook, CALLBACK, None) for hook in hooks)
+    return [one for one in found if isinstance(one, GuidanceCallback)]
+
+
+def _loss_in(output: Any) -> Tensor | None:
+    """Where the Trainer looks for it: by name, or first, where a number stands."""
+    if isinstance(output, dict):  # as a ModelOutput is
+        return cast("dict[str, Any]", output).get("loss")
+    first = cast("tuple[Any, ...]", output)[0] if isinstance(output, tuple) and output else None
+    return first if isinstance(first, Tensor) and not first.dim() else None
 
 
 def _is_made_of(result: Tensor, leaf: Tensor) -> bool:

@@ -86,10 +86,11 @@ def _block_rows(
         on_BNQ, among_BNQ = _among(weights_BNQK, visible_BNQK, member_BNK)
         hit_BNQ, found_BNQ = hit_BNQ + on_BNQ, found_BNQ + among_BNQ
     seen_BNQ = _seen(scores_BNQK, visible_BNQK)
+    found_BNQ, many_BNQ = (x.to(weights_BNQK.dtype) for x in (found_BNQ, seen_BNQ))
     share_BNQ = torch.where(normalised > 0, 1 / found_BNQ.clamp(min=1), 1.0) * (found_BNQ > 0)
-    edge_BNQ = (found_BNQ == 0) & (seen_BNQ > 0) & (uniform > 0)
+    edge_BNQ = (found_BNQ == 0) & (many_BNQ > 0) & (uniform > 0)
     squares_BNQ = torch.linalg.vector_norm(weights_BNQK, dim=-1).square()
-    known_BNQ = share_BNQ.square() * found_BNQ - edge_BNQ / seen_BNQ.clamp(min=1)
+    known_BNQ = share_BNQ.square() * found_BNQ - edge_BNQ / many_BNQ.clamp(min=1)
     loss_BNQ = squares_BNQ - 2 * share_BNQ * hit_BNQ + known_BNQ
     return loss_BNQ.to(weights_BNQK.dtype), seen_BNQ
 
