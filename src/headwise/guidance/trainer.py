@@ -10,17 +10,12 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import TrainerControl, TrainerState, TrainingArguments
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
 from headwise.guidance.guiding import Guidance, finite
 from headwise.guidance.inputs import IGNORED
+from headwise.hf.callback import FigureCallback
 from headwise.ops._impl import outside_compilation
 from headwise.sites import in_backward
 
@@ -38,7 +33,7 @@ class Sums(NamedTuple):
     batches: Tensor | float = 0.0  # or updates, where a batch counts by what is guessed in it
 
 
-class GuidanceCallback(TrainerCallback):
+class GuidanceCallback(FigureCallback):
     """Add the guidance loss to the model's loss while it is trained, let alpha fall, log both.
 
     While the Trainer trains, the `loss` in the model's output is the sum. Evaluation is left alone:
@@ -75,15 +70,6 @@ class GuidanceCallback(TrainerCallback):
             return self._with_guidance(loss, labels, num_items_in_batch)
 
         return compute
-
-    def first_in(self, trainer: Trainer) -> Trainer:
-        """The same Trainer, which tells this callback first, so that reporters see its figures.
-
-        callback.first_in(Trainer(model, args, ..., callbacks=[callback])).train()
-        """
-        callbacks = trainer.callback_handler.callbacks
-        callbacks[:] = [self, *(each for each in callbacks if each is not self)]
-        return trainer
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
@@ -159,13 +145,12 @@ class GuidanceCallback(TrainerCallback):
             return
         own, guidance, batches = (float(figure) for figure in self._sums)
         self._sums = Sums()
-        rows = {
+        figures = {
             "own_loss": own / batches,
             "guidance_loss": finite(guidance / batches),
             "guidance_alpha": self.guidance.alpha,
         }
-        logs.update(rows)
-        state.log_history[-1].update(rows)
+        self.add_figures(figures, logs, state)
 
     def _take_away(self) -> None:
         for hook in self._hooks:

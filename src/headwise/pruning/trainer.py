@@ -14,22 +14,24 @@ from typing import Any
 import torch
 from torch import nn
 from tqdm.auto import tqdm
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerControl, TrainerState, TrainingArguments
 
+from headwise.hf.callback import FigureCallback
 from headwise.pruning.gates import Gates, Normalise
 from headwise.pruning.penalising import penalty_loss
 from headwise.pruning.target import Target
 
 
-class GatesCallback(TrainerCallback):
+class GatesCallback(FigureCallback):
     """Add the gates' penalty in each update, steer a target, and log how the gates stand.
 
     The penalty's gradient is added to that of the loss just before the optimiser's step, which is
     the gradient of loss + penalty, once an update however many batches, processes and kinds of
     loss there are. Clipping comes before it, so a step that is clipped prunes as much as another.
-    The `loss` that is logged is the model's own; the penalty is logged beside it. Where the Trainer
-    sums losses over the batches of an update or over processes, as transformers 5.17 does with
-    those of BERT's classifiers, the same coefficient weighs so much less beside that sum.
+    The `loss` that is logged is the model's own; the penalty is logged beside it (for TensorBoard
+    and other reporters, which are told before callbacks, see `first_in`). Where the Trainer sums
+    losses over the batches of an update or over processes, as transformers 5.17 does with those of
+    BERT's classifiers, the same coefficient weighs so much less beside that sum.
 
     Args:
         gates: on the model that is trained.
@@ -107,8 +109,7 @@ class GatesCallback(TrainerCallback):
             rows |= self.penalty.log()
         else:
             rows |= self.gates.coefficients(self.penalty, self.normalise)
-        logs.update(rows)
-        state.log_history[-1].update(rows)
+        self.add_figures(rows, logs, state)
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer | None, gates: Gates) -> None:
