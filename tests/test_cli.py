@@ -405,6 +405,33 @@ def test_an_interrupted_experiment_ends_with_one_line(command, monkeypatch):
     assert error == "headwise: interrupted; the same command starts it again.\n"
 
 
+def test_figures_of_a_smoke_run_are_not_kept(command, tmp_path):
+    code, _, error = command("reproduce", "sen/synthetic", "--smoke", "--save")
+    assert code == 2 and "leave out --save" in error and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "problem", [MemoryError(), RuntimeError("CUDA out of memory. Tried to allocate 2 GiB\nmore")]
+)
+def test_too_little_memory_is_one_sentence(problem, command, monkeypatch):
+    def too_large(*arguments, **options):
+        raise problem
+
+    monkeypatch.setattr("headwise.experiments.running.reproduce", too_large)
+    code, _, error = command("reproduce", "sen/synthetic", "--smoke")
+    assert code == 2 and error.startswith("headwise: There is not enough memory: ")
+    assert "more" not in error
+
+
+def test_other_errors_of_the_program_are_not_hidden(command, monkeypatch):
+    def broken(*arguments, **options):
+        raise RuntimeError("shapes cannot be multiplied")
+
+    monkeypatch.setattr("headwise.experiments.running.reproduce", broken)
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        command("reproduce", "sen/synthetic", "--smoke")
+
+
 def test_data_lists_the_sets_and_what_is_missing(command, tmp_path, monkeypatch):
     monkeypatch.delenv("HEADWISE_DATA", raising=False)
     code, out, _ = command("data")

@@ -272,7 +272,8 @@ def reproduce(
         bool, Option(help="tiny settings, seconds; verdicts are not enforced")
     ] = False,
     save: Annotated[
-        bool, Option(help="keep the figures in results/ and the pictures in docs/")
+        bool,
+        Option(help="keep the figures in results/ and the pictures in docs/ of this folder"),
     ] = False,
     part: Annotated[
         str, Option(help="with --save: keep them beside those of other texts or sizes, so named")
@@ -292,6 +293,8 @@ def reproduce(
 
     if part and not save:
         raise ValueError("--part names what is kept, so it goes with --save.")
+    if smoke and save:
+        raise ValueError("Figures of --smoke say nothing, so they are not kept; leave out --save.")
     experiment = load_experiment(name)
     config = override(experiment.smoke if smoke else experiment.config, settings)
     folder = out / (f"{name}-smoke" if smoke else name)
@@ -397,6 +400,19 @@ def main() -> None:
         said = re.sub(choose, r"\g<0> (--out)", str(error))
         print("headwise:", *said.split(), file=sys.stderr)
         sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        first = (str(error).strip() or "too much was asked for").splitlines()[0]
+        print("headwise: There is not enough memory:", first, file=sys.stderr)
+        print("Take a smaller model, batch or text.", file=sys.stderr)
+        sys.exit(2)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """PyTorch has an error for devices alone; on a CPU it says so in words."""
+    said = ("out of memory", "can't allocate memory", "not enough memory")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in said)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,15 @@ def test_what_a_text_says_is_text_even_if_it_is_called_like_a_mark(style):
     assert theirs(pieces.piece(pieces.mask)).input_ids.count(pieces.mask) == 1
 
 
+@pytest.mark.parametrize("style", ["roberta", "bert"])
+def test_a_mask_takes_the_space_before_it_as_in_training(style):
+    pieces = train_byte_pieces(LINES, size=280, style=style)
+    theirs, mask = pieces.hugging_face(), pieces.piece(pieces.mask)
+    ids = theirs(f"the {mask} saw", add_special_tokens=False).input_ids
+    assert ids == [*pieces.encode("the"), pieces.mask, *pieces.encode(" saw")]
+    assert pieces.encode(f"the {mask}") == train_byte_pieces(LINES, size=280).encode(f"the {mask}")
+
+
 def test_a_hugging_face_tokenizer_knows_what_its_model_has_room_for(pieces, tmp_path):
     theirs = pieces.hugging_face(max_length=6)
     assert len(theirs("the cat saw the dog and ran", truncation=True).input_ids) == 6

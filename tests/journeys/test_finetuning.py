@@ -9,6 +9,8 @@ import pytest
 import torch
 import transformers as hf
 
+import headwise as hw
+from headwise import pruning
 from headwise.cli import main
 from headwise.data.byte_pieces import train_byte_pieces
 from headwise.journeys.finetuning import (
@@ -19,6 +21,7 @@ from headwise.journeys.finetuning import (
     read_predictions,
     read_task,
 )
+from headwise.journeys.hugging_face_folder import load_model
 from headwise.journeys.pretraining import PretrainingConfig, load_pretrained, pretrain
 from headwise.journeys.tuning.classifier import class_scores
 from headwise.journeys.tuning.reading import IGNORED, batch_of
@@ -169,6 +172,34 @@ def test_a_training_stopped_and_started_again_ends_the_same(
     assert not list((tmp_path / "run").glob("*/*checkpoint*"))
 
 
+@pytest.mark.parametrize("known", [True, False])  # False: a run from before there were checksums
+@pytest.mark.parametrize("name", WRITERS)
+def test_seeds_of_a_run_have_the_same_examples(name, known, tmp_path, monkeypatch):
+    files = WRITERS[name](tmp_path)
+    config = small_config(files, seeds=(0, 1), epochs=1)
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("headwise.journeys.finetuning.train_part", _first_seed_only)
+        quietly(config, folder, finetune)
+    path = Path(files["test"])
+    before = path.read_text()
+    path.write_text(before.replace("film", "book"))
+    if known:
+        with pytest.raises(ValueError, match="not those that the run in"):
+            finetune(config, folder)
+        path.write_text(before)
+    else:
+        (folder / "data.json").unlink()
+    assert len(quietly(config, folder, finetune).figures()["scores"]) == 2
+    assert (folder / "data.json").exists() == known
+
+
+def _first_seed_only(config, run, task, start, rows, split, **options):
+    if split.seed:
+        raise KeyboardInterrupt
+    train_part(config, run, task, start, rows, split, **options)
+
+
 @pytest.mark.parametrize(
     ("batches", "cpu", "cuda"), [(50, 0, 0), (51, 500, 0), (201, 500, 2000), (3000, 3000, 3000)]
 )
@@ -262,7 +293,7 @@ def test_fresh_weights_need_no_old_ones(pretrained, files, tmp_path):
     model, pieces = load_pretrained(pretrained)
     assert start.pieces.definition == pieces.definition
     assert start.build().encoder.config == model.encoder.config
-    with pytest.raises(ValueError, match="holds no trained model yet"):
+    with pytest.raises(ValueError, match=r"is finished, but its model\.safetensors is not there"):
         from_folder(lent, task, length=24, fresh=False)
 
 
@@ -429,3 +460,15 @@ def test_real_tasks_run(data_folder, tmp_path):
         run = quietly(config, tmp_path / name, finetune)
         assert run.figures()["examples"] == {"train": 40, "dev": 10, "test": 20}
         assert 0 <= run.figures()["score"] <= 1
+
+
+def test_a_model_with_pruned_heads_is_refused_where_its_head_would_be_new(tmp_path):
+    """Transformers would draw what is left of its attention anew, and say nothing."""
+    theirs = hf.BertForMaskedLM(
+        hf.BertConfig(vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=4,
+                   intermediate_size=16, max_position_embeddings=32)
+    )  # fmt: skip
+    pruning.save(hw.prune(hw.adopt(theirs), {"encoder.0.self": [1, 2]}), tmp_path / "pruned")
+    kind, new = hf.BertForSequenceClassification, {"num_labels": 2}
+    with pytest.raises(ValueError, match=r"have other shapes than its configuration says, bert\."):
+        load_model(tmp_path / "pruned", kind, new_head=new)

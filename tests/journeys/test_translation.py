@@ -90,6 +90,40 @@ def test_a_training_stopped_and_started_again_ends_the_same(
     assert all(torch.equal(one[name], other[name]) for name in other)
 
 
+def test_a_training_goes_on_only_with_the_texts_it_began_with(tmp_path, monkeypatch):
+    folder, config = tmp_path / "run", _stopped(tmp_path, monkeypatch)
+    path, environment = Path(config.train[0]), (folder / "environment.json").read_bytes()
+    before = path.read_text()
+    path.write_text(before.replace("the", "a", 1))
+    with pytest.raises(ValueError, match="not those that the run in"):
+        train_translation(config, folder)
+    assert (folder / "environment.json").read_bytes() == environment
+    with pytest.raises(ValueError, match="train_pairs=0, but this one has train_pairs=9"):
+        train_translation(dataclasses.replace(config, train_pairs=9), folder)
+    path.write_text(before)
+    figures = train_translation(config, folder).figures()
+    path.write_text("another\n" * 300)  # a finished run needs it no more
+    assert train_translation(config, folder).figures() == figures
+
+
+def test_a_run_from_before_there_were_checksums_goes_on(tmp_path, monkeypatch):
+    folder, config = tmp_path / "run", _stopped(tmp_path, monkeypatch)
+    (folder / "data.json").unlink()
+    assert train_translation(config, folder).has("figures.json")
+    assert not (folder / "data.json").exists()
+
+
+def _stopped(folder, monkeypatch):
+    """The settings of a training that was stopped after a checkpoint."""
+    changes = {**FAST, "steps": 30, "checkpoint_every": 10}
+    config = small_config(folder, **changes)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "training_bar", stopping(module.training_bar, 20))
+        train_translation(config, folder / "run")
+    assert (folder / "run" / "checkpoint.safetensors").exists()
+    return config
+
+
 def test_a_finished_run_is_left_as_it_is(small_translation, monkeypatch):
     def fail(*args, **options):
         raise AssertionError("a finished run was trained again")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from headwise.config import from_json
@@ -300,3 +301,20 @@ def test_examples_in_docstrings_hold():
     result = doctest.testmod(run)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_tensors_have_the_rights_that_other_files_have(here):
+    here.save_tensors("a.safetensors", {"a": torch.zeros(1)})
+    here.write_json("a.json", {})
+    rights = [here.path(name).stat().st_mode for name in ("a.safetensors", "a.json")]
+    assert rights[0] == rights[1]
+
+
+def test_a_full_disk_is_told_as_other_troubles_of_files_are(here, monkeypatch):
+    def full(*arguments, **options):
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(OSError, match=r"a\.safetensors could not be written: .*No space left"):
+        here.save_tensors("a.safetensors", {"a": torch.zeros(1)})
+    assert here.names("*.safetensors") == []

@@ -345,6 +345,26 @@ def test_settings_that_cannot_be_are_refused(name):
             replace(CONFIG, **wrong)
 
 
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("clip", -1.0),
+        ("learning_rate", -1e-3),
+        ("learning_rate", float("nan")),
+        ("weight_decay", -0.1),
+        ("epsilon", -1e-8),
+        ("warmup", -1),
+        ("beta1", 1.0),
+        ("beta2", 2.0),
+        ("seed", -1),
+        ("seed", 10**23),
+    ],
+)
+def test_numbers_that_no_optimiser_takes_are_refused(name, wrong):
+    with pytest.raises(ValueError, match=rf"^{name} must be"):
+        replace(CONFIG, **{name: wrong})
+
+
 def test_a_training_without_checkpoints_keeps_its_best_weights_alone(new_run):
     run = new_run()
     fit(

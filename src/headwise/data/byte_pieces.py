@@ -138,6 +138,7 @@ class BytePieces:
             max_length: pieces, marks included, that its model has positions for, by which
                 `truncation=True` cuts; None cuts nothing.
         """
+        from tokenizers import Tokenizer
         from transformers import PreTrainedTokenizerFast  # lazy: takes seconds
 
         begin, pad, end, unknown, mask = (
@@ -148,8 +149,12 @@ class BytePieces:
         marks = {"cls_token": begin, "sep_token": end, "mask_token": mask}
         inputs = ["input_ids", *["token_type_ids"] * (self.style == "bert"), "attention_mask"]
         room = {} if max_length is None else {"model_max_length": max_length}
+        definition = json.loads(self.definition)
+        for token in definition["added_tokens"]:
+            token["lstrip"] = token["content"] == mask  # the space too, as masks have in training
+        same = Tokenizer.from_str(json.dumps(definition))
         return PreTrainedTokenizerFast(
-            tokenizer_object=self.tokenizer, model_input_names=inputs, **names, **marks, **room
+            tokenizer_object=same, model_input_names=inputs, **names, **marks, **room
         )
 
     @cached_property

@@ -28,7 +28,7 @@ def page(family: str) -> str:
     names = [name for name in experiment_names() if name.startswith(f"{family}/")]
     if not names:
         raise ValueError(f"There is no family of experiments {family!r}.")
-    introduction = (FOLDER / family / "introduction.md").read_text().strip()
+    introduction = (FOLDER / family / "introduction.md").read_text(encoding="utf-8").strip()
     results = {name: kept_parts(name) for name in names}
     sections = [section(name, parts) for name, parts in results.items()]
     return "\n\n".join([introduction, _overview(results), *sections]) + "\n"

@@ -6,6 +6,7 @@ An experiment may be recorded in parts, as of other texts or sizes that were tra
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -64,7 +65,7 @@ def result_of(
 ) -> Result:
     """Put a run's figures and circumstances together."""
     changed = [
-        f"--set {setting}={_written(value)}"
+        f"--set {shlex.quote(f'{setting}={_written(value)}')}"
         for setting, value in to_json(config).items()
         if to_json(experiment.config)[setting] != value
     ]
@@ -119,7 +120,7 @@ def keep(result: Result, run: Run, *, part: str = "") -> Path:
 def kept(name: str, part: str = "") -> Result | None:
     """The committed result of an experiment, or of a part of it, if there is one."""
     file = _file(name, part)
-    return Result.from_json(json.loads(file.read_text())) if file.exists() else None
+    return Result.from_json(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
 
 
 def kept_parts(name: str) -> dict[str, Result]:

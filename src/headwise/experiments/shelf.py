@@ -31,7 +31,7 @@ def load_experiment(name: str) -> Experiment:
 def story_of(name: str) -> str:
     """An experiment's docstring, without importing it."""
     file = FOLDER / f"{name.replace('-', '_')}.py"
-    return ast.get_docstring(ast.parse(file.read_text())) or ""
+    return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
 
 
 def summary_of(name: str) -> str:

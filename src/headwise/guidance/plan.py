@@ -15,6 +15,7 @@ from headwise.ops.checks import check_whole_number
 # in the order in which heads get them
 COUNTED: tuple[str, ...] = ("next", "prev", "first", "delim", "period")
 
+MOST_HEADS = 4096  # of a layer, by far
 OF_COUNTED = tuple(name for name in COUNTED if name in OF_TOKENS)
 NO_TOKENS: Mapping[str, Sequence[int]] = MappingProxyType({})
 
@@ -141,6 +142,8 @@ def _counted(counts: Mapping[str, int], tokens: Mapping[str, Sequence[int]]) -> 
         check_whole_number(name, number)
         if number < 0:
             raise ValueError(f"{name} must be a number of heads, 0 or more, got {number}.")
+        if number > MOST_HEADS:
+            raise ValueError(f"{name} is for {number} heads, and no layer has so many.")
         if number:
             held = tokens.get(name, ()) if name in OF_TOKENS else ()
             aims += [pattern(name, tokens=held)] * number

@@ -1,6 +1,5 @@
 """How the loss is counted and how its weight decays: the paper's way, and that of its code."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -13,6 +12,7 @@ from headwise.ops.guidance import Edges, Reduction
 
 Schedule = Literal["linear", "constant_then_linear", "constant"]
 ConventionName = Literal["mean", "paper", "reference_code"]
+LARGEST = 1e38  # alpha that float32 can hold
 CONSTANT_FOR = 20_000  # updates of the published code before alpha begins to fall
 
 
@@ -94,7 +94,7 @@ class Strength:
 def check_alpha(alpha: Number) -> None:
     """Raise if it is no weight."""
     number = isinstance(cast("object", alpha), Real)
-    if not number or not math.isfinite(alpha) or alpha < 0:
+    if not number or not 0 <= alpha <= LARGEST:
         raise ValueError(f"alpha must be a finite number of at least 0, got {alpha!r}.")
 
 

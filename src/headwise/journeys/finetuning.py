@@ -14,6 +14,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from headwise.data.pair_tasks import TextTask
+from headwise.journeys.same_data import check_data, checksum_of, keep_checksum
 from headwise.journeys.training_run import MINUTES, process_count
 from headwise.journeys.tuning.classifier import Classifier
 from headwise.journeys.tuning.config import FinetuningConfig
@@ -55,7 +56,7 @@ def finetune(config: FinetuningConfig, folder: Path) -> Run:
 
     Args:
         config: the settings.
-        folder: of the run; one that is there is continued.
+        folder: of the run; one that is there is continued, if the examples are as they were.
     """
     if process_count() > 1:
         raise ValueError("Fine-tuning runs in one process; start it without accelerate launch.")
@@ -63,9 +64,13 @@ def finetune(config: FinetuningConfig, folder: Path) -> Run:
         with Run.create(folder, config) as finished:
             return finished
     task = read_task(config)
+    checksum = checksum_of(task.classes, task.train, task.dev, task.test)
+    check_data(folder, config, checksum)
     splits = splits_of(task, seeds=config.seeds, folds=config.folds)
     start = _start(config, task)
     with writing_alone(folder), Run.create(folder, config) as run:
+        if not any((folder / split.name).exists() for split in splits):
+            keep_checksum(run, checksum)
         rows = start.pieces.read(examples_of(task))
         for number, split in enumerate(splits):
             keep = config.keep == "all" or (config.keep == "first" and not number)

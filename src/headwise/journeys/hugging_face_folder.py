@@ -38,11 +38,21 @@ def load_model(folder: Path, kind: Any, *, new_head: Mapping[str, Any] | None = 
             f"The weights in {folder} are not those of a {type(model).__name__}: {len(lost)} are "
             f"missing, {lost[0]} among them. Save the model again with save_pretrained."
         )
+    if others := sorted(name for name in _mismatched(found) if name.startswith(body)):
+        raise ValueError(
+            f"{len(others)} weights in {folder} have other shapes than its configuration says, "
+            f"{others[0]} among them, as where heads were pruned; take a model that is whole."
+        )
     if new_head is None:
         with torch.no_grad():
             for name in missing:
                 model.get_parameter(name).zero_()
     return model
+
+
+def _mismatched(found: Mapping[str, Any]) -> list[str]:
+    """Weights of another shape, which transformers draws anew: names, or names and both shapes."""
+    return [one if isinstance(one, str) else one[0] for one in found["mismatched_keys"]]
 
 
 def load_tokenizer(folder: Path) -> Any:

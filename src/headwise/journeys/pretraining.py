@@ -101,7 +101,10 @@ def load_pretrained(run: Run) -> Pretrained:
     if not is_pretraining(run):
         raise ValueError(f"{run.folder} holds no run of `headwise train mlm` or `electra`.")
     if not run.has("model.safetensors"):
-        raise ValueError(f"{run.folder} holds no trained model yet; let the run finish first.")
+        gone = run.has("figures.json") and "is finished, but its model.safetensors is not there"
+        raise ValueError(
+            f"{run.folder} {gone or 'holds no trained model yet; let the run finish first'}."
+        )
     config = from_json(PretrainingConfig, run.config())
     model = fresh_model(config, from_json(EncoderConfig, run.read_json("model.json")))
     load_weights(model, run)
@@ -122,12 +125,8 @@ def _train(
 ) -> dict[str, Any]:
     """Train in place; losses by name."""
     batches, held_out = training_batches(config, text), validation_batches(config, text)
-    settings = dataclasses.replace(
-        config.fit_config(cuda=torch.cuda.is_available(), replayable=True, one_shape=True),
-        beta2=config.beta2,
-        epsilon=config.epsilon,
-        keep_best=False,  # the weights are those of the last update
-    )
+    cuda = torch.cuda.is_available()
+    settings = config.fit_config(cuda=cuda, replayable=True, one_shape=True)
 
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         mixed = settings.precision == "bfloat16"

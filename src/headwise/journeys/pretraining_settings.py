@@ -1,12 +1,13 @@
 """The settings of a pre-training."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from headwise.data.byte_pieces import FEWEST_PIECES, MarkStyle
 from headwise.journeys.guiding import GuideSettings
 from headwise.journeys.training_run import TrainingSettings, check_settings
 from headwise.models.encoder import EncoderConfig
+from headwise.training.settings import FitConfig
 
 __all__ = ["PretrainingConfig"]
 
@@ -63,7 +64,10 @@ class PretrainingConfig(GuideSettings, TrainingSettings):
                 f"for as many as suit the text, got {self.vocab}."
             )
         if (self.corpus == "file") != bool(self.file):
-            raise ValueError("A text of one's own is given with corpus='file', and only then.")
+            raise ValueError(
+                "A text of one's own is given with --file, and without --corpus (corpus=file, "
+                "file=PATH)."
+            )
         if self.block < 8 or not 1 <= round(self.masked * self.block) <= self.block // 2:
             raise ValueError(
                 "block must be at least 8, and masked choose one piece to half of a block, got "
@@ -75,6 +79,13 @@ class PretrainingConfig(GuideSettings, TrainingSettings):
         sites = {f"encoder.{layer}.self": self.attention for layer in range(shape.layers)}
         self.check_guidance(sites, heads=shape.heads, steps=self.steps)
 
+    def fit_config(
+        self, *, cuda: bool, replayable: bool = False, one_shape: bool = False
+    ) -> FitConfig:
+        """The settings that `headwise.training.fit` wants; weights are those of the last update."""
+        settings = super().fit_config(cuda=cuda, replayable=replayable, one_shape=one_shape)
+        return replace(settings, beta2=self.beta2, epsilon=self.epsilon, keep_best=False)
+
     @property
     def marks(self) -> MarkStyle:
         """Whose marks the pieces have."""
@@ -84,7 +95,8 @@ class PretrainingConfig(GuideSettings, TrainingSettings):
         """The encoder's shape for so many pieces."""
         sizes = {"width": self.width, "heads": self.heads, "feed_forward": self.feed_forward}
         small = {"width": 64, "heads": 4, "feed_forward": 128} if self.size == "tiny" else {}
-        given: dict[str, Any] = small | {n: value for n, value in sizes.items() if value}
+        said = {name: value for name, value in sizes.items() if value is not None}
+        given: dict[str, Any] = small | said
         given |= {
             "layers": self.layers,
             "dropout": self.dropout,

@@ -25,6 +25,7 @@ from headwise.journeys.codec import Codec, InPieces, load_codecs, save_codecs
 from headwise.journeys.guiding import Tokens, guided, with_guidance
 from headwise.journeys.loss_so_far import LossSoFar
 from headwise.journeys.parallel_files import read_parallel_files
+from headwise.journeys.same_data import check_data, checksum_of, keep_checksum
 from headwise.journeys.training_run import (
     Clock,
     choose_weights,
@@ -67,12 +68,16 @@ def train_translation(config: TranslationConfig, folder: Path) -> Run:
 
     Args:
         config: the settings.
-        folder: of the run; one that is there is continued.
+        folder: of the run; one that is there is continued, if the texts are as they were.
     """
     texts = _texts(config)
+    checksum = checksum_of(*texts.train, *texts.valid, *texts.test)
+    check_data(folder, config, checksum)
     with shared_run(folder, config) as run:
         if not run.has("figures.json"):
-            translator = in_first_process_first(lambda: _untrained(config, run, texts.train))
+            translator = in_first_process_first(
+                lambda: _untrained(config, run, texts.train, checksum)
+            )
             note = _train(config, run, translator, texts)
             if is_first_process():
                 _finish(config, run, translator, texts.test, note)
@@ -96,9 +101,10 @@ def _first(lines: Lines, count: int) -> Lines:
     return Lines(lines.source[:count], lines.target[:count]) if count else lines
 
 
-def _untrained(config: TranslationConfig, run: Run, train: Lines) -> Translator:
+def _untrained(config: TranslationConfig, run: Run, train: Lines, checksum: str) -> Translator:
     """A translator with its first weights, and with pieces that are then in the run."""
     if not run.names("*pieces.model"):
+        keep_checksum(run, checksum)  # first, as pieces are of these texts
         learnt = _learnt(config, train)
         save_codecs(run, InPieces(learnt.source), InPieces(learnt.target))
     source, target = load_codecs(run)

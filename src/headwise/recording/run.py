@@ -192,7 +192,13 @@ class Run:
             for key, tensor in tensors.items()
         }
         with files.replacing(self.path(name)) as temporary:
-            safetensors.torch.save_file(copies, temporary, metadata=dict(note))
+            temporary.touch()
+            rights = temporary.stat().st_mode  # that other files get; the library gives fewer
+            try:
+                safetensors.torch.save_file(copies, temporary, metadata=dict(note))
+                temporary.chmod(rights)
+            except SafetensorError as problem:  # a full disk, for one
+                raise OSError(f"{self.path(name)} could not be written: {problem}") from None
 
     def load_tensors(self, name: str) -> dict[str, Tensor]:
         """The tensors that `save_tensors` wrote, on the CPU."""

@@ -1,5 +1,6 @@
 """FitConfig: the settings of a training."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,6 +48,14 @@ class FitConfig:
             )
         if self.patience < 0:
             raise ValueError(f"patience must be 0 evaluations or more, got {self.patience}.")
+        for name in ("learning_rate", "clip", "epsilon", "weight_decay", "warmup"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}.")
+        for name, beta in {"beta1": self.beta1, "beta2": self.beta2}.items():
+            if not 0 <= beta < 1:
+                raise ValueError(f"{name} must be 0 or more and below 1, got {beta}.")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must be a number from 0 to 2**63 - 1, got {self.seed}.")
 
     def factor(self) -> Schedule:
         """The schedule, a function from step to factor."""

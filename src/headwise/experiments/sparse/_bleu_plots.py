@@ -66,7 +66,7 @@ def draw_methods(
         axes.plot(estimate.mean, place, "|", color=COLOUR, markersize=11, markeredgewidth=2)
         axes.plot(found, [place] * len(found), ".", color=SEED, markersize=5)
     axes.set_yticks(range(len(values)), list(values), fontsize=8)
-    axes.set_ylim(len(values) - 0.5, -0.5)  # the first on top
+    axes.set_ylim(max(1, len(values)) - 0.5, -0.5)  # the first on top
     axes.set_xlabel(f"{label}; mean, 95 % interval, seeds", fontsize=8)
 
 
