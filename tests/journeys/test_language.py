@@ -83,6 +83,18 @@ def test_a_training_stopped_and_started_again_ends_the_same(finished, text, tmp_
     assert all(torch.equal(one[name], other[name]) for name in other)
 
 
+def test_a_training_goes_on_with_the_text_it_began_with_alone(text, tmp_path, monkeypatch):
+    own = tmp_path / "own.txt"
+    own.write_bytes(text.read_bytes())
+    config = LanguageConfig(**SMALL, file=str(own))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "training_bar", stopping(module.training_bar, 30))
+        train_language(config, tmp_path / "run")
+    own.write_bytes(text.read_bytes()[::-1])
+    with pytest.raises(ValueError, match="The data are not those that the run in"):
+        train_language(config, tmp_path / "run")
+
+
 def test_what_was_read_is_remembered_and_forgotten_at_the_beginning():
     config = LanguageConfig(**SMALL, file="x").shape()
     reading = Reading(TransformerXL(config), rows=2).eval()

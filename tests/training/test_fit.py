@@ -353,7 +353,6 @@ def test_settings_that_cannot_be_are_refused(name):
         ("learning_rate", float("nan")),
         ("weight_decay", -0.1),
         ("epsilon", -1e-8),
-        ("warmup", -1),
         ("beta1", 1.0),
         ("beta2", 2.0),
         ("seed", -1),

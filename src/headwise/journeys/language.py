@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 from headwise.analysis.scores import bits_per_character
 from headwise.config import from_json, to_json
 from headwise.data.characters import BYTES, CharacterData, CharacterStream, read_characters
+from headwise.journeys.same_data import check_data, checksum_of, keep_checksum
 from headwise.journeys.training_run import (
     Clock,
     TrainingSettings,
@@ -34,6 +35,7 @@ from headwise.models.xl import TransformerXL, XLConfig, segment_loss
 from headwise.recording import Run
 from headwise.reporting import write_report
 from headwise.training import fit
+from headwise.training.checkpoint import CHECKPOINT
 
 __all__ = ["LanguageConfig", "load_language_model", "train_language"]
 
@@ -120,13 +122,17 @@ def train_language(config: LanguageConfig, folder: Path) -> Run:
 
     Args:
         config: the settings.
-        folder: of the run; one that is there is continued.
+        folder: of the run; one that is there is continued, if the text is as it was.
     """
     _check_alone()
     data = _data(config)
     _stream(config, data)  # a text too short is refused before there is a folder
+    checksum = checksum_of(*(_bytes(part) for part in (data.train, data.valid, data.test)))
+    check_data(folder, config, checksum)
     with shared_run(folder, config) as run:
         if not run.has("figures.json"):
+            if not run.has(CHECKPOINT):
+                keep_checksum(run, checksum)
             torch.manual_seed(config.seed)
             reading = Reading(TransformerXL(config.shape()), rows=config.batch_size)
             note = _train(config, run, reading, data)
@@ -157,6 +163,10 @@ def _data(config: LanguageConfig) -> CharacterData:
         for name in ("train", "valid", "test")
     }
     return dataclasses.replace(data, **parts)
+
+
+def _bytes(part: Tensor) -> bytes:
+    return part.contiguous().numpy().tobytes()
 
 
 def _file(path: Path) -> CharacterData:

@@ -14,8 +14,8 @@ __all__ = ["check_data", "checksum_of", "keep_checksum"]
 DATA = "data.json"
 
 
-def checksum_of(*parts: Sequence[Any]) -> str:
-    """SHA-256 of texts, numbers, and lists of them; where each one ends counts too.
+def checksum_of(*parts: Sequence[Any] | bytes) -> str:
+    """SHA-256 of texts, numbers, and lists of them, where each one ends counts too; or of bytes.
 
     >>> checksum_of(["a", "b"]) == checksum_of(["a"], ["b"])
     False
@@ -25,7 +25,7 @@ def checksum_of(*parts: Sequence[Any]) -> str:
     """
     found = hashlib.sha256()
     for part in parts:
-        found.update(json.dumps(part).encode())
+        found.update(part if isinstance(part, bytes) else json.dumps(part).encode())
     return found.hexdigest()
 
 

@@ -48,7 +48,7 @@ class FitConfig:
             )
         if self.patience < 0:
             raise ValueError(f"patience must be 0 evaluations or more, got {self.patience}.")
-        for name in ("learning_rate", "clip", "epsilon", "weight_decay", "warmup"):
+        for name in ("learning_rate", "clip", "epsilon", "weight_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}.")
         for name, beta in {"beta1": self.beta1, "beta2": self.beta2}.items():
