@@ -67,7 +67,8 @@ def draw_methods(
         axes.plot(found, [place] * len(found), ".", color=SEED, markersize=5)
     axes.set_yticks(range(len(values)), list(values), fontsize=8)
     axes.set_ylim(max(1, len(values)) - 0.5, -0.5)  # the first on top
-    axes.set_xlabel(f"{label}; mean, 95 % interval, seeds", fontsize=8)
+    interval = "95 % interval, " * any(len(found) >= ENOUGH for found in values.values())
+    axes.set_xlabel(f"{label}; mean, {interval}seeds", fontsize=8)
 
 
 def draw_curve(
