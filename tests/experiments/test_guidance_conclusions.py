@@ -104,11 +104,13 @@ def test_best_guess_without_context_is_that_of_bayes():
 
 def test_every_expected_figure_of_a_pre_training_is_measured(plant, tmp_path, monkeypatch):
     plain = plant()
+    small = pretrain.SMALL
     in_small = {
-        pretrain: pretrain.Config(corpora=(pretrain.ENGLISH,), layers=(pretrain.SMALL,)),
-        fraction: fraction.Config(layers=pretrain.SMALL),
-        ablation: ablation.Config(layers=pretrain.SMALL),
-        electra: electra.Config(layers=pretrain.SMALL),
+        pretrain: [pretrain.Config(corpora=(pretrain.ENGLISH,), layers=(small,))],
+        fraction: [fraction.Config(layers=small)],
+        ablation: [ablation.Config(layers=small)],
+        electra: [electra.Config(layers=small), electra.Config(layers=electra.SHALLOW)],
+        robust: [robust.Config(layers=small)],
     }
     good = plant(0.1)
     for module in (pretrain, sparse, fraction, ablation, electra, robust):
@@ -118,7 +120,7 @@ def test_every_expected_figure_of_a_pre_training_is_measured(plant, tmp_path, mo
             found = partial(lambda done, *args, **named: done, done)
             monkeypatch.setattr(module, name, found, raising=False)
         figures = {}
-        for config in filter(None, (module.experiment.config, in_small.get(module))):
+        for config in (module.experiment.config, *in_small.get(module, ())):
             run = Run.create(tmp_path / f"{module.__name__}-{config.layers}", config)
             figures |= module.reproduce(config, run)
         assert {item.metric for item in module.EXPECTED} <= set(figures), module.__name__

@@ -68,6 +68,7 @@ from headwise.experiments.guidance._pretraining import (
     settings_of,
 )
 from headwise.experiments.guidance._sign_test import sign_test
+from headwise.experiments.guidance.pretrain import SMALL, part_of
 from headwise.experiments.sparse._drawing import panels, save
 from headwise.journeys.pretraining import PretrainingConfig
 from headwise.recording.run import Run
@@ -148,12 +149,20 @@ def deep(arm: str, depth: float) -> str:
     return f"{arm}: settings that end {depth:g} nats below the best guess"
 
 
+def _expected(part: str, note: str) -> list[Expected]:
+    counts = [f"{arm}: settings that converge" for arm in ARMS]
+    counts += [deep(arm, depth) for arm in ARMS for depth in DEPTHS]
+    return [
+        sure_claim(f"{part}: {MORE}", f"§4.5 and §6{note}"),
+        sure_claim(f"{part}: {LESS_SENSITIVE}", f"§4.5{note}"),
+        sure_claim(f"{part}: {LOWER}", f"§5.1{note}"),
+        *(Expected(f"{part}: {name}", None, f"§4.5{note}") for name in counts),
+    ]
+
+
 EXPECTED = (
-    sure_claim(MORE, "§4.5 and §6"),
-    sure_claim(LESS_SENSITIVE, "§4.5"),
-    sure_claim(LOWER, "§5.1"),
-    *(Expected(f"{arm}: settings that converge", None, "§4.5") for arm in ARMS),
-    *(Expected(deep(arm, depth), None, "§4.5") for arm in ARMS for depth in DEPTHS),
+    *_expected(part_of(ENGLISH, 12), ""),
+    *_expected(part_of(ENGLISH, SMALL), ", in small"),
 )
 
 
@@ -171,7 +180,9 @@ def reproduce(config: Config, run: Run) -> Figures:
                 loss = ends[-1].loss
                 show(done, {} if loss is None else {"validation_loss": loss})
     draw_grid(grid, _losses(found), run, plateau=found[MLM][0].plateau)
-    return {**_by_arm(grid, found, seeds=config.seeds), **compared(found, seeds=config.seeds)}
+    figures = {**_by_arm(grid, found, seeds=config.seeds), **compared(found, seeds=config.seeds)}
+    part = part_of(config.corpus, config.layers)
+    return {f"{part}: {name}": values for name, values in figures.items()}
 
 
 def _grid(config: Config) -> Iterator[Setting]:
