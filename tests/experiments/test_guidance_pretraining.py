@@ -355,6 +355,7 @@ def test_others_find_the_english_encoders(tmp_path):
         ("8-layers", (ENGLISH,), 8),
         ("16-layers", (ENGLISH,), 16),
         ("filipino-oromo", ("filipino", "oromo"), 12),
+        ("wikitext-2", ("wikitext-2",), 12),
     ],
 )
 def test_recorded_figures_follow_from_the_curves_beside_them(
