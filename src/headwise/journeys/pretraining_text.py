@@ -10,6 +10,7 @@ from headwise.data.pretraining import PretrainingTexts, read_pretraining, read_t
 from headwise.journeys.pretraining_settings import PretrainingConfig
 from headwise.recording import Run
 from headwise.training.checkpoint import CHECKPOINT
+from headwise.training.progress import clock
 
 __all__ = ["PretrainingText", "read_texts", "same_text", "text_in"]
 
@@ -73,8 +74,10 @@ def _numbered(settings: PretrainingConfig) -> PretrainingText:
     texts = _documents(settings)
     size = settings.vocab or LARGE.get(settings.corpus, SMALL)
     lines = (line for document in texts.train for line in document)
-    pieces = train_byte_pieces(lines, size=size, style=settings.marks)
-    train, valid = (encode_documents(part, pieces) for part in (texts.train, texts.valid))
+    with clock(f"learning {size:,} pieces"):
+        pieces = train_byte_pieces(lines, size=size, style=settings.marks)
+    with clock("numbering the text"):
+        train, valid = (encode_documents(part, pieces) for part in (texts.train, texts.valid))
     return PretrainingText(pieces, train, valid, texts.checksum())
 
 

@@ -50,6 +50,7 @@ from headwise.recording import Run
 from headwise.reporting import write_report
 from headwise.training import fit, label_smoothed_sum
 from headwise.training.loss import Summed
+from headwise.training.progress import clock
 
 __all__ = ["TranslationConfig", "train_translation"]
 
@@ -105,7 +106,8 @@ def _untrained(config: TranslationConfig, run: Run, train: Lines, checksum: str)
     """A translator with its first weights, and with pieces that are then in the run."""
     if not run.names("*pieces.model"):
         keep_checksum(run, checksum)  # first, as pieces are of these texts
-        learnt = _learnt(config, train)
+        with clock(f"learning {config.pieces:,} pieces"):
+            learnt = _learnt(config, train)
         save_codecs(run, InPieces(learnt.source), InPieces(learnt.target))
     source, target = load_codecs(run)
     torch.manual_seed(config.seed)

@@ -1,4 +1,4 @@
-"""A progress bar for training."""
+"""A progress bar for training, and a clock for work whose end is not known."""
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -34,6 +34,17 @@ def progress_bar(steps: int, *, label: str = "training") -> Generator[Report]:
             bar.update(task, completed=step, shown=_shown(latest))
 
         yield report
+
+
+@contextmanager
+def clock(label: str) -> Generator[None]:
+    """What is being done, and for how long already."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns) as shown:
+        shown.add_task(label, total=None)
+        yield
 
 
 def _shown(metrics: Mapping[str, float]) -> str:
