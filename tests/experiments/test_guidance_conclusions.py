@@ -223,6 +223,8 @@ def test_grids_are_compared_seed_by_seed():
     figures = robust.compared({MLM: plain, GUIDED: guided * 3}, seeds=3)
     for claim in (robust.MORE, robust.LESS_SENSITIVE, robust.LOWER):
         assert figures[claim] == [1.0]
+    assert figures[robust.always_lower(GUIDED)] == [6.0]  # of eight, seven, seven and six a seed
+    assert figures[robust.always_lower(MLM)] == [0.0]
     figures = robust.compared({MLM: guided * 3, GUIDED: plain}, seeds=3)
     assert figures[robust.MORE] == [0.0] and figures[robust.LOWER] == [0.0]
     other = [*guided, *guided, *plain[:8]]  # two seeds are as good

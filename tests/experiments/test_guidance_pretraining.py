@@ -127,6 +127,8 @@ def test_what_is_done_is_found_again_and_lent(pretrained, tmp_path, monkeypatch)
         reproduce("guidance/pretrain", other, tmp_path / "other")
     with pytest.raises(ValueError, match="names no folder; give runs of guidance/pretrain"):
         dataclasses.replace(lent, trained=(str(tmp_path / "nowhere"),))
+    with pytest.raises(ValueError, match=r"holds no run.*encoders is meant"):
+        dataclasses.replace(lent, trained=(str(ROOT / "results/guidance"),))
 
 
 def test_shares_of_heads_are_guided(data_folder, tmp_path):
@@ -163,11 +165,11 @@ def test_settings_that_diverge_are_noted_and_not_tried_again(data_folder, tmp_pa
         f"{arm}-1-rate-1e+38-warmup-0.1-dropout-0-seed-0" for arm in ("guided", "mlm")
     ]
     assert not list((tmp_path / "run" / "robust").rglob("*.safetensors"))
-    named = {name.removeprefix("oromo, 1 layers: "): found for name, found in figures.items()}
-    ended = [named[f"{arm}: best validation loss"].mean for arm in ("MLM", "guided")]
-    plateau = named["loss from frequencies alone"].mean
-    assert named["MLM: validation loss"].values[1] == max(*ended, plateau)
-    assert named["MLM: settings that converge"].values[1] == 0
+    part = pretrain.part_of("oromo", 1)
+    ended = [figures[f"{part}: {arm}: best validation loss"].mean for arm in ("MLM", "guided")]
+    plateau = figures[f"{part}: loss from frequencies alone"].mean
+    assert figures[f"{part}: MLM: validation loss"].values[1] == max(*ended, plateau)
+    assert figures[f"{part}: MLM: settings that converge"].values[1] == 0
     monkeypatch.setattr(_pretraining, "pretrain", None)
     assert reproduced("robust", tmp_path / "run") == figures
 
@@ -367,6 +369,18 @@ def test_recorded_figures_follow_from_the_curves_beside_them(
     config = pretrain.Config(**lent, seeds=recorded.config["seeds"])
     with Run.create(tmp_path / "again", config) as run:
         figures = pretrain.reproduce(config, run)
+    assert figures.keys() == recorded.figures.keys()
+    for name, values in figures.items():
+        assert values == pytest.approx(recorded.figures[name].values, rel=1e-5)
+
+
+def test_the_recorded_fraction_follows_from_the_curves_beside_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    recorded = kept_parts("guidance/fraction")[""]
+    arms = tuple(recorded.config["arms"])
+    config = fraction.Config(trained=("results/guidance/encoders",), arms=arms)
+    with Run.create(tmp_path / "again", config) as run:
+        figures = fraction.reproduce(config, run)
     assert figures.keys() == recorded.figures.keys()
     for name, values in figures.items():
         assert values == pytest.approx(recorded.figures[name].values, rel=1e-5)

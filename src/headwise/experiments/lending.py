@@ -13,15 +13,22 @@ __all__ = ["check_folders", "checked", "forget_checkpoints", "places"]
 
 
 def check_folders(trained: Sequence[str], *, kin: str) -> None:
-    """Refuse a name without a folder; a config does so before there is a run that keeps the slip.
+    """Refuse what lends nothing; a config does so before there is a run that keeps the slip.
+
+    What lends is a run, which may have others in it, or a folder of runs.
 
     Args:
         trained: folders of other runs, the setting of that name.
         kin: which runs are meant, for the message.
     """
     for name in trained:
-        if not Path(name).is_dir():
+        folder = Path(name)
+        if not folder.is_dir():
             raise ValueError(f"trained={name} names no folder; give runs of {kin}.")
+        if not any(any(folder.glob(runs)) for runs in ("config.json", "*/config.json")):
+            below = sorted({str(found.parents[1]) for found in folder.glob("*/*/config.json")})
+            hint = f"perhaps {' or '.join(below[:3])} is meant" if below else f"give runs of {kin}"
+            raise ValueError(f"trained={name} holds no run, so that all would be trained; {hint}.")
 
 
 # settings that mean nothing where no head is guided

@@ -24,9 +24,12 @@ than 1/4 and 3/4, only that it works well: these comparisons have no verdict.
 Found so far, with 12 layers on an H200, three seeds: with λ = 1 encoders are a nat below the best
 guess without context after 20.0 % of the updates, where with 1/2 they are after 21.9 %, and end a
 little higher with every seed, as in Table 8, at 3.68 for 3.66; but by so little (0.015, -0.015 to
-0.044) that it is undecided. Of the training loss it is sure (0.023, 0.012 to 0.034). Plain encoders
-end at 6.11. The quarters were not run with 12 layers. The table, from what these encoders recorded,
-on any machine:
+0.044) that it is undecided. Of the training loss it is sure (0.023, 0.012 to 0.034); the average
+loss is the other way round, 0.012 lower with λ = 1 (-0.000 to 0.024). Plain encoders end at 6.11.
+Those with λ = 1 were trained at commit 5fb2a81, others at 4e42090. Two of these seeds had been
+trained before, beside other work, and ended 0.006 and 0.004 higher: a seed does not fix the third
+digit. The quarters were not run with 12 layers. The table, from what encoders recorded, on any
+machine:
 
     headwise reproduce guidance/fraction --set trained=results/guidance/encoders \\
         --set "arms=MLM,guided,guided 1"
