@@ -89,6 +89,19 @@ def test_a_training_stopped_and_started_again_ends_the_same(finished, tmp_path, 
     assert lasting(again) == lasting(finished)
 
 
+def test_a_training_does_not_go_on_with_other_images(tmp_path, monkeypatch):
+    config = CaptioningConfig(**{**SMALL, "steps": 20, "checkpoint_every": 5})
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "training_bar", stopping(module.training_bar, 10))
+        train_captioning(config, tmp_path / "run")
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="not those that the run"):
+        changed = squares(size=16, features=None, minimum_count=1)
+        changed.test.images[0, 0, 0, 0] ^= 1  # of one pixel a bit
+        patch.setattr(module, "read_captions", lambda **options: changed)
+        train_captioning(config, tmp_path / "run")
+    assert train_captioning(config, tmp_path / "run").has("figures.json")
+
+
 def test_scores_that_cannot_be_computed_are_said_with_the_reason(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     scores = module._scores([["a", "dog"]], [[["a", "dog"]]])

@@ -28,6 +28,7 @@ from headwise.data.captions import (
     read_captions,
 )
 from headwise.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from headwise.journeys.same_data import check_data, checksum_of, keep_checksum
 from headwise.journeys.training_run import (
     Clock,
     TrainingSettings,
@@ -44,6 +45,7 @@ from headwise.models.caption import CaptionConfig, CaptionModel
 from headwise.recording import Run
 from headwise.reporting import write_report
 from headwise.training import fit, label_smoothed_sum
+from headwise.training.checkpoint import CHECKPOINT
 from headwise.training.loss import Summed
 
 __all__ = ["Captioner", "CaptioningConfig", "train_captioning"]
@@ -171,11 +173,18 @@ def train_captioning(config: CaptioningConfig, folder: Path) -> Run:
 
     Args:
         config: the settings.
-        folder: of the run; one that is there is continued.
+        folder: of the run; one that is there is continued, if the data are as they were.
     """
     data = _data(config)
+    parts = (data.train, data.valid, data.test)
+    checksum = checksum_of(
+        *(some for part in parts for some in (part.names, part.captions, _images(part)))
+    )
+    check_data(folder, config, checksum)
     with shared_run(folder, config) as run:
         if not run.has("figures.json"):
+            if is_first_process() and not run.has(CHECKPOINT):
+                keep_checksum(run, checksum)
             captioner = _untrained(config, data)
             note = _train(config, run, captioner, data)
             if is_first_process():

@@ -127,7 +127,7 @@ def train_language(config: LanguageConfig, folder: Path) -> Run:
     _check_alone()
     data = _data(config)
     _stream(config, data)  # a text too short is refused before there is a folder
-    checksum = checksum_of(*(_bytes(part) for part in (data.train, data.valid, data.test)))
+    checksum = checksum_of(data.train, data.valid, data.test)
     check_data(folder, config, checksum)
     with shared_run(folder, config) as run:
         if not run.has("figures.json"):
@@ -163,10 +163,6 @@ def _data(config: LanguageConfig) -> CharacterData:
         for name in ("train", "valid", "test")
     }
     return dataclasses.replace(data, **parts)
-
-
-def _bytes(part: Tensor) -> bytes:
-    return part.contiguous().numpy().tobytes()
 
 
 def _file(path: Path) -> CharacterData:

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from headwise.config import Dataclass, to_json
 from headwise.recording import Run
 
@@ -14,8 +17,8 @@ __all__ = ["check_data", "checksum_of", "keep_checksum"]
 DATA = "data.json"
 
 
-def checksum_of(*parts: Sequence[Any] | bytes) -> str:
-    """SHA-256 of texts, numbers, and lists of them, where each one ends counts too; or of bytes.
+def checksum_of(*parts: Sequence[Any] | Tensor) -> str:
+    """SHA-256 of texts, numbers, and lists of them, where each one ends counts too; or of tensors.
 
     >>> checksum_of(["a", "b"]) == checksum_of(["a"], ["b"])
     False
@@ -25,8 +28,12 @@ def checksum_of(*parts: Sequence[Any] | bytes) -> str:
     """
     found = hashlib.sha256()
     for part in parts:
-        found.update(part if isinstance(part, bytes) else json.dumps(part).encode())
+        found.update(_bytes(part) if isinstance(part, Tensor) else json.dumps(part).encode())
     return found.hexdigest()
+
+
+def _bytes(part: Tensor) -> memoryview:
+    return part.contiguous().flatten().view(torch.uint8).numpy().data
 
 
 def keep_checksum(run: Run, checksum: str) -> None:
