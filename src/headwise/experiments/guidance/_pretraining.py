@@ -26,6 +26,7 @@ from headwise.guidance.schedule import CONSTANT_FOR, CONVENTIONS, ConventionName
 from headwise.journeys.pretraining import PretrainingConfig, pretrain
 from headwise.journeys.pretraining_text import read_texts, same_text, text_in
 from headwise.recording.run import Run
+from headwise.training.progress import progress_bar
 
 __all__ = [
     "ARMS",
@@ -48,9 +49,9 @@ __all__ = [
     "places",
     "plan_text",
     "pretrain_at_once",
+    "pretrained",
     "recipe_of",
     "settings_of",
-    "shown",
 ]
 
 ENGLISH = "debian-docs-en"
@@ -276,7 +277,7 @@ def diverged(run: Run) -> bool:
     return run.has(DIVERGED)
 
 
-def shown(run: Run) -> dict[str, float]:
+def _shown(run: Run) -> dict[str, float]:
     """What a progress bar says of a training."""
     return {} if diverged(run) else {"validation_loss": run.figures()["validation_loss"]}
 
@@ -305,6 +306,31 @@ def pretrain_at_once(
             left.append(one)
     train = make or partial(found_or_pretrained, config, keep_weights=keep_weights)
     make_at_once(train, left, run=run, processes=config.at_once)
+
+
+def pretrained(
+    config: Pretraining,
+    run: Run,
+    wanted: Mapping[str, PretrainingConfig],
+    *,
+    keep_weights: bool = True,
+) -> dict[str, Run]:
+    """The finished runs of encoders by their folders, found or pre-trained now, in this order.
+
+    Args:
+        config: the settings of the experiment.
+        run: of the experiment.
+        wanted: settings by folders.
+        keep_weights: whether they stay.
+    """
+    pretrain_at_once(config, run, wanted, keep_weights=keep_weights)
+    found: dict[str, Run] = {}
+    with progress_bar(len(wanted), label="pre-trainings") as show:
+        for folder, settings in wanted.items():
+            one = folder, settings
+            found[folder] = found_or_pretrained(config, run, one, keep_weights=keep_weights)
+            show(len(found), _shown(found[folder]))
+    return found
 
 
 def _found(config: Pretraining, run: Run, wanted: Wanted) -> Run | None:

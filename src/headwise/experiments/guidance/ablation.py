@@ -73,14 +73,11 @@ from headwise.experiments.guidance._pretraining import (
     Job,
     Pretraining,
     Wanted,
-    found_or_pretrained,
-    pretrain_at_once,
+    pretrained,
     settings_of,
-    shown,
 )
 from headwise.experiments.guidance.pretrain import SMALL, part_of
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
 
 HEADS = {"next": 1, "prev": 1, "first": 2, "delim": 1, "period": 1}
 ALL, LOCAL, DELIM = "all", "without next and prev", "without delim"
@@ -185,16 +182,10 @@ def reproduce(config: Config, run: Run) -> Figures:
 
 
 def _pretrained(config: Config, run: Run) -> dict[str, list[Run]]:
-    runs: dict[str, list[Run]] = {arm: [] for arm in config.arms}
-    jobs = [(seed, arm) for seed in range(config.seeds) for arm in runs]
-    wanted = dict(_wanted(config, *job) for job in jobs)
-    pretrain_at_once(config, run, wanted, keep_weights=False)
-    with progress_bar(len(jobs), label="pre-trainings") as show:
-        for number, (seed, arm) in enumerate(jobs, start=1):
-            one = _wanted(config, seed, arm)
-            runs[arm].append(found_or_pretrained(config, run, one, keep_weights=False))
-            show(number, shown(runs[arm][-1]))
-    return runs
+    seeds = range(config.seeds)
+    wanted = dict(_wanted(config, seed, arm) for seed in seeds for arm in config.arms)
+    found = pretrained(config, run, wanted, keep_weights=False)
+    return {arm: [found[_wanted(config, seed, arm)[0]] for seed in seeds] for arm in config.arms}
 
 
 def _wanted(config: Config, seed: int, arm: str) -> Wanted:

@@ -58,15 +58,12 @@ from headwise.experiments.guidance._pretraining import (
     Pretraining,
     Wanted,
     diverged,
-    found_or_pretrained,
-    pretrain_at_once,
+    pretrained,
     settings_of,
-    shown,
 )
 from headwise.experiments.guidance.pretrain import SMALL, part_of
 from headwise.journeys.pretraining import PretrainingConfig
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
 
 PLAIN = "ELECTRA"
 SHALLOW = 2  # layers of encoders that learn something of words on a CPU
@@ -126,14 +123,10 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
 
 
 def _pretrained(config: Config, run: Run) -> dict[str, list[Run]]:
-    runs: dict[str, list[Run]] = {arm: [] for arm in ARMS}
-    jobs = [(seed, arm) for seed in range(config.seeds) for arm in runs]
-    pretrain_at_once(config, run, dict(_wanted(config, *job) for job in jobs))
-    with progress_bar(len(jobs), label="pre-trainings") as show:
-        for number, (seed, arm) in enumerate(jobs, start=1):
-            runs[arm].append(found_or_pretrained(config, run, _wanted(config, seed, arm)))
-            show(number, shown(runs[arm][-1]))
-    return runs
+    seeds = range(config.seeds)
+    wanted = dict(_wanted(config, seed, arm) for seed in seeds for arm in ARMS)
+    found = pretrained(config, run, wanted)
+    return {arm: [found[_wanted(config, seed, arm)[0]] for seed in seeds] for arm in ARMS}
 
 
 def _wanted(config: Config, seed: int, arm: str) -> Wanted:

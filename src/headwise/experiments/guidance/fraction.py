@@ -62,14 +62,11 @@ from headwise.experiments.guidance._pretraining import (
     TINY,
     Job,
     Pretraining,
-    encoder_run,
-    pretrain_at_once,
+    pretrained,
     settings_of,
-    shown,
 )
 from headwise.experiments.guidance.pretrain import SMALL, part_of
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
 
 ALL = "guided 1"
 OTHERS = tuple(arm for arm in ARMS if arm not in (MLM, GUIDED))
@@ -135,11 +132,9 @@ def _pretrained(config: Config, run: Run) -> dict[str, list[Run]]:
     jobs = [
         Job(config.corpus, arm, config.layers, seed) for seed in range(config.seeds) for arm in runs
     ]
-    pretrain_at_once(config, run, {job.folder: settings_of(config, job) for job in jobs})
-    with progress_bar(len(jobs), label="pre-trainings") as show:
-        for number, job in enumerate(jobs, start=1):
-            runs[job.arm].append(encoder_run(config, run, job))
-            show(number, shown(runs[job.arm][-1]))
+    found = pretrained(config, run, {job.folder: settings_of(config, job) for job in jobs})
+    for job in jobs:
+        runs[job.arm].append(found[job.folder])
     return runs
 
 

@@ -139,13 +139,10 @@ from headwise.experiments.guidance._pretraining import (
     TINY,
     Job,
     Pretraining,
-    encoder_run,
-    pretrain_at_once,
+    pretrained,
     settings_of,
-    shown,
 )
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
 
 LANGUAGES = {
     ENGLISH: "English",
@@ -259,14 +256,12 @@ def reproduce(config: Config, run: Run) -> Figures:
 def _pretrained(config: Config, run: Run) -> dict[str, dict[str, list[Run]]]:
     """The runs of every arm, by setting; both arms of a seed after each other."""
     jobs = _jobs(config)
-    pretrain_at_once(config, run, {job.folder: settings_of(config, job) for job in jobs})
-    found: dict[str, dict[str, list[Run]]] = {}
-    with progress_bar(len(jobs), label="pre-trainings") as show:
-        for number, job in enumerate(jobs, start=1):
-            runs = found.setdefault(part_of(job.corpus, job.layers), {MLM: [], GUIDED: []})
-            runs[job.arm].append(encoder_run(config, run, job))
-            show(number, shown(runs[job.arm][-1]))
-    return found
+    found = pretrained(config, run, {job.folder: settings_of(config, job) for job in jobs})
+    parts: dict[str, dict[str, list[Run]]] = {}
+    for job in jobs:
+        runs = parts.setdefault(part_of(job.corpus, job.layers), {MLM: [], GUIDED: []})
+        runs[job.arm].append(found[job.folder])
+    return parts
 
 
 def _jobs(config: Config) -> list[Job]:

@@ -64,9 +64,8 @@ from headwise.experiments.guidance._pretraining import (
     Pretraining,
     Wanted,
     diverged,
-    found_or_pretrained,
     in_company,
-    pretrain_at_once,
+    pretrained,
     settings_of,
 )
 from headwise.experiments.guidance._sign_test import sign_test
@@ -74,7 +73,6 @@ from headwise.experiments.guidance.pretrain import SMALL, part_of
 from headwise.experiments.sparse._drawing import panels, save
 from headwise.journeys.pretraining import PretrainingConfig
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
 
 ARMS = (MLM, GUIDED)
 MORE = f"{GUIDED} converges under more settings"
@@ -180,16 +178,11 @@ EXPECTED = (
 def reproduce(config: Config, run: Run) -> Figures:
     """Train everywhere on the grid; each figure has a value a setting."""
     grid = list(_grid(config))
-    found: dict[str, list[Ended]] = {arm: [] for arm in ARMS}
     wanted = dict(_wanted(config, arm, setting) for setting in grid for arm in ARMS)
-    pretrain_at_once(config, run, wanted, keep_weights=False)
-    with progress_bar(len(grid) * len(ARMS), label="pre-trainings") as show:
-        for setting in grid:
-            for arm, ends in found.items():
-                ends.append(_trained(config, run, _wanted(config, arm, setting)))
-                done = sum(map(len, found.values()))
-                loss = ends[-1].loss
-                show(done, {} if loss is None else {"validation_loss": loss})
+    runs = pretrained(config, run, wanted, keep_weights=False)
+    found = {
+        arm: [_ended(runs[_wanted(config, arm, setting)[0]]) for setting in grid] for arm in ARMS
+    }
     draw_grid(grid, _losses(found), run, plateau=found[MLM][0].plateau)
     figures = {**_by_arm(grid, found, seeds=config.seeds), **compared(found, seeds=config.seeds)}
     part = part_of(config.corpus, config.layers)
@@ -209,9 +202,7 @@ def _wanted(config: Config, arm: str, setting: Setting) -> Wanted:
     return folder, _settings(config, arm, setting)
 
 
-def _trained(config: Config, run: Run, wanted: Wanted) -> Ended:
-    """Train, unless that was done."""
-    done = found_or_pretrained(config, run, wanted, keep_weights=False)
+def _ended(done: Run) -> Ended:
     plateau = frequency_loss_of(done)
     if diverged(done):
         return Ended(None, False, plateau, None)

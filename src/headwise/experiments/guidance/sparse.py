@@ -58,14 +58,11 @@ from headwise.experiments.guidance._pretraining import (
     Pretraining,
     Wanted,
     diverged,
-    found_or_pretrained,
-    pretrain_at_once,
+    pretrained,
     settings_of,
-    shown,
 )
 from headwise.experiments.guidance.pretrain import part_of
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
 
 SOFTMAX, TOPK = "softmax", "topk:8"
 ARMS = (MLM, GUIDED)
@@ -129,16 +126,14 @@ def _pretrained(config: Config, run: Run) -> dict[str, dict[str, list[Run]]]:
         for attention in config.attentions
         for arm in ARMS
     ]
-    pretrain_at_once(config, run, dict(_wanted(config, *job) for job in jobs))
-    found: dict[str, dict[str, list[Run]]] = {
+    wanted = {job: _wanted(config, *job) for job in jobs}
+    found = pretrained(config, run, dict(wanted.values()))
+    runs: dict[str, dict[str, list[Run]]] = {
         attention: {arm: [] for arm in ARMS} for attention in config.attentions
     }
-    with progress_bar(len(jobs), label="pre-trainings") as show:
-        for number, (attention, arm, seed) in enumerate(jobs, start=1):
-            done = found_or_pretrained(config, run, _wanted(config, attention, arm, seed))
-            found[attention][arm].append(done)
-            show(number, shown(done))
-    return found
+    for (attention, arm, _), (folder, _) in wanted.items():
+        runs[attention][arm].append(found[folder])
+    return runs
 
 
 def _wanted(config: Config, attention: str, arm: str, seed: int) -> Wanted:
