@@ -30,7 +30,7 @@ How it is measured, and where ours differs from the paper:
 Found so far, in the part `2-layers`, with encoders of 2 layers, width 256 and 8,000 pieces, three
 seeds, 2,500 updates of 2,048 pieces: as in Table 6, by far. Guided encoders end at 0.266 nats and
 plain ones at 0.416, which is what share and marks alone give: they learn nothing of words (0.150
-apart, 0.127 to 0.173). Guided ones rest there too, for 750 to 1,000 updates, and then fall fast.
+apart, 0.127 to 0.173). Guided ones rest there too, for 700 to 1,200 updates, and then fall fast.
 The settings were found by trials of a guided encoder, none of a plain one (docs/log.md): that plain
 ones would not learn with others, or with more updates, is not said.
 
