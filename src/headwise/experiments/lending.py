@@ -12,7 +12,7 @@ from headwise.recording.run import Run
 __all__ = ["check_folders", "checked", "forget_checkpoints", "places"]
 
 
-def check_folders(trained: Sequence[str], *, kin: str) -> None:
+def check_folders(trained: Sequence[str], *, kin: str, below: Collection[str] = ("*",)) -> None:
     """Refuse what lends nothing; a config does so before there is a run that keeps the slip.
 
     What lends is a run, which may have others in it, or a folder of runs.
@@ -20,14 +20,16 @@ def check_folders(trained: Sequence[str], *, kin: str) -> None:
     Args:
         trained: folders of other runs, the setting of that name.
         kin: which runs are meant, for the message.
+        below: names of folders of runs that such a folder may have; any, unless given.
     """
+    runs = ("config.json", "*/config.json", *(f"{name}/*/config.json" for name in below))
     for name in trained:
         folder = Path(name)
         if not folder.is_dir():
             raise ValueError(f"trained={name} names no folder; give runs of {kin}.")
-        if not any(any(folder.glob(runs)) for runs in ("config.json", "*/config.json")):
-            below = sorted({str(found.parents[1]) for found in folder.glob("*/*/config.json")})
-            hint = f"perhaps {' or '.join(below[:3])} is meant" if below else f"give runs of {kin}"
+        if not any(any(folder.glob(place)) for place in runs):
+            deeper = sorted({str(found.parents[1]) for found in folder.glob("*/*/config.json")})
+            hint = f"perhaps {deeper[0]} is meant" if len(deeper) == 1 else f"give runs of {kin}"
             raise ValueError(f"trained={name} holds no run, so that all would be trained; {hint}.")
 
 

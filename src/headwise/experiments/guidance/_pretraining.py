@@ -122,7 +122,7 @@ class Pretraining:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise ValueError(f"seeds must be at least 1, got {self.seeds}.")
-        lending.check_folders(self.trained, kin=KIN)
+        lending.check_folders(self.trained, kin=KIN, below=("texts", *RECIPES))
 
 
 OURS = ("seeds", "trained", "at_once", "alpha", "guide_schedule", "convention")
