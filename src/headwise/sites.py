@@ -7,6 +7,7 @@ the end of a `with` block or by `.undo()`. They nest, and may be undone in any o
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -57,9 +58,19 @@ class Head:
         return Head(site, int(index))
 
 
-def _no_obstacle(module: nn.Module) -> str | None:
-    """A named function, as a lambda would keep a model from being pickled."""
-    return None
+@dataclass(eq=False)
+class Use:
+    """Whether a site that a verb acts on was called.
+
+    Args:
+        what: the sites, as the subject of a sentence.
+        how: the verb as a participle, e.g. "masked".
+        called: whether any of them was.
+    """
+
+    what: str
+    how: str
+    called: bool = False
 
 
 @dataclass(eq=False)
@@ -76,7 +87,7 @@ class Site:
     replacements: list[Attend] = field(default_factory=list[Attend])
     gates: list[Gate] = field(default_factory=list[Gate])
     taps: list[Tap] = field(default_factory=list[Tap])
-    obstacle: Callable[[nn.Module], str | None] = _no_obstacle  # why nobody calls this site
+    uses: list[Use] = field(default_factory=list[Use])  # of the verbs in effect
 
     def __call__(
         self,
@@ -91,6 +102,7 @@ class Site:
         scale: float | None = None,
         dropout: float = 0.0,
     ) -> Float[Tensor, "B H Q E"]:
+        self.mark_called()
         attend = self.replacements[-1] if self.replacements else self.attend
         attended = attend(
             q,
@@ -134,6 +146,11 @@ class Site:
         """This site's heads, in order."""
         return [Head(self.name, index) for index in range(self.num_heads)]
 
+    def mark_called(self) -> None:
+        """Tell the verbs in effect here that they take effect."""
+        for use in self.uses:
+            use.called = True
+
     def show(self, attended: Attended) -> None:
         """Call the watchers, once a computation: not when it is repeated in a backward pass."""
         if self.watchers and not in_backward():
@@ -154,16 +171,35 @@ class Site:
 
 
 class Change:
-    """Something done to a model that can be undone, once: by `undo()` or a `with` block."""
+    """Something done to a model that can be undone, once: by `undo()` or a `with` block.
 
-    def __init__(self, undo: Callable[[], None]):
+    Undoing warns of sites that no forward pass has called meanwhile: nothing happened there.
+    """
+
+    def __init__(self, undo: Callable[[], None], uses: Iterable[Use] = ()):
         self._undo: Callable[[], None] | None = undo
+        self._uses = uses
 
     def undo(self) -> None:
         """Put everything back. A second call does nothing."""
+        if self._put_back():
+            self._tell_unused()
+
+    def _put_back(self) -> bool:
+        """Undo the change, if that was not done already."""
         undo, self._undo = self._undo, None
         if undo is not None:
             undo()
+        return undo is not None
+
+    def _tell_unused(self) -> None:
+        for use in self._uses:
+            if not use.called:
+                warnings.warn(
+                    f"{use.what} was not called while it was {use.how}, so that had no effect. "
+                    "Did a forward pass run, and does it use this part of the model?",
+                    stacklevel=4,
+                )
 
     def __enter__(self) -> Change:
         if self._undo is None:
@@ -176,7 +212,10 @@ class Change:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.undo()
+        if error is not None:
+            self._put_back()
+        else:
+            self.undo()
 
 
 def find_sites(model: nn.Module, *, where: Where = "*") -> list[Site]:
@@ -240,9 +279,9 @@ def observe(model: nn.Module, *watchers: Watcher, where: Where = "*") -> Change:
         with observe(model, lambda site, attended: print(site.name, attended.peak.mean())):
             model(batch)
     """
-    return _put(
-        [(site.watchers, watch) for site in find_sites(model, where=where) for watch in watchers]
-    )
+    sites = find_sites(model, where=where)
+    entries = [(site.watchers, watch) for site in sites for watch in watchers]
+    return _put(entries, _one_use(sites, "observed"))
 
 
 def tapped(model: nn.Module, tap: Tap, *, where: Where = "*") -> Change:
@@ -252,7 +291,8 @@ def tapped(model: nn.Module, tap: Tap, *, where: Where = "*") -> Change:
     graphs. So it may keep what it is given, and should do no more; what is kept carries gradients,
     also through gradient checkpointing.
     """
-    return _put([(site.taps, tap) for site in find_sites(model, where=where)])
+    sites = find_sites(model, where=where)
+    return _put([(site.taps, tap) for site in sites], _one_use(sites, "guided"))
 
 
 def replace(model: nn.Module, attend: Attend, *, where: Where = "*") -> Change:
@@ -261,7 +301,9 @@ def replace(model: nn.Module, attend: Attend, *, where: Where = "*") -> Change:
     with replace(model, topk_attention, where="encoder.*"):
         model(batch)
     """
-    return _put([(site.replacements, attend) for site in find_sites(model, where=where)])
+    sites = find_sites(model, where=where)
+    entries = [(site.replacements, attend) for site in sites]
+    return _put(entries, _one_use(sites, "replaced"))
 
 
 def gated(model: nn.Module, gates: Mapping[str, Gate]) -> Change:
@@ -276,7 +318,8 @@ def gated(model: nn.Module, gates: Mapping[str, Gate]) -> Change:
     for name, gate in gates.items():
         num_heads = sites[_known(name, sites)].num_heads
         _check_gate(name, gate() if callable(gate) else gate, num_heads)
-    return _put([(sites[name].gates, gate) for name, gate in gates.items()])
+    uses = [(sites[name], Use(name, "masked or gated")) for name in gates]
+    return _put([(sites[name].gates, gate) for name, gate in gates.items()], uses)
 
 
 def masked(model: nn.Module, heads: Mapping[str, Iterable[int]]) -> Change:
@@ -301,8 +344,6 @@ def _sites_of(model: nn.Module) -> Iterator[Site]:
     for module in model.modules():
         site = module.__dict__.get("site")
         if isinstance(site, Site) and site.num_heads:  # all its heads may have been pruned
-            if obstacle := site.obstacle(module):
-                raise ValueError(f"{site.name} is not in use: {obstacle}")
             yield site
 
 
@@ -350,11 +391,19 @@ def _head_numbers(heads: object) -> list[int]:
     return [whole_number(number) for number in numbers]
 
 
-def _put(entries: list[tuple[list[Any], Any]]) -> Change:
+def _one_use(sites: list[Site], how: str) -> list[tuple[Site, Use]]:
+    """One use of all sites that a pattern chose: some may be of no use for a given input."""
+    others = f" and {len(sites) - 1} more" if len(sites) > 1 else ""
+    use = Use(f"{sites[0].name}{others}", how)
+    return [(site, use) for site in sites]
+
+
+def _put(entries: list[tuple[list[Any], Any]], uses: list[tuple[Site, Use]]) -> Change:
     """Add each entry to its list; undoing takes that very entry out again."""
-    for holder, entry in entries:
+    put = entries + [(site.uses, use) for site, use in uses]
+    for holder, entry in put:
         holder.append(entry)
-    return Change(partial(_take_out, entries))
+    return Change(partial(_take_out, put), list(dict.fromkeys(use for _, use in uses)))
 
 
 def _take_out(entries: list[tuple[list[Any], Any]]) -> None:
@@ -364,6 +413,11 @@ def _take_out(entries: list[tuple[list[Any], Any]]) -> None:
 
 
 def _call(watchers: list[Watcher], site: Site, attended: Attended) -> None:
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore
+        raise ValueError(
+            f"{site.name} cannot be observed inside a transform of torch.func (grad, vmap, …). "
+            "Observe a plain forward pass, or use torch.autograd."
+        )
     with _own_saved_tensors():
         for watch in list(watchers):
             watch(site, attended)

@@ -1,52 +1,57 @@
-"""The masks that adopted hosts make: transformers' own, but for what graphs make of them.
+"""Tags on the masks that transformers makes, for graphs, which cannot look at their contents.
 
-A compiled graph, or a recorded one, cannot look at the contents of a mask, and elsewhere looking
-takes time. Three things are therefore settled when it is made: whether there must be one, whether
-an additive one only hides keys, and whether it hides the same keys from all queries.
+A compiled graph, or a recorded one, cannot read a mask, and elsewhere reading takes time. Three
+things are therefore settled when it is made: whether it stands for no mask or for a causal flag,
+whether an additive one only hides keys, and whether it hides the same keys from all queries. The
+host gets its mask as transformers makes it.
 
 What is settled is an attribute of the mask. Compiling follows attributes of tensors. What a host
 computes from a mask, a sum or a part, is another tensor without them; only writing into the mask
 itself would make them untrue.
 """
 
-from typing import Any, cast
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from transformers import AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
 
-__all__ = ["eager_mask_or_none", "only_hides", "sdpa_mask_or_none", "stored_once"]
+__all__ = ["implied", "only_hides", "stored_once", "tag_masks"]
 
 HIDES = "headwise_only_hides"  # of additive masks: all 0 or the lowest number
 ALIKE = "headwise_alike"  # all queries see the same keys
+IMPLIED = "headwise_implied"  # it hides nothing, "full", or what a causal flag hides, "causal"
+OWN = {"sdpa": sdpa_mask, "eager": eager_mask}  # transformers' own, the only ones we tag
 
 
-def sdpa_mask_or_none(**given: Any) -> Tensor | None:
-    """The host's mask for SDPA; none where nothing is hidden, or only what a causal flag hides.
-
-    Transformers leaves such masks out itself, except in graphs that are compiled or recorded. There
-    the mask, expanded from one number, suits no fused kernel: SDPA computes all scores in float32.
-    """
-    if _nothing_hidden(**given) or _only_later_hidden(**given):
-        return None
-    return _marked(sdpa_mask(**given), **given)
+def tag_masks() -> None:
+    """Tag what transformers' mask functions return. Functions of other tools stay as they are."""
+    registered = AttentionMaskInterface()
+    for name, own in OWN.items():
+        if registered[name] is own:
+            AttentionMaskInterface.register(name, partial(_tagged, own))
 
 
-def eager_mask_or_none(**given: Any) -> Tensor | None:
-    """The host's additive mask, marked as one that only hides keys; none where it hides nothing."""
-    if _nothing_hidden(**given):
-        return None
-    mask = cast(Tensor | None, eager_mask(**given))
-    if mask is not None:
+def _tagged(own: Any, *positional: Any, **given: Any) -> Any:
+    """Make the host's mask and tag it."""
+    mask = own(*positional, **given)
+    if not isinstance(mask, Tensor):
+        return mask
+    if own is eager_mask:
         setattr(mask, HIDES, True)
-    return _marked(mask, **given)
-
-
-def _marked(mask: Tensor | None, *, mask_function: Any = None, **_: Any) -> Tensor | None:
-    """The mask; of encoders and of attention to them, where padding alone hides keys, as ALIKE."""
-    if mask is not None and mask_function is bidirectional_mask_function:
+    if given.get("mask_function") is bidirectional_mask_function:
         setattr(mask, ALIKE, True)
+    if not positional and _in_a_graph():
+        skips = {"allow_is_causal_skip": own is sdpa_mask}  # its default
+        setattr(mask, IMPLIED, _what_it_stands_for(**(skips | given)))
     return mask
+
+
+def implied(mask: Tensor) -> Literal["full", "causal"] | None:
+    """What a mask stands for if no mask is needed for it: no mask at all, or a causal flag."""
+    return getattr(mask, IMPLIED, None)
 
 
 def stored_once(mask: Tensor) -> Tensor:
@@ -61,37 +66,43 @@ def only_hides(additive: Tensor, added: Tensor) -> bool:
         additive: the mask.
         added: what it adds to scores that it does not hide.
     """
-    if torch.compiler.is_compiling() or _in_a_graph():
+    if _in_a_graph():
         return getattr(additive, HIDES, False)
     return not bool(added.any())
 
 
-def _nothing_hidden(*, allow_is_bidirectional_skip: bool = False, **given: Any) -> bool:
-    return allow_is_bidirectional_skip and _unpadded(**given)
-
-
-def _only_later_hidden(*, allow_is_causal_skip: bool = True, **given: Any) -> bool:
-    return allow_is_causal_skip and given["q_length"] == given["kv_length"] and _unpadded(**given)
+def _what_it_stands_for(
+    *,
+    q_length: int,
+    kv_length: int,
+    allow_is_causal_skip: bool,
+    allow_is_bidirectional_skip: bool = False,
+    **given: Any,
+) -> Literal["full", "causal"] | None:
+    """What transformers would have returned no mask for, had it been able to look."""
+    if not _unpadded(kv_length, **given):
+        return None
+    if allow_is_bidirectional_skip:
+        return "full"
+    return "causal" if allow_is_causal_skip and q_length == kv_length else None
 
 
 def _unpadded(
-    *,
     kv_length: int,
+    *,
     attention_mask: Tensor | None = None,
     local_size: int | None = None,
     **_: Any,
 ) -> bool:
-    """Whether a graph is made, for these lengths alone, in which padding and windows hide nothing.
-
-    Elsewhere transformers decides: an exported or traced graph must serve other lengths too.
-    """
-    if not _in_a_graph() or attention_mask is not None:
-        return False
-    return local_size is None or kv_length < local_size
+    """Whether padding and windows hide nothing, for these lengths alone."""
+    return attention_mask is None and (local_size is None or kv_length < local_size)
 
 
 def _in_a_graph() -> bool:
-    """Whether this is compiled, or recorded as a CUDA graph."""
+    """Whether this is compiled, or recorded as a CUDA graph, for these lengths alone.
+
+    An exported or traced graph must serve other lengths too.
+    """
     if torch.compiler.is_compiling():
         # is_exporting() says yes in every compiled graph up to torch 2.11
         return not getattr(torch.compiler, "_is_exporting_flag", False)

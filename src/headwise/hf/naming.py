@@ -35,6 +35,12 @@ def interface_forward(kind: type[nn.Module]) -> FunctionType | None:
     return None
 
 
+def asks_registry_directly(kind: type[nn.Module]) -> bool:
+    """Whether a class takes attention functions from the registry by index, past the interface."""
+    forward = interface_forward(kind)
+    return forward is not None and "ALL_ATTENTION_FUNCTIONS[" in inspect.getsource(forward)
+
+
 def unreachable_attention(model: nn.Module) -> set[str]:
     """Classes that look like attention of their own, outside the interface."""
     reached = list(attention_modules(model))

@@ -1,6 +1,7 @@
 """Proof that adopting and watching a model change nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,28 +9,55 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headwise.hf.adoption import adopt, is_adopted, release, take_sites_away, unwrapped
+from headwise.hf.adoption import adopt, is_adopted, take_sites_away, unwrapped
+from headwise.hf.backends import CannotFollow
+from headwise.hf.naming import attention_modules
 from headwise.ops.attended import Attended
-from headwise.sites import Site, observe
+from headwise.sites import Site, Watcher, find_sites, observe
 
 
 @dataclass(frozen=True)
 class Parity:
-    """What `check_parity` found: whether every output tensor is equal, and which is not."""
+    """What `check_parity` found. It counts as true if every output tensor is equal.
+
+    Args:
+        equal: whether they are.
+        outputs: how many tensors were compared.
+        largest_difference: between the outputs.
+        calls_seen: how many attention computations were observed on the way.
+        first_different: the first site whose output differs, if any does.
+        repeatable: whether the host alone gives the same outputs twice.
+        unobserved: why a site could not be observed, by name; adopting it is still compared.
+    """
 
     equal: bool
-    outputs: int  # tensors compared
+    outputs: int
     largest_difference: float
-    calls_seen: int  # attention computations observed on the way
+    calls_seen: int
+    first_different: str | None
+    repeatable: bool
+    unobserved: dict[str, str]
 
     def __bool__(self) -> bool:
         return self.equal
+
+    def __str__(self) -> str:
+        if self.equal:
+            said = f"equal: {self.outputs} outputs, {self.calls_seen} attention calls observed"
+        else:
+            said = f"not equal, largest difference {self.largest_difference:.3g}"
+            said += f" at {self.first_different}" if self.first_different else ""
+            said += "" if self.repeatable else "; the model alone does not repeat its outputs"
+        if self.unobserved:
+            said += f"; not observable: {', '.join(self.unobserved)}"
+        return said
 
 
 def check_parity(model: nn.Module, batch: Mapping[str, Any]) -> Parity:
     """Compare a model's outputs alone with those when adopted and observed, on your own batch.
 
-    The model is left as it was found. In training mode both runs use the same random state.
+    The model is left as it was found. In training mode both runs use the same random state. A site
+    that cannot be observed is named in the result, and no reason to raise.
 
         assert headwise.check_parity(model, tokenizer("hello", return_tensors="pt"))
     """
@@ -41,38 +69,99 @@ def check_parity(model: nn.Module, batch: Mapping[str, Any]) -> Parity:
     set_aside = _set_sites_aside(host) if is_adopted(host) else None
     try:
         alone = _outputs(model, batch)
-        calls, watched = _watched_outputs(model, batch)
+        watched, calls, unobserved = _watched_outputs(model, host, batch)
+        equal, gap = _compare(alone, watched)
+        first, repeatable = None, True
+        if not equal:
+            again = _outputs(model, batch)
+            repeatable = _compare(alone, again)[0]
+            first = _first_different(model, host, batch, unobserved)
     finally:
         if set_aside is not None:
-            adopt(model)
             _put_sites_back(host, set_aside)
-    return _compare(alone, watched, calls)
+    return Parity(equal, len(alone), gap, calls, first, repeatable, unobserved)
 
 
-def _watched_outputs(model: nn.Module, batch: Mapping[str, Any]) -> tuple[int, list[Tensor]]:
-    """How many computations were seen, and the outputs."""
+def _watched_outputs(
+    model: nn.Module, host: PreTrainedModel, batch: Mapping[str, Any]
+) -> tuple[list[Tensor], int, dict[str, str]]:
+    """The outputs, how many computations were seen, and why sites could not be observed."""
+    unobserved: dict[str, str] = {}
     calls = 0
 
     def count(site: Site, attended: Attended) -> None:
         nonlocal calls
         calls += int(attended.peak.numel() > 0)
 
+    while True:
+        calls = 0
+        try:
+            with _adopted(model, host, count, unobserved):
+                return _outputs(model, batch), calls, unobserved
+        except CannotFollow as error:
+            unobserved |= dict.fromkeys(_sites_like(host, error.site), str(error))
+        finally:
+            take_sites_away(host)
+
+
+@contextmanager
+def _adopted(
+    model: nn.Module, host: PreTrainedModel, watcher: Watcher, unobserved: Mapping[str, str]
+) -> Iterator[None]:
+    """Adopt a model and observe the sites that can be observed."""
     adopt(model)
+    if all(site.name in unobserved for site in find_sites(host)):
+        yield
+        return
+    with observe(host, watcher, where=lambda site: site.name not in unobserved):
+        yield
+
+
+def _sites_like(host: PreTrainedModel, site: Site) -> list[str]:
+    """The names of all sites whose modules are of one class: one reason holds for all of them."""
+    holders = {module.__dict__["site"]: module for module in _holders(host).values()}
+    return [other.name for other in holders if type(holders[other]) is type(holders[site])]
+
+
+def _first_different(
+    model: nn.Module, host: PreTrainedModel, batch: Mapping[str, Any], unobserved: dict[str, str]
+) -> str | None:
+    """The first site whose attention module gives another output when it is observed."""
+    alone = _attention_outputs(model, host, batch)
     try:
-        with observe(model, count):
-            watched = _outputs(model, batch)
+        with _adopted(model, host, lambda site, attended: None, unobserved):
+            watched = _attention_outputs(model, host, batch)
+            names = {path: module.__dict__["site"].name for path, module in _holders(host).items()}
     finally:
-        release(model)
-    return calls, watched
+        take_sites_away(host)
+    pairs = zip(alone, watched, strict=False)
+    return next((names[path] for (path, a), (_, b) in pairs if _gap(a, b)), None)
+
+
+def _attention_outputs(
+    model: nn.Module, host: PreTrainedModel, batch: Mapping[str, Any]
+) -> list[tuple[str, Tensor]]:
+    """What each attention module returned first, call by call, with the module's path."""
+    outputs: list[tuple[str, Tensor]] = []
+    with ExitStack() as stack:
+        for path, module in attention_modules(host).items():
+
+            def keep(_: nn.Module, __: Any, output: Any, path: str = path) -> None:
+                outputs.extend((path, tensor.clone()) for tensor in _tensors(output)[:1])
+
+            stack.callback(module.register_forward_hook(keep).remove)
+        _outputs(model, batch)
+    return outputs
+
+
+def _holders(host: nn.Module) -> dict[str, nn.Module]:
+    """The modules that have a site, by path."""
+    return {path: module for path, module in host.named_modules() if "site" in module.__dict__}
 
 
 def _set_sites_aside(host: PreTrainedModel) -> dict[str, Site]:
     """Release a model, keeping its sites with their watchers, replacements and gates."""
-    sites = {
-        path: module.__dict__["site"]
-        for path, module in host.named_modules()
-        if "site" in module.__dict__
-    }
+    sites = {path: module.__dict__["site"] for path, module in _holders(host).items()}
     take_sites_away(host)
     return sites
 
@@ -103,11 +192,10 @@ def _tensors(output: Any) -> list[Tensor]:
     return []
 
 
-def _compare(alone: list[Tensor], watched: list[Tensor], calls: int) -> Parity:
-    pairs = list(zip(alone, watched, strict=False))
-    gaps = [_gap(a, b) for a, b in pairs]
-    equal = len(alone) == len(watched) and not any(gaps)
-    return Parity(equal, len(pairs), max(gaps, default=0.0), calls)
+def _compare(alone: list[Tensor], watched: list[Tensor]) -> tuple[bool, float]:
+    """Whether all are equal, and the largest difference."""
+    gaps = [_gap(a, b) for a, b in zip(alone, watched, strict=False)]
+    return len(alone) == len(watched) and not any(gaps), max(gaps, default=0.0)
 
 
 def _gap(a: Tensor, b: Tensor) -> float:

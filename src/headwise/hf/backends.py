@@ -1,0 +1,331 @@
+"""What an attention function of transformers computes, in the terms of our ops.
+
+Statistics, losses and replacements must follow the function that the host really calls, not the
+arguments it is given: transformers' sdpa ignores a softcap that eager attention applies. So each
+function is classified once, by what its code reads. A function that does something unknown still
+runs at a site, with gates; whoever wants its scores gets a `CannotFollow`.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from transformers.integrations.flash_attention import flash_attention_forward
+from transformers.integrations.flex_attention import flex_attention_forward
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from headwise.hf.masks import implied, only_hides, stored_once
+from headwise.ops.scores import Scores
+from headwise.sites import Site
+
+Attention = Callable[..., tuple[Tensor, Tensor | None]]
+Kind = Literal["eager", "sdpa", "flex", "flash", "paged", "unknown"]
+
+# an additive mask hides by this or less: -10,000 as people write it, also as bfloat16 rounds it
+HIDING = -9e3
+
+# Arguments that eager attention may have, and names that its code may use, so that what it
+# computes is softmax attention with the changes listed in `obeys`. All of transformers' own do.
+# fmt: off
+EAGER_ARGUMENTS = frozenset([
+    "module", "query", "key", "value", "query_states", "key_states", "value_states",
+    "attention_mask", "scaling", "dropout", "softcap", "position_bias", "sliding_window",
+])
+EAGER_NAMES = frozenset([
+    "torch", "matmul", "transpose", "softmax", "dropout", "training", "nn", "functional",
+    "contiguous", "dtype", "to", "float32", "repeat_kv", "num_key_value_groups", "size", "head_dim",
+    "F", "reshape", "expand", "shape", "type", "view", "unsqueeze", "getattr", "hasattr",
+])
+# fmt: on
+CAP_NAMES = frozenset({"tanh"})
+SINK_NAMES = frozenset({"sinks", "cat", "max", "values", "logsumexp", "sigmoid"})
+
+
+class CannotFollow(ValueError):
+    """A site computes attention in a way that Headwise does not follow."""
+
+    def __init__(self, site: Site, why: str):
+        super().__init__(
+            f"{site.name} cannot be observed, guided or replaced: {why}. Masking and gating heads "
+            "work there; leave it out of other verbs with where=, or use eager or sdpa."
+        )
+        self.site = site
+
+
+class Backend(NamedTuple):
+    """What is known of one attention function.
+
+    Args:
+        kind: whose rules for masks and causality it obeys.
+        obeys: which arguments change its scores; "sinks" stands for the module's own sinks.
+    """
+
+    kind: Kind
+    obeys: tuple[str, ...] = ()
+
+
+class Visibility(NamedTuple):
+    """A host's mask in our terms."""
+
+    mask: Tensor | None
+    bias: Tensor | None
+    causal: bool
+    first: int  # where the first query stands among the keys
+
+
+@dataclass(frozen=True, eq=False)
+class HostCall:
+    """One attention computation as the host asked for it."""
+
+    module: nn.Module
+    site: Site
+    name: str  # of the backend
+    backend: Backend
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    attention_mask: Any  # a tensor, a BlockMask or None
+    scaling: float | None
+    dropout: float
+    others: dict[str, Any]  # arguments of this host, by name
+
+    def obeyed(self, argument: str) -> Any:
+        """The value of an argument if the backend obeys it, else None."""
+        return self.others.get(argument) if argument in self.backend.obeys else None
+
+    @property
+    def cap(self) -> float | None:
+        """The bound to which tanh caps the scores, if any."""
+        return self.obeyed("softcap")
+
+    @property
+    def sink(self) -> Tensor | None:
+        """The logit of each head that takes weight and has no value, if any."""
+        if "sinks" in self.backend.obeys:
+            return cast(Tensor | None, self.module.sinks)
+        return self.obeyed("s_aux")
+
+
+@torch.compiler.assume_constant_result  # which takes plain functions only, hence two
+def classify(name: str, function: Attention, is_default: bool) -> Backend:
+    """Say what an attention function computes, as a constant of compiled graphs."""
+    return _classified(name, function, is_default)
+
+
+@cache
+def _classified(name: str, function: Attention, is_default: bool) -> Backend:
+    """Say what an attention function computes.
+
+    Args:
+        name: under which the host asked for it.
+        function: what it got.
+        is_default: whether that is the eager attention of the host's own file.
+    """
+    if name.startswith("paged|"):
+        return Backend("paged")
+    if is_default:
+        return _classify_eager(function)
+    plain = function.func if isinstance(function, partial) else function
+    if plain is sdpa_attention_forward:
+        return Backend("sdpa", ("position_bias",))
+    if plain is flex_attention_forward:
+        return Backend("flex", ("softcap", "s_aux", "position_bias"))
+    if plain is flash_attention_forward or name.startswith("flash_attention_"):
+        return Backend("flash", ("softcap", "s_aux"))
+    return Backend("unknown")
+
+
+def _classify_eager(function: Attention) -> Backend:
+    """Accept the eager attentions that only use names known to be harmless or followed."""
+    if not inspect.isfunction(function):
+        return Backend("unknown")
+    code = function.__code__
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    names = set(code.co_names)
+    obeys = [argument for argument in ("softcap", "position_bias") if argument in arguments]
+    known = EAGER_NAMES
+    if "softcap" in obeys:
+        known |= CAP_NAMES
+    if "sinks" in names:
+        obeys.append("sinks")
+        known |= SINK_NAMES
+    if names <= known and EAGER_ARGUMENTS.issuperset(arguments) and not _reads_keywords(function):
+        return Backend("eager", tuple(obeys))
+    return Backend("unknown")
+
+
+def _reads_keywords(function: Attention) -> bool:
+    """Whether a function uses what it got as **kwargs."""
+    import dis  # needed once for each function
+
+    keywords = inspect.getfullargspec(function).varkw
+    return keywords is not None and any(
+        keywords in (read.argval if isinstance(read.argval, tuple) else (read.argval,))
+        for read in dis.get_instructions(function)
+        if read.opname.startswith("LOAD_")
+    )
+
+
+def scores_of(call: HostCall) -> Scores:
+    """The scores that the host's own function computes."""
+    check_followed(call)
+    seen = visibility(call)
+    return Scores(
+        call.query,
+        call.key,
+        seen.mask,
+        seen.bias,
+        seen.causal,
+        scale=call.scaling,
+        first=seen.first,
+        **extras_of(call),
+    )
+
+
+def extras_of(call: HostCall) -> dict[str, Any]:
+    """A cap and a sink, as arguments of an op; those that are not there are left out."""
+    given = {"cap": call.cap, "sink": call.sink}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def check_followed(call: HostCall) -> None:
+    """Raise if the host computes scores in a way that we would miss."""
+    if call.backend.kind == "paged":
+        why = "its keys come from a paged cache inside the call"
+    elif call.backend.kind == "unknown":
+        why = f"what the attention function {call.name!r} computes is not known"
+    elif call.backend.kind == "flash" and (why := _flash_obstacle(call)):
+        pass
+    else:
+        return
+    raise CannotFollow(call.site, why)
+
+
+def visibility(call: HostCall) -> Visibility:
+    """Translate the host's mask: boolean, additive or a function, or None with a causal flag."""
+    bias = call.obeyed("position_bias")
+    given = call.attention_mask
+    if call.backend.kind == "flash":
+        return _flash_visibility(call)
+    if given is None:
+        return _without_mask(call, bias)
+    if not isinstance(given, Tensor):
+        given = _flex_mask(call)
+    if standing_for := implied(given):
+        return Visibility(None, bias, standing_for == "causal", 0)
+    mask = stored_once(given)[..., : call.key.shape[2]]
+    if mask.dtype == torch.bool and call.backend.kind == "eager":
+        mask = mask.to(call.query.dtype)  # eager attention adds it: 1 where it is True
+    if mask.dtype != torch.bool:
+        additive = mask
+        mask = additive > HIDING
+        added = additive.masked_fill(~mask, 0)
+        if not only_hides(given, added):
+            bias = added if bias is None else bias + added
+    first = _first_position(call, mask)
+    return Visibility(mask, bias, _is_last(call, first), first)
+
+
+def _flex_mask(call: HostCall) -> Tensor:
+    """What the function of a BlockMask says of every query and key."""
+    from torch.nn.attention.flex_attention import BlockMask, create_mask
+
+    given = call.attention_mask
+    if not isinstance(given, BlockMask):
+        raise CannotFollow(call.site, f"its mask is a {type(given).__name__}")
+    batch, heads = (int(given.shape[axis]) for axis in (0, 1))
+    lengths = call.query.shape[2], call.key.shape[2]
+    return create_mask(given.mask_mod, batch, heads, *lengths, device=str(call.query.device))
+
+
+def _first_position(call: HostCall, mask: Tensor) -> int:
+    """Where the first query stands: in cached decoding the last one sees its own key, and no later.
+
+    Batch items may be padded on the left, so the furthest of all counts.
+    """
+    n_queries, n_keys = call.query.shape[2], call.key.shape[2]
+    if n_queries == n_keys or not _looks_back(call):
+        return 0
+    last_key = mask[..., -1, :].flatten(0, -2).any(dim=0).nonzero()
+    return int(last_key[-1]) - (n_queries - 1) if len(last_key) else n_keys - n_queries
+
+
+def _looks_back(call: HostCall) -> bool:
+    """Whether this is a decoder's self-attention, whose keys may come from a cache."""
+    return call.site.keys == call.site.queries == "decoder"
+
+
+def _is_last(call: HostCall, first: int) -> bool:
+    """Whether a lone query stands at the last key; `causal` then hides nothing and says so."""
+    n_queries, n_keys = call.query.shape[2], call.key.shape[2]
+    return _looks_back(call) and n_queries == 1 and first == n_keys - 1
+
+
+def _without_mask(call: HostCall, bias: Tensor | None) -> Visibility:
+    """No mask: sdpa obeys the causal flag, counted from position 0; others see everything."""
+    n_queries, n_keys = call.query.shape[2], call.key.shape[2]
+    if n_queries == 1 and _looks_back(call):
+        return Visibility(None, bias, True, n_keys - 1)
+    if call.backend.kind != "sdpa" or not _is_causal(call) or n_queries == 1:
+        return Visibility(None, bias, False, 0)
+    if n_queries == n_keys:
+        return Visibility(None, bias, True, 0)
+    position_K = torch.arange(n_keys, device=call.query.device)
+    mask = (position_K <= position_K[:n_queries, None])[None, None]
+    return Visibility(mask, bias, False, 0)
+
+
+def _is_causal(call: HostCall) -> bool:
+    """The causal flag of a call, or its module's."""
+    given = call.others.get("is_causal")
+    return bool(getattr(call.module, "is_causal", True) if given is None else given)
+
+
+def _flash_obstacle(call: HostCall) -> str:
+    """Why a call of a flash function cannot be followed; "" if it can."""
+    given = {name for name, value in call.others.items() if value is not None}
+    if given & {"indices", "block_indices"}:
+        return "its keys are chosen inside the flash function"
+    if {"cu_seq_lens_q", "cu_seq_lens_k"} <= given or _is_packed(call):
+        return "several sequences are packed into one"
+    return ""
+
+
+def _is_packed(call: HostCall) -> bool:
+    """Whether flash attention takes one row for several sequences, since positions start anew."""
+    position_ids = call.others.get("position_ids")
+    if not isinstance(position_ids, Tensor) or call.query.shape[0] != 1:
+        return False
+    if call.attention_mask is not None or position_ids.dim() != 2 or len(position_ids) != 1:
+        return False
+    return bool((position_ids.diff(dim=-1) < 0).any())
+
+
+def _flash_visibility(call: HostCall) -> Visibility:
+    """Follow a flash function: a mask of padding (B, K), queries at the last keys, a window."""
+    n_queries, n_keys = call.query.shape[2], call.key.shape[2]
+    causal = _is_causal(call) and n_queries > 1
+    first = n_keys - n_queries if causal or _looks_back(call) else 0
+    window = call.others.get("sliding_window")
+    parts: list[Tensor] = []
+    position_K = torch.arange(n_keys, device=call.query.device)
+    position_Q = position_K[n_keys - n_queries :, None] if n_queries <= n_keys else position_K
+    if window is not None and n_keys > window:
+        parts.append(((position_Q - position_K).abs() < window)[None, None])
+    if call.attention_mask is not None:
+        seen_BK = call.attention_mask.bool()
+        parts.append(seen_BK[:, None, None, :n_keys])
+        if n_queries == n_keys:
+            parts.append(seen_BK[:, None, :, None])  # a padded query gets zeros
+    if not parts:
+        return Visibility(None, None, causal or (n_queries == 1 and _looks_back(call)), first)
+    mask = parts[0]
+    for part in parts[1:]:
+        mask = mask & part
+    if causal:
+        mask = mask & (position_K <= position_Q)
+    return Visibility(mask, None, False, first)
