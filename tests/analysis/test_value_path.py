@@ -7,7 +7,7 @@ from torch import nn
 
 from headwise import adopt, masked, observe, release, topk_attention
 from headwise.analysis.relevance import highly_ranked, mode_match, output_relevance
-from headwise.analysis.value_path import value_path
+from headwise.analysis.value_path import _Seen, value_path
 from headwise.models.attention import MultiHeadAttention
 from headwise.models.classifier import ClassifierConfig, TransformerClassifier
 from headwise.models.transformer import Transformer, TransformerConfig
@@ -63,6 +63,16 @@ def test_the_weighted_theta_of_all_heads_is_the_logits_up_to_a_constant(pooling)
         rest = model(IDS, LENGTHS)
     through_heads = torch.einsum("bhk,bhko->bo", path.alpha, path.theta)
     torch.testing.assert_close(rest + through_heads, model(IDS, LENGTHS))
+
+
+def test_a_replaced_site_keeps_its_cap_and_sink():
+    """A site that is called with cap= and sink= hands them on; they take weight from the keys."""
+    q, sink = torch.randn(1, 2, 5, 4), torch.tensor([0.5, -0.5])
+    seen = _Seen(softmax_attention)
+    attended = seen(q, q, q, cap=2.0, sink=sink)
+    wanted = softmax_attention(q, q, q, cap=2.0, sink=sink)
+    torch.testing.assert_close(attended.out, wanted.out)
+    torch.testing.assert_close(seen.calls[0].weights, wanted.weights)
 
 
 @pytest.mark.parametrize("pooling", ["first", "mean"])

@@ -1,11 +1,14 @@
 """The guidance loss against whole matrices, in float64."""
 
+from functools import partial
+
 import pytest
 import torch
 
 import headwise as hw
 from headwise.guidance import Plan, pattern
 from headwise.guidance.counting import first_keys
+from headwise.ops import softmax_attention
 from headwise.ops.scores import Scores
 from headwise.sites import observe
 from tests.guidance.toy import Toy, written_out
@@ -138,6 +141,20 @@ def test_layers_are_counted_alike_however_they_are_put_together(monkeypatch):
         model(ids, visible_BQK[:, None])
         losses.append(guidance.unscaled)
     torch.testing.assert_close(losses, [losses[0]] * 3)
+
+
+def test_every_layer_is_guided_with_its_own_cap_and_sink():
+    model = Toy(layers=3, heads=8, groups=4).double()
+    for number, layer in enumerate(model.layers):
+        sink = torch.randn(8, dtype=torch.float64)
+        cap = 1.0 + number // 2
+        layer.site.attend = partial(softmax_attention, cap=cap, sink=sink)
+    ids, visible_BQK, first_BQ, real_BQ = batch("packed", causal=False)
+    guidance = hw.guide(model, PLAN, schedule="constant")
+    model(ids, visible_BQK[:, None])
+    mask = visible_BQK[:, None]
+    wanted = expected(model, ids, visible_BQK, first_BQ, real_BQ, "mean", mask=mask)
+    torch.testing.assert_close(guidance.unscaled, wanted.detach())
 
 
 def test_a_hole_in_the_mask_does_not_begin_another_text():

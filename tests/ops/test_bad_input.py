@@ -52,6 +52,12 @@ OPTIONS = {
     "impl": ({"impl": "cuda"}, "one of auto, reference, torch, triton, got 'cuda'"),
 }
 BIASES = {
+    "cap": ({"cap": 0.0}, "cap must be a finite number above 0, or None, got 0.0"),
+    "infinite cap": ({"cap": math.inf}, "cap must be a finite number above 0, or None, got inf"),
+    "boolean cap": ({"cap": True}, "cap must be a finite number above 0, or None, got True"),
+    "sink shape": ({"sink": torch.ones(3)}, r"each of the 2 heads, shape \(2,\), got \(3,\)"),
+    "sink axes": ({"sink": torch.ones(2, 1)}, r"shape \(2,\), got \(2, 1\)"),
+    "sink dtype": ({"sink": torch.ones(2, dtype=torch.int64)}, "got .2,. of torch.int64"),
     "bias shape": ({"bias": torch.ones(3, 5, 5)}, r"bias must broadcast to .*got \(3, 5, 5\)"),
     "boolean bias": ({"bias": torch.ones(5, 5) > 0}, "bias must be floating-point.*mask="),
 }

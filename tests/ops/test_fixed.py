@@ -73,7 +73,11 @@ def test_content_does_not_matter(attend):
 
 
 @pytest.mark.parametrize("attend", [uniform_attention, gaussian_attention])
-@pytest.mark.parametrize("option", [{"bias": torch.zeros(7, 7)}, {"scale": 1.0}])
+@pytest.mark.parametrize(
+    "option",
+    [{"bias": torch.zeros(7, 7)}, {"scale": 1.0}, {"cap": 9.0}, {"sink": torch.zeros(2)}],
+    ids=lambda option: next(iter(option)),
+)
 def test_what_has_no_meaning_is_refused(attend, option):
     q, k, v = inputs(7)
     with pytest.raises(ValueError, match=f"takes no {next(iter(option))}="):

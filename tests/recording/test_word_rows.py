@@ -37,7 +37,7 @@ def by_hand(weights_BHQK, query_words, key_words):
 
 def check_by_hand(attended, query_words, key_words):
     rows = word_rows(attended, query_words, key_words)
-    weights_BHQK = attended.weigh(attended.scores.rows(), *attended.parameters)
+    weights_BHQK = attended.weights
     truth = by_hand(weights_BHQK, query_words, key_words)
     assert int(rows.queries.present.sum()) * weights_BHQK.shape[1] == len(truth)
     for place, (on, special) in truth.items():
@@ -85,6 +85,14 @@ def test_rows_are_those_of_the_definition(causal):
 def test_rows_of_every_op_are_those_of_the_definition(op):
     options = {"keep": 2} if op is topk_attention else {}
     check_by_hand(random_call(op, **options), words(*PIECES), words(*PIECES))
+
+
+@pytest.mark.parametrize("op", [softmax_attention, topk_attention, sparsemax_attention])
+def test_a_sink_takes_weight_from_words(op):
+    options = {"keep": 2} if op is topk_attention else {}
+    sink = torch.tensor([0.5, -0.5, 1.0], dtype=torch.float64)
+    attended = random_call(op, cap=2.0, sink=sink, **options)
+    check_by_hand(attended, words(*PIECES), words(*PIECES))
 
 
 def test_cross_attention_has_words_of_its_own_on_either_side():

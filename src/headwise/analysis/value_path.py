@@ -122,8 +122,11 @@ class _Seen:
         causal: bool = False,
         lengths: Tensor | None = None,
         scale: float | None = None,
+        cap: float | None = None,
+        sink: Tensor | None = None,
         dropout: float = 0.0,
     ) -> Attended:
+        more = {"cap": cap, "sink": sink}
         attended = self.attend(
             q,
             k,
@@ -134,6 +137,7 @@ class _Seen:
             lengths=lengths,
             scale=scale,
             dropout=dropout,
+            **{name: given for name, given in more.items() if given is not None},
         )
         tap_BHQE = torch.zeros_like(attended.out, requires_grad=True)
         self.calls[:] = [_Call(tap_BHQE, *_looked_at(attended, v))]

@@ -186,7 +186,7 @@ class Measure:
 def _kind(call: Noted, number: int) -> Hashable:
     """Equal for calls that one op can be for."""
     site, scores = call
-    alone = scores.bias is not None or _by_head(scores.mask)
+    alone = scores.bias is not None or scores.sink is not None or _by_head(scores.mask)
     return (
         number if alone else None,
         scores.shape,
@@ -199,6 +199,7 @@ def _kind(call: Noted, number: int) -> Hashable:
         id(scores.lengths),
         scores.causal,
         scores.scale,
+        scores.cap,
         scores.first,
         (site.queries, site.keys),
     )

@@ -67,12 +67,15 @@ class ChosenAttention(nn.Module):
         causal: bool = False,
         lengths: Int[Tensor, " B"] | None = None,
         scale: float | None = None,
+        cap: float | None = None,
+        sink: Float[Tensor, " H"] | None = None,
         dropout: float = 0.0,
     ) -> Attended:
         """Attend, with the options all ops share."""
         narrow = max(q.shape[3], v.shape[3]) <= WIDEST_HEAD
         # By name, as "auto" would have to look whether alpha is in the range of the kernels; it is.
-        fused = q.is_cuda and narrow and bias is None and q.dtype != torch.float64
+        plain = bias is None and cap is None and sink is None
+        fused = q.is_cuda and narrow and plain and q.dtype != torch.float64
         return self.op("triton" if fused else "auto")(
             q,
             k,
@@ -82,6 +85,8 @@ class ChosenAttention(nn.Module):
             causal=causal,
             lengths=lengths,
             scale=scale,
+            cap=cap,
+            sink=sink,
             dropout=dropout,
         )
 

@@ -1,6 +1,7 @@
 """Attention as pure functions on tensors.
 
-Every op is `(q, k, v, *, mask, bias, causal, lengths, scale, dropout, impl) -> Attended`:
+Every op is
+`(q, k, v, *, mask, bias, causal, lengths, scale, cap, sink, dropout, impl) -> Attended`:
 
     q        (B, H, Q, D)
     k, v     (B, G, K, D) and (B, G, K, E); G divides H: fewer key/value heads serve groups of heads
@@ -9,6 +10,9 @@ Every op is `(q, k, v, *, mask, bias, causal, lengths, scale, dropout, impl) -> 
     causal   no query sees a later position; with fewer queries than keys, they are the last ones
     lengths  (B,) how many keys are real; the rest are padding
     scale    multiplies q.k; 1/sqrt(D) unless given
+    cap      scores become cap * tanh(score / cap) before bias and mask, as in Gemma 2
+    sink     (H,) one more score per head that takes part in the normalisation and has no value, as
+             in GPT-OSS; has a gradient
     dropout  probability, acts on the weights after normalisation; statistics are before it
     impl     "reference" the definition, "torch" fused or blocked PyTorch, "triton", or "auto"
 

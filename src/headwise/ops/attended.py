@@ -13,7 +13,7 @@ from headwise.ops._impl import choose
 from headwise.ops.blocks import Block, Compute, in_blocks
 from headwise.ops.checks import check_chosen_keys, check_whole_number
 from headwise.ops.row_sweep import sweep_obstacle, swept_by_triton
-from headwise.ops.rows import Weigh, softmax_rows
+from headwise.ops.rows import Weigh, softmax_rows, weights_of
 from headwise.ops.scores import Scores
 from headwise.ops.statistics import Rows, mass_at, mass_on, row_statistics
 
@@ -33,9 +33,14 @@ class Attended:
     `out` is there at once. Every statistic is computed when first read, in blocks of queries, so
     it costs O(B·H·Q) memory and one block, and so does its gradient; `weights` alone builds the
     (B, H, Q, K) tensor. Statistics are those of the weights before dropout, and carry gradients to
-    q, k, bias and the op's own tensors, such as a learned alpha.
+    q, k, bias, sink and the op's own tensors, such as a learned alpha.
     A query with nothing to attend has weights, peak, entropy and sum_squares 0, lse -inf and
     peak_key -1.
+
+    With a sink, `peak`, `entropy`, `sum_squares` and `mass` are still those of the weights over
+    keys, which then sum to 1 - `sink_weight`. A query with nothing to attend gives all its weight
+    to the sink: its sink_weight is 1 and its lse the sink's score. A query whose weight all goes
+    to the sink also has peak_key -1.
     """
 
     out: Float[Tensor, "B H Q E"]
@@ -50,7 +55,10 @@ class Attended:
 
     @property
     def lse(self) -> Float[Tensor, "B H Q"]:
-        """Log of the sum of exp(score) over the keys the op kept."""
+        """Log of the sum of exp(score) over the keys the op kept and the sink, if there is one.
+
+        So weights are exp(score - lse) on the kept keys, and sink_weight is exp(sink - lse).
+        """
         if not self.exponential:
             raise ValueError(
                 "This op does not normalise by a sum of exponentials, so it has no lse. "
@@ -60,28 +68,33 @@ class Attended:
 
     @property
     def peak(self) -> Float[Tensor, "B H Q"]:
-        """The largest weight of each query."""
+        """The largest weight of each query over its keys."""
         return self._rows.peak
 
     @property
     def peak_key(self) -> Int[Tensor, "B H Q"]:
-        """The key with the largest weight, the first on ties."""
+        """The key with the largest weight, the first on ties; -1 where no key has weight."""
         return self._rows.peak_key
 
     @property
     def entropy(self) -> Float[Tensor, "B H Q"]:
-        """-sum w log w, in nats."""
+        """-sum w log w over the keys, in nats."""
         return self._rows.entropy
 
     @property
     def sum_squares(self) -> Float[Tensor, "B H Q"]:
-        """sum w^2: 1 for a one-hot row, 1/n for a uniform one."""
+        """sum w^2 over the keys: 1 for a one-hot row, 1/n for a uniform one."""
         return self._rows.sum_squares
+
+    @property
+    def sink_weight(self) -> Float[Tensor, "B H Q"]:
+        """The weight that the sink takes from the keys of each query; 0 without a sink."""
+        return self._rows.sink_weight
 
     @property
     def weights(self) -> Float[Tensor, "B H Q K"]:
         """The whole attention matrix. The only thing here that needs O(Q·K) memory."""
-        return self._once("weights", lambda: self.weigh(self.scores.rows(), *self.parameters))
+        return self._once("weights", lambda: weights_of(self.scores, self.weigh, *self.parameters))
 
     def mass(
         self, *, keys: Bool[Tensor, "..."] | None = None, offset: int | None = None
@@ -120,7 +133,7 @@ class Attended:
         weigh = self.weigh
 
         def compute(block: Block) -> tuple[Tensor, ...]:
-            return reduce(weigh(block.scores.rows(), *block.parameters), block.part.rows)
+            return reduce(weights_of(block.scores, weigh, *block.parameters), block.part.rows)
 
         parts = [self.scores.all_heads(rows) for rows in self.scores.blocks()]
         return in_blocks(compute, self.scores, parts, parameters=self.parameters)
@@ -132,7 +145,7 @@ class Attended:
     def _compute_rows(self) -> Rows:
         if self._is_fused():
             swept = swept_by_triton(self.scores, offset=None, keys=None, statistics=True)
-            return Rows(*swept[:5])
+            return Rows(*swept[:5], sink_weight=torch.zeros_like(swept[0]))
         return Rows(*self._in_parts(partial(row_statistics, weigh=self.weigh)))
 
     def _is_fused(self, keys: Tensor | None = None) -> bool:

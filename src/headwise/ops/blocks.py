@@ -47,7 +47,7 @@ def in_blocks(
         parameters: more tensors, broadcastable to (B, H, 1, 1).
     """
     scores = scores.widened()
-    inputs = (scores.q, scores.k, v, scores.bias, *parameters)
+    inputs = (scores.q, scores.k, v, scores.bias, scores.sink, *parameters)
     plan = _Plan(compute, _without_tensors(scores), tuple(parts))
     if len(plan.parts) > 1:
         _keep_freed_memory(scores.q.device)
@@ -64,16 +64,16 @@ class _Plan(NamedTuple):
     def cut(self, inputs: Sequence[Tensor | None], part: Part) -> list[Tensor | None]:
         """This part of every input."""
         heads = self.scores.shape[1]
-        return [
-            None if x is None else part.of_keys(x, heads) if index in (1, 2) else part.of(x)
-            for index, x in enumerate(inputs)
-        ]
+        q, k, v, bias, sink, *parameters = inputs
+        of_keys = [None if x is None else part.of_keys(x, heads) for x in (k, v)]
+        q, bias, *parameters = (None if x is None else part.of(x) for x in (q, bias, *parameters))
+        return [q, *of_keys, bias, None if sink is None else sink[part.heads], *parameters]
 
     def results(self, pieces: Sequence[Tensor | None], part: Part) -> tuple[Tensor, ...]:
         """Compute one part from its pieces of the inputs."""
-        q, k, v, bias, *parameters = pieces
+        q, k, v, bias, sink, *parameters = pieces
         assert q is not None and k is not None
-        scores = replace(self.scores.part(part), q=q, k=k, bias=bias)
+        scores = replace(self.scores.part(part), q=q, k=k, bias=bias, sink=sink)
         block = Block(part, scores, v, tuple(x for x in parameters if x is not None))
         with full_precision(q):
             return self.compute(block)
@@ -81,9 +81,12 @@ class _Plan(NamedTuple):
 
 def _without_tensors(scores: Scores) -> Scores:
     """Autograd keeps the tensors. Held here too, gradient checkpointing could not forget them."""
-    q, k = (torch.empty_like(x, device="meta") for x in (scores.q, scores.k))
-    bias = None if scores.bias is None else torch.empty_like(scores.bias, device="meta")
-    return replace(scores, q=q, k=k, bias=bias)
+    q, k, bias, sink = (
+        None if x is None else torch.empty_like(x, device="meta")
+        for x in (scores.q, scores.k, scores.bias, scores.sink)
+    )
+    assert q is not None and k is not None
+    return replace(scores, q=q, k=k, bias=bias, sink=sink)
 
 
 def _keep_freed_memory(device: torch.device) -> None:

@@ -1,5 +1,7 @@
 """Bad input gets one sentence: what was wanted, what came, what to do."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -73,6 +75,25 @@ def check_bias(bias: Tensor | None, shape: tuple[int, ...]) -> None:
     if not bias.is_floating_point():
         raise ValueError(f"bias must be floating-point, got {bias.dtype}. A boolean is a mask=.")
     check_broadcast("bias", bias, shape)
+
+
+def check_cap(cap: object) -> None:
+    """Raise unless the cap of scores is None or a finite number above 0."""
+    if cap is None:
+        return
+    if isinstance(cap, bool) or not isinstance(cap, Number) or not 0 < cap < math.inf:
+        raise ValueError(f"cap must be a finite number above 0, or None, got {cap!r}.")
+
+
+def check_sink(sink: Tensor | None, heads: int) -> None:
+    """Raise unless the sink is None or holds one floating-point logit per head."""
+    if sink is None:
+        return
+    if sink.shape != (heads,) or not sink.is_floating_point():
+        raise ValueError(
+            f"sink must hold one floating-point logit for each of the {heads} heads, shape "
+            f"({heads},), got {tuple(sink.shape)} of {sink.dtype}."
+        )
 
 
 def check_chosen_keys(keys: object, shape: tuple[int, ...]) -> None:

@@ -33,16 +33,18 @@ def uniform_attention(
     causal: bool = False,
     lengths: Int[Tensor, " B"] | None = None,
     scale: Number | None = None,
+    cap: Number | None = None,
+    sink: Float[Tensor, " H"] | None = None,
     dropout: Number = 0.0,
     impl: Impl = "auto",
 ) -> Attended:
-    """Average the values of all visible keys. `bias` and `scale` have no meaning and raise.
+    """Average the values of all visible keys. `bias`, `scale`, `cap` and `sink` raise.
 
     >>> q = torch.randn(1, 1, 1, 4)
     >>> uniform_attention(q, q.expand(1, 1, 4, 4), torch.eye(4)[None, None]).out
     tensor([[[[0.2500, 0.2500, 0.2500, 0.2500]]]])
     """
-    _refuse("uniform_attention", bias, scale)
+    _refuse("uniform_attention", bias=bias, scale=scale, cap=cap, sink=sink)
     scores = Scores(q, k, mask, None, causal, lengths, fixed=_same_score)
     return _attend("uniform_attention", scores, v, dropout, impl)
 
@@ -59,6 +61,8 @@ def gaussian_attention(
     causal: bool = False,
     lengths: Int[Tensor, " B"] | None = None,
     scale: Number | None = None,
+    cap: Number | None = None,
+    sink: Float[Tensor, " H"] | None = None,
     dropout: Number = 0.0,
     impl: Impl = "auto",
 ) -> Attended:
@@ -68,12 +72,12 @@ def gaussian_attention(
         offset: distance to the centre, in positions; -1 is the previous token. A sequence gives
             each head its own.
         std: width of the window, in positions, finite and above 0.
-        bias, scale: have no meaning here and raise.
+        bias, scale, cap, sink: have no meaning here and raise.
 
     With as many queries as keys both count from 0; with fewer, `causal=True` says that the
     queries are the last positions. Anything else has no common position and raises.
     """
-    _refuse("gaussian_attention", bias, scale)
+    _refuse("gaussian_attention", bias=bias, scale=scale, cap=cap, sink=sink)
     if not 0 < std < math.inf:
         raise ValueError(f"std must be above 0 and finite, got {std}.")
     scores = Scores(q, k, mask, None, causal, lengths, fixed=_bell(offset, std, q.shape[1]))
@@ -131,7 +135,7 @@ def _repeated(values: list[float], turns: int) -> list[float]:
     return [values[place % turns] for place in range(len(values))]
 
 
-def _refuse(name: str, bias: Tensor | None, scale: Number | None) -> None:
-    given = "bias" if bias is not None else "scale" if scale is not None else None
+def _refuse(name: str, **options: Tensor | Number | None) -> None:
+    given = next((option for option, value in options.items() if value is not None), None)
     if given:
         raise ValueError(f"{name} does not look at scores, so it takes no {given}=.")

@@ -33,6 +33,24 @@ def softmax_rows(scores_XK: Tensor) -> Tensor:
     return scores_XK.masked_fill(empty_X1, 0).softmax(dim=-1).masked_fill(empty_X1, 0)
 
 
+def weights_of(scores: Scores, weigh: Weigh, *parameters: Tensor) -> Tensor:
+    """Weights over the keys, (B, H, Q, K), of all queries of a call."""
+    return weigh_rows(scores.rows(), scores.sink_column(), weigh, *parameters)[0]
+
+
+def weigh_rows(
+    scores_BHQK: Tensor, sink_BHQ1: Tensor | None, weigh: Weigh, *parameters: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Weights over the keys, (B, H, Q, K), and of the sink, (B, H, Q).
+
+    With a sink, `weigh` gets its score as the last one of each row.
+    """
+    if sink_BHQ1 is None:
+        return weigh(scores_BHQK, *parameters), None
+    weights_BHQK = weigh(torch.cat([scores_BHQK, sink_BHQ1], dim=-1), *parameters)
+    return weights_BHQK[..., :-1], weights_BHQK[..., -1]
+
+
 def hide(scores: Tensor, mask: Tensor | None) -> Tensor:
     """Scores, at least float32, with -inf where the boolean mask says a key may not be attended."""
     check_rows(scores, mask)
@@ -44,7 +62,7 @@ def weighted_values(
     scores: Scores, weigh: Weigh, v: Tensor, *parameters: Tensor, dropout: Number
 ) -> Tensor:
     """The definition of attention: weigh every row, drop some weights, sum the values."""
-    weights_BHQK = drop(weigh(scores.rows(), *parameters), p=dropout)
+    weights_BHQK = drop(weights_of(scores, weigh, *parameters), p=dropout)
     return multiply_groups(weights_BHQK, v.to(weights_BHQK.dtype)).to(v.dtype)
 
 
@@ -70,7 +88,7 @@ def weighted_values_in_blocks(
 def _weighted_rows(block: Block, *, weigh: Weigh, dropout: Number, seed: int) -> tuple[Tensor]:
     assert block.v is not None
     n_keys = block.scores.reach()
-    weights_BHQK = weigh(block.scores.up_to(n_keys).rows(), *block.parameters)
+    weights_BHQK = weights_of(block.scores.up_to(n_keys), weigh, *block.parameters)
     if dropout:
         seed = hash((seed, *(chosen.start for chosen in block.part))) % 2**63
         rng = torch.Generator(weights_BHQK.device).manual_seed(seed)

@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 
 from headwise.ops._impl import Impl, Number, kernel_obstacle
-from headwise.ops.checks import check_bias, check_lengths, check_mask, check_queries_and_keys
+from headwise.ops.checks import (
+    check_bias,
+    check_cap,
+    check_lengths,
+    check_mask,
+    check_queries_and_keys,
+    check_sink,
+)
 
 BLOCK_ELEMENTS = 2**20  # scores held at once: 4 MB in float32; larger falls out of the caches
 BLOCKS_ON_GPU = 16  # times as many there: a kernel on fewer leaves most of the device idle
@@ -47,8 +54,12 @@ class Scores:
     """What one call compares, and which keys each query may see.
 
     score = scale * q.k + bias, or `fixed(query position, key position)` for ops that do not look
-    at content. A key that may not be attended scores -inf. Queries are the last `n_q` positions
-    of the keys when `causal`, as in decoding with a cache; otherwise both start at position 0.
+    at content. With a cap, score = cap * tanh(scale * q.k / cap) + bias. A key that may not be
+    attended scores -inf. Queries are the last `n_q` positions of the keys when `causal`, as in
+    decoding with a cache; otherwise both start at position 0.
+
+    A sink is one more score per head. It takes part in the normalisation of every row, also of
+    rows without visible keys, and has no value: weights over keys sum to 1 - the sink's weight.
     """
 
     q: Tensor
@@ -60,12 +71,18 @@ class Scores:
     scale: Number | None = None
     fixed: Fixed | None = None
     first: int | None = None  # the first query's position, where it is not as said above
+    cap: Number | None = None
+    sink: Tensor | None = None  # (H,)
 
     def __post_init__(self) -> None:
         check_queries_and_keys(self.q, self.k)
         check_mask(self.mask, self.shape)
         check_bias(self.bias, self.shape)
         check_lengths(self.lengths, self.shape)
+        check_cap(self.cap)
+        check_sink(self.sink, self.shape[1])
+        if self.fixed is not None and (self.cap is not None or self.sink is not None):
+            raise ValueError("Fixed scores take neither cap= nor sink=; leave them out.")
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -138,6 +155,7 @@ class Scores:
             bias=None if self.bias is None else part.of(self.bias),
             lengths=None if self.lengths is None else self.lengths[part.batch],
             first=self.first_position + part.rows.start,
+            sink=None if self.sink is None else self.sink[part.heads],
         )
 
     def widened(self) -> "Scores":
@@ -171,6 +189,12 @@ class Scores:
         visible = self.visible()
         return scores_BHQK if visible is None else scores_BHQK.masked_fill(~visible, -math.inf)
 
+    def sink_column(self) -> Tensor | None:
+        """Score of the sink for every query, (B, H, Q, 1); None without a sink."""
+        if self.sink is None:
+            return None
+        return self.sink.to(self.dtype)[:, None, None].expand(*self.shape[:3], 1)
+
     def visible(self) -> Tensor | None:
         """Which keys may be attended, broadcastable to (B, H, Q, K); None when all may."""
         parts: list[Tensor] = []
@@ -192,13 +216,17 @@ class Scores:
             score = self.fixed(self.query_position(), self.key_position()).to(self.dtype)
             return score.expand(self.shape)
         q_BHQD, k_BGKD = self.q.to(self.dtype), self.k.to(self.dtype)
-        return multiply_groups(q_BHQD * self.multiplier, k_BGKD.transpose(-1, -2))
+        multiplier = self.multiplier if self.cap is None else self.multiplier / self.cap
+        scores_BHQK = multiply_groups(q_BHQD * multiplier, k_BGKD.transpose(-1, -2))
+        return scores_BHQK if self.cap is None else scores_BHQK.tanh() * self.cap
 
 
 def attention_obstacle(scores: Scores, impl: Impl, value_width: int = 0) -> str | None:
     """Why no Triton kernel of attention can take a call, or None."""
     if scores.fixed is not None or scores.bias is not None:
         return "its scores are q.k alone, without a bias or fixed scores"
+    if scores.cap is not None or scores.sink is not None:
+        return "its kernels take no cap and no sink"
     if max(scores.q.shape[3], value_width) > WIDEST_HEAD:
         return f"its kernels take heads up to {WIDEST_HEAD} wide"
     return kernel_obstacle(scores.q, impl)

@@ -27,30 +27,41 @@ def softmax_attention(
     causal: bool = False,
     lengths: Int[Tensor, " B"] | None = None,
     scale: Number | None = None,
+    cap: Number | None = None,
+    sink: Float[Tensor, " H"] | None = None,
     dropout: Number = 0.0,
     impl: Impl = "auto",
 ) -> Attended:
     """Attend with softmax weights. See `headwise.ops` for the arguments all ops share.
 
-    "torch" is PyTorch's fused attention; "reference" the formula, written out.
+    "torch" is PyTorch's fused attention, or blocks with a cap or sink; "reference" the formula,
+    written out.
 
     >>> q = torch.zeros(1, 1, 2, 4)
     >>> softmax_attention(q, q, torch.eye(2)[None, None]).out
     tensor([[[[0.5000, 0.5000],
               [0.5000, 0.5000]]]])
     """
-    scores = Scores(q, k, mask, bias, causal, lengths, scale)
+    scores = Scores(q, k, mask, bias, causal, lengths, scale, cap=cap, sink=sink)
     check_values(k, v)
     check_dropout(dropout)
     chosen = choose(impl, triton_obstacle="softmax_attention has no Triton kernel")
     if chosen == "reference":
         out = weighted_values(scores, softmax_rows, v, dropout=dropout)
-    elif scores.bias is not None and scores.bias.dtype != q.dtype:
-        # The fused kernel would round a float32 bias to the dtype of q.
+    elif _fused_obstacle(scores):
         out = weighted_values_in_blocks(scores, softmax_rows, v, dropout=dropout)
     else:
         out = _fused(scores, v, dropout)
     return Attended(out, scores, softmax_rows)
+
+
+def _fused_obstacle(scores: Scores) -> str | None:
+    """Why PyTorch's fused kernel would compute something else, or None."""
+    if scores.cap is not None or scores.sink is not None:
+        return "it takes no cap and no sink"
+    if scores.bias is not None and scores.bias.dtype != scores.q.dtype:
+        return "it would round the bias to the dtype of q"
+    return None
 
 
 def _fused(scores: Scores, v: Tensor, dropout: Number) -> Tensor:

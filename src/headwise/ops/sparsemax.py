@@ -44,11 +44,13 @@ def sparsemax_attention(
     causal: bool = False,
     lengths: Int[Tensor, " B"] | None = None,
     scale: Number | None = None,
+    cap: Number | None = None,
+    sink: Float[Tensor, " H"] | None = None,
     dropout: Number = 0.0,
     impl: Impl = "auto",
 ) -> Attended:
     """Attend with sparsemax weights. See `headwise.ops` for the arguments all ops share."""
-    scores = Scores(q, k, mask, bias, causal, lengths, scale)
+    scores = Scores(q, k, mask, bias, causal, lengths, scale, cap=cap, sink=sink)
     check_values(k, v)
     check_dropout(dropout)
     chosen = choose(impl, triton_obstacle=obstacle(scores, v, 2, impl))

@@ -7,42 +7,51 @@ import torch
 from torch import Tensor
 
 from headwise.ops.blocks import Block
-from headwise.ops.rows import Weigh
+from headwise.ops.rows import Weigh, weigh_rows, weights_of
 
 CHUNK_KEYS = 128  # a row's largest weight is looked for in chunks, then in the chunk that has it
 
 
 class Rows(NamedTuple):
-    """Statistics of some queries, each (B, H, q)."""
+    """Statistics of the weights over keys, and the sink's weight; each (B, H, q)."""
 
     lse: Tensor
     peak: Tensor
     peak_key: Tensor
     entropy: Tensor
     sum_squares: Tensor
+    sink_weight: Tensor
 
 
 def row_statistics(block: Block, *, weigh: Weigh) -> Rows:
     """All statistics of a part. Where weights are not exponential, lse means nothing."""
     scores_BHQK = block.scores.up_to(block.scores.reach()).rows()
-    weights_BHQK = weigh(scores_BHQK, *block.parameters)
-    peak_BHQ, peak_key_BHQ, entropy_BHQ, sum_squares_BHQ = _Reduced.apply(weights_BHQK)
-    empty_BHQ = peak_BHQ == 0
-    top_score_BHQ = scores_BHQK.gather(-1, peak_key_BHQ[..., None])[..., 0]
-    lse_BHQ = top_score_BHQ - peak_BHQ.masked_fill(empty_BHQ, 1).log()
+    sink_BHQ1 = block.scores.sink_column()
+    weights_BHQK, sink_weight_BHQ = weigh_rows(scores_BHQK, sink_BHQ1, weigh, *block.parameters)
+    peak_BHQ, peak_key_BHQ, entropy_BHQ, sum_squares_BHQ = _Reduced.apply(
+        weights_BHQK, sink_BHQ1 is None
+    )
+    top_score_BHQ, top_BHQ = scores_BHQK.gather(-1, peak_key_BHQ[..., None])[..., 0], peak_BHQ
+    if sink_BHQ1 is not None and sink_weight_BHQ is not None:
+        above_BHQ = sink_weight_BHQ > peak_BHQ
+        top_score_BHQ = torch.where(above_BHQ, sink_BHQ1[..., 0], top_score_BHQ)
+        top_BHQ = torch.where(above_BHQ, sink_weight_BHQ, peak_BHQ)
+    empty_BHQ = top_BHQ == 0
+    lse_BHQ = top_score_BHQ - top_BHQ.masked_fill(empty_BHQ, 1).log()
     return Rows(
         lse=lse_BHQ.masked_fill(empty_BHQ, -math.inf),
         peak=peak_BHQ,
-        peak_key=peak_key_BHQ.masked_fill(empty_BHQ, -1),
+        peak_key=peak_key_BHQ.masked_fill(peak_BHQ == 0, -1),
         entropy=entropy_BHQ,
         sum_squares=sum_squares_BHQ,
+        sink_weight=torch.zeros_like(peak_BHQ) if sink_weight_BHQ is None else sink_weight_BHQ,
     )
 
 
 def mass_on(block: Block, *, weigh: Weigh, keys: Tensor) -> tuple[Tensor]:
     """Weight on the keys where `keys`, broadcastable to (B, H, Q, K), is True."""
     n_keys = block.scores.reach()
-    weights_BHQK = weigh(block.scores.up_to(n_keys).rows(), *block.parameters)
+    weights_BHQK = weights_of(block.scores.up_to(n_keys), weigh, *block.parameters)
     chosen = block.part.of(keys)[..., :n_keys].to(weights_BHQK.dtype)
     return (torch.linalg.vecdot(weights_BHQK, chosen),)
 
@@ -50,7 +59,7 @@ def mass_on(block: Block, *, weigh: Weigh, keys: Tensor) -> tuple[Tensor]:
 def mass_at(block: Block, *, weigh: Weigh, offset: int) -> tuple[Tensor]:
     """Weight on the key at the query's position + offset; 0 where there is none."""
     n_keys = block.scores.reach()
-    weights_BHQK = weigh(block.scores.up_to(n_keys).rows(), *block.parameters)
+    weights_BHQK = weights_of(block.scores.up_to(n_keys), weigh, *block.parameters)
     place_Q1 = block.scores.query_position() + offset
     there_Q = ((place_Q1 >= 0) & (place_Q1 < n_keys))[:, 0]
     place_BHQ1 = place_Q1.clamp(0, n_keys - 1).expand(*weights_BHQK.shape[:3], 1)
@@ -61,10 +70,11 @@ class _Reduced(torch.autograd.Function):
     """weights -> peak, peak_key, entropy, sum_squares."""
 
     @staticmethod
-    def forward(ctx: Any, weights_BHQK: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, weights_BHQK: Tensor, sum_to_one: bool) -> tuple[Tensor, ...]:
         key_BHQ1 = _first_peak(weights_BHQK)
         log_BHQK = _log(weights_BHQK)
         peak_key_BHQ = key_BHQ1[..., 0]
+        ctx.sum_to_one = sum_to_one
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(peak_key_BHQ)
         ctx.save_for_backward(weights_BHQK, log_BHQK, key_BHQ1)
@@ -76,7 +86,7 @@ class _Reduced(torch.autograd.Function):
         )
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> Tensor:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, None]:
         weights_BHQK, log_BHQK, key_BHQ1 = ctx.saved_tensors
         on_peak_BHQ, _, on_entropy_BHQ, on_squares_BHQ = grads
         if torch.is_grad_enabled():  # somebody will differentiate this gradient
@@ -84,13 +94,13 @@ class _Reduced(torch.autograd.Function):
         if on_entropy_BHQ is None:
             grad_BHQK = torch.zeros_like(weights_BHQK)
         else:
-            # -log w - 1, where the 1 may go: rows of weights sum to one however scores change
-            grad_BHQK = log_BHQK * -on_entropy_BHQ[..., None]
+            # -log w - 1, where the 1 may go if rows of weights sum to one however scores change
+            grad_BHQK = (log_BHQK if ctx.sum_to_one else log_BHQK + 1) * -on_entropy_BHQ[..., None]
         if on_squares_BHQ is not None:
             grad_BHQK.addcmul_(weights_BHQK, 2 * on_squares_BHQ[..., None])
         if on_peak_BHQ is not None:
             grad_BHQK.scatter_add_(-1, key_BHQ1, on_peak_BHQ[..., None])
-        return grad_BHQK
+        return grad_BHQK, None
 
 
 def _log(weights_BHQK: Tensor) -> Tensor:

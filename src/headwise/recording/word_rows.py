@@ -16,6 +16,7 @@ from torch import Tensor
 
 from headwise.ops.attended import Attended
 from headwise.ops.blocks import Block, in_blocks
+from headwise.ops.rows import weights_of
 from headwise.ops.scores import Part
 from headwise.recording.words import Words
 
@@ -86,7 +87,7 @@ def _weights(attended: Attended, part: Part) -> Tensor:
     """Weights of a part, up to the last key that any of its queries can see."""
     scores = attended.scores.part(part)
     parameters = (part.of(parameter) for parameter in attended.parameters)
-    return attended.weigh(scores.up_to(scores.reach()).rows(), *parameters)
+    return weights_of(scores.up_to(scores.reach()), attended.weigh, *parameters)
 
 
 def _reduced(

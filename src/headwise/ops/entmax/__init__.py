@@ -59,6 +59,8 @@ def entmax_attention(
     causal: bool = False,
     lengths: Int[Tensor, " B"] | None = None,
     scale: Number | None = None,
+    cap: Number | None = None,
+    sink: Float[Tensor, " H"] | None = None,
     dropout: Number = 0.0,
     impl: Impl = "auto",
 ) -> Attended:
@@ -69,7 +71,7 @@ def entmax_attention(
     tensors to PyTorch.
     """
     _check_kind(alpha)
-    scores = Scores(q, k, mask, bias, causal, lengths, scale)
+    scores = Scores(q, k, mask, bias, causal, lengths, scale, cap=cap, sink=sink)
     check_values(k, v)
     check_dropout(dropout)
     chosen = choose(impl, triton_obstacle=obstacle(scores, v, alpha, impl))

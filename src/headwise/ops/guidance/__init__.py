@@ -66,6 +66,8 @@ def guidance_loss(
     causal: bool = False,
     lengths: Int[Tensor, " B"] | None = None,
     scale: Number | None = None,
+    cap: Number | None = None,
+    sink: Float[Tensor, " H"] | None = None,
     impl: Impl = "auto",
 ) -> Float[Tensor, " N"]:
     """The loss of each guided head, its weight included: add `guidance_loss(...).sum()`.
@@ -91,7 +93,7 @@ def guidance_loss(
     """
     if reduction not in get_args(Reduction):
         raise ValueError(f"reduction must be 'sum' or 'mean', got {reduction!r}.")
-    scores = Scores(q, k, mask, bias, causal, lengths, scale)
+    scores = Scores(q, k, mask, bias, causal, lengths, scale, cap=cap, sink=sink)
     loss_BNQ, seen_BNQ = guidance_rows(scores, guided, key_sets=key_sets, impl=impl)
     if query_weights is not None:
         _check_query_weights(query_weights, scores)
@@ -146,15 +148,16 @@ def _check_alike(calls: list[Scores]) -> None:
     if not calls:
         raise ValueError("There is no attention call to guide: scores is empty.")
     kinds = [
-        (call.shape, call.k.shape, call.q.dtype, call.causal, call.scale, call.first)
+        (call.shape, call.k.shape, call.q.dtype, call.causal, call.scale, call.first, call.cap)
         for call in calls
     ]
     same = all(call.mask is calls[0].mask and call.bias is calls[0].bias for call in calls)
+    same = same and all(call.sink is calls[0].sink for call in calls)
     same = same and all(call.lengths is calls[0].lengths for call in calls)
     if not same or any(kind != kinds[0] for kind in kinds):
         raise ValueError(
             "Calls that are guided at once must differ in q and k alone; these differ in shape, "
-            "dtype, mask, bias, lengths, scale or position. Guide them one by one."
+            "dtype, mask, bias, lengths, scale, cap, sink or position. Guide them one by one."
         )
 
 

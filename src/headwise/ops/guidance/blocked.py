@@ -3,8 +3,10 @@
 With H a row's weights, on M aimed keys of which it sees m, and s = 1/m or 1 the target there:
 
     sum (H - P)^2 = sum H^2 - 2 s H(M) + s^2 m      if m > 0
-                  = sum H^2 - 1 / (keys it sees)     if m = 0 and the target is uniform
+                  = sum H^2 - (1 - 2 w) / n          if m = 0 and the target is uniform
                   = sum H^2                          if m = 0 and the target is zero
+
+where n is the number of keys a row sees, and w the weight of its sink, 0 without one.
 """
 
 import math
@@ -16,7 +18,7 @@ import torch
 from torch import Tensor
 
 from headwise.ops.blocks import Block, in_blocks
-from headwise.ops.rows import softmax_rows
+from headwise.ops.rows import softmax_rows, weigh_rows
 from headwise.ops.scores import Scores
 
 
@@ -38,9 +40,12 @@ def guided_only(calls: Sequence[Scores], heads: Sequence[int]) -> Scores:
         x if x is None or x.dim() < 3 or x.shape[-3] == 1 else _taken([x] * len(calls), heads)
         for x in (scores.mask, scores.bias)
     )
+    sink = scores.sink
+    if sink is not None:
+        sink = _taken([sink[:, None, None]] * len(calls), heads).flatten()
     q = _taken([call.q for call in calls], heads)
     k = _taken([call.k for call in calls], [head // group for head in heads])
-    return replace(scores, q=q, k=k, mask=mask, bias=bias, first=scores.first_position)
+    return replace(scores, q=q, k=k, mask=mask, bias=bias, sink=sink, first=scores.first_position)
 
 
 def _taken(tensors: Sequence[Tensor], places: Sequence[int]) -> Tensor:
@@ -74,7 +79,7 @@ def _block_rows(
 ) -> tuple[Tensor, Tensor]:
     scores = block.scores.up_to(block.scores.reach())
     scores_BNQK = scores.rows()
-    weights_BNQK = softmax_rows(scores_BNQK)
+    weights_BNQK, sink_BNQ = weigh_rows(scores_BNQK, scores.sink_column(), softmax_rows)
     everything = scores.bias is None and scores.visible() is None
     visible_BNQK = None if everything else scores_BNQK.detach() > -math.inf
     _, slope, place, key_set, normalised, uniform = plan_N6[block.part.heads, :, None].unbind(1)
@@ -90,7 +95,8 @@ def _block_rows(
     share_BNQ = torch.where(normalised > 0, 1 / found_BNQ.clamp(min=1), 1.0) * (found_BNQ > 0)
     edge_BNQ = (found_BNQ == 0) & (many_BNQ > 0) & (uniform > 0)
     squares_BNQ = torch.linalg.vector_norm(weights_BNQK, dim=-1).square()
-    known_BNQ = share_BNQ.square() * found_BNQ - edge_BNQ / many_BNQ.clamp(min=1)
+    short_BNQ = 1 if sink_BNQ is None else 1 - 2 * sink_BNQ
+    known_BNQ = share_BNQ.square() * found_BNQ - edge_BNQ * short_BNQ / many_BNQ.clamp(min=1)
     loss_BNQ = squares_BNQ - 2 * share_BNQ * hit_BNQ + known_BNQ
     return loss_BNQ.to(weights_BNQK.dtype), seen_BNQ
 

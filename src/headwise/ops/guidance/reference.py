@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from headwise.ops.guidance.patterns import Pattern
-from headwise.ops.rows import softmax_rows
+from headwise.ops.rows import softmax_rows, weigh_rows
 from headwise.ops.scores import Scores
 
 
@@ -20,7 +20,8 @@ def guidance_rows(
     scores_BNQK = scores.rows()
     visible_BNQK = scores_BNQK > -math.inf
     target_BNQK = targets(scores, visible_BNQK, patterns, key_sets).to(scores.dtype)
-    loss_BNQ = (softmax_rows(scores_BNQK) - target_BNQK).square().sum(dim=-1)
+    weights_BNQK, _ = weigh_rows(scores_BNQK, scores.sink_column(), softmax_rows)
+    loss_BNQ = (weights_BNQK - target_BNQK).square().sum(dim=-1)
     return loss_BNQ, visible_BNQK.sum(dim=-1)
 
 

@@ -44,7 +44,7 @@ def row_sweep(
     keys: Bool[Tensor, "..."] | None = None,
     impl: Impl = "auto",
 ) -> SweptRows:
-    """All statistics of softmax weights at once, with gradients to q and k (and bias).
+    """All statistics of softmax weights at once, with gradients to q and k (and bias and sink).
 
     Args:
         scores: the call.
@@ -98,7 +98,7 @@ def swept_by_triton(
 
 
 def _block_rows(block: Block, *, offset: int | None, keys: Tensor | None) -> tuple[Tensor, ...]:
-    rows = tuple(row_statistics(block, weigh=softmax_rows))
+    rows = tuple(row_statistics(block, weigh=softmax_rows))[:5]
     if offset is not None:
         rows += mass_at(block, weigh=softmax_rows, offset=offset)
     if keys is not None:

@@ -5,16 +5,18 @@ import math
 import torch
 from torch import Tensor
 
-from headwise.ops.rows import softmax_rows
+from headwise.ops.rows import softmax_rows, weigh_rows
 from headwise.ops.scores import Scores
 
 
 def row_sweep(scores: Scores, *, offset: int | None, keys: Tensor | None) -> tuple[Tensor, ...]:
     """lse, peak, peak_key, entropy, sum_squares, mass at the offset, mass on the keys."""
     scores_BHQK = scores.rows()
-    weights_BHQK = softmax_rows(scores_BHQK)
-    empty_BHQ = scores_BHQK.amax(dim=-1) == -math.inf
-    lse_BHQ = scores_BHQK.masked_fill(empty_BHQ[..., None], 0).logsumexp(dim=-1)
+    sink_BHQ1 = scores.sink_column()
+    weights_BHQK, _ = weigh_rows(scores_BHQK, sink_BHQ1, softmax_rows)
+    every_BHQK = scores_BHQK if sink_BHQ1 is None else torch.cat([scores_BHQK, sink_BHQ1], dim=-1)
+    empty_BHQ = every_BHQK.amax(dim=-1) == -math.inf
+    lse_BHQ = every_BHQK.masked_fill(empty_BHQ[..., None], 0).logsumexp(dim=-1)
     peak_BHQ, peak_key_BHQ = weights_BHQK.max(dim=-1)
     log_BHQK = weights_BHQK.clamp(min=torch.finfo(weights_BHQK.dtype).tiny).log()
     nothing_BHQ = torch.zeros_like(peak_BHQ)
@@ -23,7 +25,7 @@ def row_sweep(scores: Scores, *, offset: int | None, keys: Tensor | None) -> tup
     return (
         lse_BHQ.masked_fill(empty_BHQ, -math.inf),
         peak_BHQ,
-        peak_key_BHQ.masked_fill(empty_BHQ, -1),
+        peak_key_BHQ.masked_fill(peak_BHQ == 0, -1),
         -(weights_BHQK * log_BHQK).sum(dim=-1),
         weights_BHQK.square().sum(dim=-1),
         at_BHQ,

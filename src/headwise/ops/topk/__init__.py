@@ -3,7 +3,8 @@
     t_i = the keep-th largest visible score of row i
     w_ij = exp(s_ij) / sum over {s_il >= t_i} of exp(s_il)   if s_ij >= t_i, else 0
 
-Masks come before the selection. A row with fewer than `keep` visible keys is ordinary softmax.
+Masks come before the selection. A sink is always kept, and not counted among the `keep`. A row with
+fewer than `keep` visible keys is ordinary softmax.
 """
 
 from functools import partial
@@ -70,20 +71,24 @@ def topk_attention(
     causal: bool = False,
     lengths: Int[Tensor, " B"] | None = None,
     scale: Number | None = None,
+    cap: Number | None = None,
+    sink: Float[Tensor, " H"] | None = None,
     dropout: Number = 0.0,
     impl: Impl = "auto",
 ) -> Attended:
     """Attend to the `keep` best keys of each query. `keep` and `ties` as in `topk`.
+
+    A sink is always kept, and is not counted among the `keep`.
 
     "torch" gathers only the kept values on a CPU and works in blocks elsewhere. "triton" is
     differentiable once; for the same gradients at every run, also of long rows, call
     torch.use_deterministic_algorithms(True).
     """
     _check(keep, ties)
-    scores = Scores(q, k, mask, bias, causal, lengths, scale)
+    scores = Scores(q, k, mask, bias, causal, lengths, scale, cap=cap, sink=sink)
     check_values(k, v)
     check_dropout(dropout)
-    weigh = partial(reference.topk, keep=keep, ties=ties)
+    weigh = partial(reference.topk, keep=keep, ties=ties, sink=sink is not None)
     chosen = choose(impl, triton_obstacle=_triton_obstacle(scores, keep, impl, v.shape[3]))
     if chosen == "triton":
         from headwise.ops.topk import triton  # lazy: importing headwise never imports Triton
@@ -109,6 +114,8 @@ def topk_selected(
     causal: bool = False,
     lengths: Int[Tensor, " B"] | None = None,
     scale: Number | None = None,
+    cap: Number | None = None,
+    sink: Float[Tensor, " H"] | None = None,
     impl: Impl = "auto",
 ) -> Selected:
     """What `topk_attention(..., ties="first")` attends to: the attention map in O(Q keep) memory.
@@ -121,7 +128,7 @@ def topk_selected(
     ([[[[1, 2]]]], tensor([0.8808, 0.1192]))
     """
     _check(keep, "first")
-    scores = Scores(q, k, mask, bias, causal, lengths, scale)
+    scores = Scores(q, k, mask, bias, causal, lengths, scale, cap=cap, sink=sink)
     obstacle = _triton_obstacle(scores, keep, impl)
     if scores.multiplier <= 0:
         obstacle = f"its kernels list keys by unscaled scores, and the scale is {scores.multiplier}"
@@ -131,7 +138,11 @@ def topk_selected(
         return Selected(*triton.topk_selected(scores, keep=keep))
     parts = [scores.all_heads()] if impl == "reference" else list(scores.parts())
     compute = partial(reference.selected, keep=min(keep, scores.shape[3]))
-    return Selected(*in_blocks(lambda block: compute(block.scores.rows()), scores, parts))
+    return Selected(
+        *in_blocks(
+            lambda block: compute(block.scores.rows(), block.scores.sink_column()), scores, parts
+        )
+    )
 
 
 def _triton_obstacle(scores: Scores, keep: int, impl: Impl, value_width: int = 0) -> str | None:

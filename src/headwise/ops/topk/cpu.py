@@ -45,6 +45,8 @@ def sparse_values_obstacle(scores: Scores, keep: int) -> str | None:
         return f"keep={keep} of {n_keys} keys is not sparse enough to gain from gathering"
     if batch * heads * n_queries * n_keys < 2**18:
         return "the call is so small that the dense definition is faster"
+    if scores.cap is not None or scores.sink is not None:
+        return "it takes no cap and no sink"
     if scores.bias is not None and scores.bias.requires_grad and torch.is_grad_enabled():
         return "the gradient of a bias is dense"
     if batch * heads * n_queries * keep >= 2**31:

@@ -4,13 +4,19 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from headwise.ops.rows import softmax_rows
+from headwise.ops.rows import softmax_rows, weigh_rows
 
 
-def topk(scores_XK: Tensor, keep: int, ties: str) -> Tensor:
-    """Softmax over the kept scores. The choice is a constant in the backward pass."""
-    kept_XK = _kept(scores_XK.detach(), min(keep, scores_XK.shape[-1]), ties)
+def topk(scores_XK: Tensor, keep: int, ties: str, sink: bool = False) -> Tensor:
+    """Softmax over the kept scores. The choice is a constant in the backward pass.
+
+    Args:
+        sink: whether the last score is a sink's, which is kept beside the `keep` best others.
+    """
+    keys_XK = scores_XK.detach()[..., : scores_XK.shape[-1] - sink]
+    kept_XK = pad(_kept(keys_XK, min(keep, keys_XK.shape[-1]), ties), (0, int(sink)), value=True)
     return softmax_rows(scores_XK.masked_fill(~kept_XK, -math.inf))
 
 
@@ -23,8 +29,9 @@ def _kept(scores_XK: Tensor, keep: int, ties: str) -> Tensor:
     return nothing_XK.scatter(-1, order_XK[..., :keep], True)
 
 
-def selected(scores_XK: Tensor, keep: int) -> tuple[Tensor, Tensor]:
+def selected(scores_XK: Tensor, sink_X1: Tensor | None, keep: int) -> tuple[Tensor, Tensor]:
     """The keys of the `keep` largest scores, -1 where masked, and their softmax; first on ties."""
     score_XK, key_XK = scores_XK.sort(dim=-1, descending=True, stable=True)
     score_XR, key_XR = score_XK[..., :keep], key_XK[..., :keep]
-    return key_XR.masked_fill(score_XR == -math.inf, -1).int(), softmax_rows(score_XR)
+    weights_XR, _ = weigh_rows(score_XR, sink_X1, softmax_rows)
+    return key_XR.masked_fill(score_XR == -math.inf, -1).int(), weights_XR
