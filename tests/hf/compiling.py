@@ -12,11 +12,11 @@ import torch
 
 os.environ["TRITON_INTERPRET"] = "1"  # before Triton is first imported
 
-from headwise.hf import adopt
+from headwise.hf import adopt, check_parity
 from headwise.ops import softmax_attention, topk_attention
 from headwise.ops.scores import Scores
-from headwise.sites import Site, replace, tapped
-from tests.hf.families import BACKENDS, batch_of, build, outputs
+from headwise.sites import Site, masked, observe, replace, tapped
+from tests.hf.families import BACKENDS, Watch, batch_of, build, outputs
 
 NAMES = ("BERT", "ModernBERT", "GPT-2", "Llama", "BART", "BERT decoder")
 top_two = partial(topk_attention, keep=2)
@@ -91,6 +91,41 @@ def check_bias(*, last: bool) -> None:
             torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
 
 
+def check_adopted_later() -> None:
+    """A model that was compiled and run before it is adopted is compiled anew."""
+    torch.compiler.reset()
+    model, batch = build("BERT"), batch_of("BERT")
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    wanted = outputs(compiled, batch)
+    with masked(adopt(model), {"encoder.0.self": [0, 1, 2]}):
+        assert not torch.allclose(outputs(compiled, batch), wanted)
+    assert torch.equal(outputs(compiled, batch), wanted)
+
+
+def check_parity_of_compiled(name: str, backend: str) -> None:
+    """A compiled model that is adopted computes what the same compiled model computes alone."""
+    torch.compiler.reset()
+    model, batch = build(name, backend), batch_of(name, padding="right")
+    compiled = torch.compile(model, backend="inductor")
+    wanted = outputs(compiled, batch)
+    adopt(model)
+    assert torch.equal(outputs(compiled, batch), wanted), f"{name} with {backend}"
+
+
+def check_flex(padding: str) -> None:
+    """Flex attention computes by itself, and the functions of its masks are followed."""
+    torch.compiler.reset()
+    model, batch = build("Llama"), batch_of("Llama", padding=padding)
+    model.set_attn_implementation("flex_attention")
+    wanted, watch = outputs(model, batch), Watch()
+    with observe(adopt(model), watch):
+        assert torch.equal(outputs(model, batch), wanted)
+    assert len(watch.seen) == 2
+    with replace(model, softmax_attention):
+        torch.testing.assert_close(outputs(model, batch), wanted, atol=1e-4, rtol=1e-4)
+    assert check_parity(model, batch)
+
+
 def main() -> None:
     torch.manual_seed(0)
     for backend in BACKENDS:
@@ -101,6 +136,11 @@ def main() -> None:
     check_part("Llama")
     check_bias(last=True)
     check_bias(last=False)
+    check_adopted_later()
+    for backend in BACKENDS:
+        check_parity_of_compiled("BERT", backend)
+    check_flex("none")
+    check_flex("right")
 
 
 if __name__ == "__main__":

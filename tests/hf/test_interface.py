@@ -1,6 +1,7 @@
 """What is seen at a host's sites is what the host computes: masks, biases and groups."""
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,8 +9,8 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from headwise.hf import adopt
-from headwise.ops import softmax_attention
+from headwise.hf import adopt, release
+from headwise.ops import softmax_attention, topk_attention
 from headwise.sites import observe, replace
 from tests.hf.families import (
     BACKENDS,
@@ -130,8 +131,7 @@ def test_a_loss_on_statistics_reaches_the_host_with_and_without_checkpointing(ch
     torch.testing.assert_close(query_gradients(model), entropy_gradients(), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("capped", [True, False])
-def test_a_host_that_caps_its_scores_is_refused_when_watched_and_runs_equal_when_not(capped):
+def gemma2(backend: str) -> nn.Module:
     config = hf.Gemma2Config(
         vocab_size=100,
         hidden_size=32,
@@ -140,14 +140,14 @@ def test_a_host_that_caps_its_scores_is_refused_when_watched_and_runs_equal_when
         num_key_value_heads=2,
         head_dim=8,
         intermediate_size=64,
-        attn_logit_softcapping=5.0 if capped else None,
-        attn_implementation="eager",
+        attn_logit_softcapping=2.0,
+        query_pre_attn_scalar=8,
+        attn_implementation=backend,
     )
-    model = randomised(hf.Gemma2ForCausalLM(config)).eval()
-    check_refusal(model, "softcap=, which changes the scores" if capped else None)
+    return randomised(hf.Gemma2ForCausalLM(config)).eval()
 
 
-def test_a_host_with_sinks_is_refused_when_watched_and_runs_equal_when_not():
+def gpt_oss() -> nn.Module:
     config = hf.GptOssConfig(
         vocab_size=100,
         hidden_size=32,
@@ -161,37 +161,46 @@ def test_a_host_with_sinks_is_refused_when_watched_and_runs_equal_when_not():
         pad_token_id=0,
         attn_implementation="eager",
     )
-    model = randomised(hf.GptOssForCausalLM(config)).eval()
-    check_refusal(model, "s_aux=, which changes the scores")
+    return randomised(hf.GptOssForCausalLM(config)).eval()
 
 
-def test_an_argument_that_headwise_does_not_know_is_refused_by_name():
-    model = adopt(build("Llama"))
-    batch = {**batch_of("Llama"), "rotten_scores": torch.ones(1)}
-    outputs(model, batch)  # the host ignores it, and so do we while nobody watches
-    with (
-        pytest.raises(ValueError, match=r"rotten_scores=, which may change the scores.*where="),
-        observe(model, Watch()),
-    ):
-        outputs(model, batch)
-
-
-def check_refusal(model: nn.Module, message: str | None) -> None:
+@pytest.mark.parametrize("model", [gemma2("eager"), gpt_oss()], ids=["cap", "sink"])
+def test_capped_scores_and_sinks_are_followed(model):
     batch: Batch = {"input_ids": torch.randint(5, 95, (2, 7))}
-    wanted = outputs(model, batch)
+    wanted, weights = outputs(model, batch), returned_weights(model, batch)["attentions"]
     adopt(model)
-    assert torch.equal(outputs(model, batch), wanted)
-    for change in (
-        lambda: observe(model, Watch()),
-        lambda: replace(model, softmax_attention),
-    ):
-        with change():
-            if message is None:
-                outputs(model, batch)
-            else:
-                with pytest.raises(ValueError, match=message):
-                    outputs(model, batch)
+    watch = Watch()
+    with observe(model, watch):
         assert torch.equal(outputs(model, batch), wanted)
+    for weights_BHQK, (_, attended) in zip(weights, watch.seen, strict=True):
+        assert_statistics_are_of(attended, weights_BHQK, torch.ones_like(attended.peak) > 0)
+        torch.testing.assert_close(attended.sink_weight, 1 - weights_BHQK.sum(-1))
+    with replace(model, softmax_attention):
+        torch.testing.assert_close(outputs(model, batch), wanted, atol=1e-4, rtol=1e-4)
+    with replace(model, partial(topk_attention, keep=2)):
+        assert not torch.allclose(outputs(model, batch), wanted, atol=1e-3)
+    release(model)
+
+
+def test_the_cap_is_ignored_where_the_backend_ignores_it():
+    """transformers' sdpa does not apply the cap of Gemma 2."""
+    batch: Batch = {"input_ids": torch.randint(5, 95, (2, 7))}
+    model = adopt(gemma2("sdpa"))
+    wanted, watch = outputs(model, batch), Watch()
+    with observe(model, watch):
+        outputs(model, batch)
+    assert all(attended.scores.cap is None for _, attended in watch.seen)
+    with replace(model, softmax_attention):
+        torch.testing.assert_close(outputs(model, batch), wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_arguments_that_the_backend_ignores_are_ignored():
+    model, watch = adopt(build("Llama")), Watch()
+    batch = {**batch_of("Llama"), "rotten_scores": torch.ones(1)}
+    wanted = outputs(model, batch)
+    with observe(model, watch):
+        assert torch.equal(outputs(model, batch), wanted)
+    assert len(watch.seen) == 2
 
 
 def static_cache(model: nn.Module) -> hf.StaticCache:
