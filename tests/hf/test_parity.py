@@ -153,7 +153,7 @@ def test_check_parity_keeps_what_was_put_on_the_sites_and_does_not_disturb_it():
     with masked(model, {"encoder.0.self": [0]}):
         assert check_parity(model, batch_of("BERT"))
         assert find_sites(model)[0].gates and not watch.seen
-    outputs(model, batch_of("BERT"))
+        outputs(model, batch_of("BERT"))
     assert len(watch.seen) == 2
 
 

@@ -9,7 +9,7 @@ from headwise.hf import adopt, check_parity, release
 from headwise.ops import gaussian_attention, topk_attention, uniform_attention
 from headwise.recording import Profile, Reading
 from headwise.sites import find_sites, masked, observe, replace
-from tests.hf.families import BACKENDS, batch_of, build
+from tests.hf.families import BACKENDS, batch_of, build, outputs
 
 both_backends = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -129,6 +129,7 @@ def test_release_refuses_while_a_head_is_masked():
     change = masked(model, {"encoder.0.self": [0]})
     with pytest.raises(ValueError, match=r"encoder\.0\.self of .* undo that before release"):
         release(model)
+    outputs(model, batch_of("BERT"))
     change.undo()
     release(model)
 

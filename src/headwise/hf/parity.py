@@ -1,6 +1,6 @@
 """Proof that adopting and watching a model change nothing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -107,7 +107,7 @@ def _watched_outputs(
 @contextmanager
 def _adopted(
     model: nn.Module, host: PreTrainedModel, watcher: Watcher, unobserved: Mapping[str, str]
-) -> Iterator[None]:
+) -> Generator[None]:
     """Adopt a model and observe the sites that can be observed."""
     adopt(model)
     if all(site.name in unobserved for site in find_sites(host)):
