@@ -28,7 +28,7 @@ from triton.runtime import JITFunction
 from triton.runtime.driver import driver
 
 import headwise.ops
-from headwise.ops import entmax_attention, sparsemax_attention, topk_attention
+from headwise.ops import _impl, entmax_attention, sparsemax_attention, topk_attention
 from headwise.ops.guidance import FIRST, NEXT, Pattern, guidance_loss, guided_heads
 from headwise.ops.row_sweep import row_sweep
 from headwise.ops.scores import Scores
@@ -84,6 +84,7 @@ def compile_instead_of_launching(report: Report) -> None:
     for path in sorted(Path(headwise.ops.__file__).parent.glob("*/triton.py")):
         import_module(f"headwise.ops.{path.parent.name}.triton")
     os.environ["TRITON_INTERPRET"] = "1"  # only now: kernels may be asked for on a CPU
+    _impl.NOT_INTERPRETED = None  # nothing is interpreted
     driver.set_active(NoDevice())
     run = JITFunction.run
 

@@ -53,6 +53,7 @@ def interpret_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
         return multiply(self, numbers(a), numbers(b), *others)
 
     monkeypatch.setattr(builder, "create_dot", create_dot)
+    monkeypatch.setattr("headwise.ops._impl.NOT_INTERPRETED", None)
 
 
 def draw(

@@ -210,7 +210,7 @@ def test_a_second_gradient_is_refused():
 def test_obstacles_say_why():
     def obstacle(n=256, keep=8, **options) -> str:
         q = torch.empty(2, 4, n, 8, device=options.pop("device", "cpu"))
-        return sparse_values_obstacle(Scores(q, q, **options), keep) or ""
+        return sparse_values_obstacle(Scores(q, q, **options), q, keep) or ""
 
     assert obstacle() == ""
     assert "CPU" in obstacle(device="meta")

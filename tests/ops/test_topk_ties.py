@@ -50,7 +50,7 @@ def chosen(
 ) -> tuple[list[Tensor], list[int]]:
     """The bounds and the list that a forward pass leaves, and its flags."""
     results = kernels._forward(q, k, v, mask, None, None, 1.0, 0, False, keep, ties == "first", 0.0)
-    return list(results[2:7]), results[7].tolist()
+    return list(results[2:7]), results[-1].tolist()
 
 
 @interpreted

@@ -17,8 +17,11 @@ Every op is
     impl     "reference" the definition, "torch" fused or blocked PyTorch, "triton", or "auto"
 
 Scores, weights and sums are computed in float32 (float64 for float64 input); `out` has the input's
-dtype. A query that may attend to nothing gives zeros and zero gradient. `topk_selected` lists which
-keys top-k attention keeps, without values.
+dtype. A query that may attend to nothing gives zeros and zero gradient. What a key or value holds
+never matters to queries that may not attend it, not even if it is infinite or NaN, in both passes;
+queries that may attend it can get NaN. Two exceptions: Triton kernels want finite values where only
+some queries may attend them, and so does PyTorch's fused softmax on a GPU. `topk_selected` lists
+which keys top-k attention keeps, without values.
 
 Tensor names end in their axes. The legend:
 

@@ -15,6 +15,7 @@ Number = float | int  # beartype, unlike pyright, does not take an int for a flo
 Impl = Literal["auto", "reference", "torch", "triton"]
 Chosen = Literal["reference", "torch", "triton"]
 HAS_TRITON = find_spec("triton") is not None  # asked once, as a compiled call cannot ask
+NOT_INTERPRETED = torch.bfloat16  # Triton's interpreter multiplies the bit patterns of its numbers
 
 
 def choose(impl: Impl, *, triton_obstacle: str | None, torch_obstacle: str | None = None) -> Chosen:
@@ -44,13 +45,15 @@ def kernel_obstacle(tensor: Tensor, impl: Impl) -> str | None:
     With TRITON_INTERPRET=1 kernels run on a CPU, for tests; so only where Triton is asked for by
     name.
     """
-    interpreted = impl == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+    interpreting = os.environ.get("TRITON_INTERPRET") == "1"
     if not HAS_TRITON:
         return "Triton is not installed"
-    if tensor.device.type != "cuda" and not interpreted:
+    if tensor.device.type != "cuda" and not (interpreting and impl == "triton"):
         return f"it needs a CUDA device, and the tensors are on {tensor.device.type}"
     if tensor.dtype == torch.float64:
         return "its kernels compute in float32, and the tensors are float64"
+    if interpreting and tensor.dtype == NOT_INTERPRETED:
+        return "Triton's interpreter cannot multiply bfloat16; give it float16 or float32"
     return None
 
 

@@ -11,7 +11,7 @@ from torch.nn.functional import dropout as drop
 from headwise.ops._impl import Number
 from headwise.ops.blocks import Block, in_blocks
 from headwise.ops.checks import check_rows
-from headwise.ops.scores import Scores, multiply_groups
+from headwise.ops.scores import Scores, finite, may_hold_infinities, multiply_groups
 
 PLAIN_ELEMENTS = (
     2**22
@@ -63,7 +63,22 @@ def weighted_values(
 ) -> Tensor:
     """The definition of attention: weigh every row, drop some weights, sum the values."""
     weights_BHQK = drop(weights_of(scores, weigh, *parameters), p=dropout)
-    return multiply_groups(weights_BHQK, v.to(weights_BHQK.dtype)).to(v.dtype)
+    return sum_values(scores, weights_BHQK, v)
+
+
+def sum_values(scores: Scores, weights_BHQK: Tensor, v: Tensor) -> Tensor:
+    """Values summed under weights, (B, H, Q, E), in the dtype of v.
+
+    A value that a query may not attend never matters to it, also where it is infinite or NaN: then
+    only queries with weight on it get NaN. It has to be looked for, as 0 times infinity is not 0.
+    """
+    v_BGKE = v.to(weights_BHQK.dtype)
+    if not scores.hides_keys or not may_hold_infinities(v_BGKE):
+        return multiply_groups(weights_BHQK, v_BGKE).to(v.dtype)
+    bad_BGK1 = (~v_BGKE.isfinite()).any(dim=-1, keepdim=True).to(weights_BHQK.dtype)
+    on_bad_BHQ1 = multiply_groups(weights_BHQK.detach(), bad_BGK1)
+    out_BHQE = multiply_groups(weights_BHQK, finite(v_BGKE))
+    return (out_BHQE + torch.where(on_bad_BHQ1 != 0, math.nan, 0.0)).to(v.dtype)
 
 
 def weighted_values_in_blocks(
@@ -94,5 +109,4 @@ def _weighted_rows(block: Block, *, weigh: Weigh, dropout: Number, seed: int) ->
         rng = torch.Generator(weights_BHQK.device).manual_seed(seed)
         kept_BHQK = torch.empty_like(weights_BHQK).bernoulli_(1 - dropout, generator=rng)
         weights_BHQK = weights_BHQK * kept_BHQK.div_(1 - dropout)
-    v_BGKE = block.v[:, :, :n_keys].to(weights_BHQK.dtype)
-    return (multiply_groups(weights_BHQK, v_BGKE).to(block.v.dtype),)
+    return (sum_values(block.scores, weights_BHQK, block.v[:, :, :n_keys]),)

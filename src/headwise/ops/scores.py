@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -195,6 +195,11 @@ class Scores:
             return None
         return self.sink.to(self.dtype)[:, None, None].expand(*self.shape[:3], 1)
 
+    @property
+    def hides_keys(self) -> bool:
+        """Whether there may be keys that a query may not attend."""
+        return self.mask is not None or self.lengths is not None or self.causal
+
     def visible(self) -> Tensor | None:
         """Which keys may be attended, broadcastable to (B, H, Q, K); None when all may."""
         parts: list[Tensor] = []
@@ -217,8 +222,53 @@ class Scores:
             return score.expand(self.shape)
         q_BHQD, k_BGKD = self.q.to(self.dtype), self.k.to(self.dtype)
         multiplier = self.multiplier if self.cap is None else self.multiplier / self.cap
-        scores_BHQK = multiply_groups(q_BHQD * multiplier, k_BGKD.transpose(-1, -2))
+        scores_BHQK = self._products(q_BHQD * multiplier, k_BGKD)
         return scores_BHQK if self.cap is None else scores_BHQK.tanh() * self.cap
+
+    def _products(self, q_BHQD: Tensor, k_BGKD: Tensor) -> Tensor:
+        if self.hides_keys:
+            return cast(Tensor, _Products.apply(q_BHQD, k_BGKD))
+        return multiply_groups(q_BHQD, k_BGKD.transpose(-1, -2))
+
+
+class _Products(torch.autograd.Function):
+    """q.k, (B, H, Q, K), where a key that gets no gradient sends none back, whatever it holds.
+
+    A hidden key has a gradient of 0 on its score, but 0 times infinity is not 0: what is not
+    finite counts as 0 in the backward pass. Scores of a query that sees it are not finite anyway.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q_BHQD: Tensor, k_BGKD: Tensor) -> Tensor:
+        ctx.save_for_backward(q_BHQD, k_BGKD)
+        return multiply_groups(q_BHQD, k_BGKD.transpose(-1, -2))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        q_BHQD, k_BGKD = (finite(x) for x in ctx.saved_tensors)
+        (grad_BHQK,) = grads
+        needs_q, needs_k = ctx.needs_input_grad
+        dq_BHQD = multiply_groups(grad_BHQK, k_BGKD) if needs_q else None
+        if not needs_k:
+            return dq_BHQD, None
+        batch, groups, n_keys, width = k_BGKD.shape
+        with full_precision(q_BHQD):
+            grad_BGXK = grad_BHQK.reshape(batch, groups, -1, n_keys)
+            dk_BGKD = grad_BGXK.transpose(-1, -2) @ q_BHQD.reshape(batch, groups, -1, width)
+        return dq_BHQD, dk_BGKD
+
+
+def finite(x: Tensor) -> Tensor:
+    """Replace what is infinite or not a number by 0."""
+    return x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def may_hold_infinities(*tensors: Tensor) -> bool:
+    """Whether a number may be infinite or NaN. True where looking would make the host wait."""
+    if torch.compiler.is_compiling() or any(x.device.type != "cpu" for x in tensors):
+        return True
+    sums = [x.detach().sum(dtype=torch.promote_types(x.dtype, torch.float32)) for x in tensors]
+    return not all(math.isfinite(total.item()) for total in sums)
 
 
 def attention_obstacle(scores: Scores, impl: Impl, value_width: int = 0) -> str | None:

@@ -14,7 +14,7 @@ from headwise.ops._impl import Impl, Number, choose
 from headwise.ops.attended import Attended
 from headwise.ops.checks import check_dropout, check_values
 from headwise.ops.rows import softmax_rows, weighted_values, weighted_values_in_blocks
-from headwise.ops.scores import Scores, spread_groups
+from headwise.ops.scores import Scores, may_hold_infinities, spread_groups
 
 
 def softmax_attention(
@@ -35,7 +35,8 @@ def softmax_attention(
     """Attend with softmax weights. See `headwise.ops` for the arguments all ops share.
 
     "torch" is PyTorch's fused attention, or blocks with a cap or sink; "reference" the formula,
-    written out.
+    written out. On a GPU and in compiled graphs, the fused attention lets an infinite or NaN key or
+    value reach queries that may not attend it; elsewhere what is hidden never matters.
 
     >>> q = torch.zeros(1, 1, 2, 4)
     >>> softmax_attention(q, q, torch.eye(2)[None, None]).out
@@ -48,19 +49,22 @@ def softmax_attention(
     chosen = choose(impl, triton_obstacle="softmax_attention has no Triton kernel")
     if chosen == "reference":
         out = weighted_values(scores, softmax_rows, v, dropout=dropout)
-    elif _fused_obstacle(scores):
+    elif _fused_obstacle(scores, v):
         out = weighted_values_in_blocks(scores, softmax_rows, v, dropout=dropout)
     else:
         out = _fused(scores, v, dropout)
     return Attended(out, scores, softmax_rows)
 
 
-def _fused_obstacle(scores: Scores) -> str | None:
+def _fused_obstacle(scores: Scores, v: Tensor) -> str | None:
     """Why PyTorch's fused kernel would compute something else, or None."""
     if scores.cap is not None or scores.sink is not None:
         return "it takes no cap and no sink"
     if scores.bias is not None and scores.bias.dtype != scores.q.dtype:
         return "it would round the bias to the dtype of q"
+    on_cpu = v.device.type == "cpu" and not torch.compiler.is_compiling()
+    if scores.hides_keys and on_cpu and may_hold_infinities(scores.k, v):
+        return "an infinite key or value would reach queries that may not attend it"
     return None
 
 

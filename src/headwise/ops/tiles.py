@@ -18,7 +18,7 @@ from torch import Tensor
 
 from headwise.ops.scores import Scores
 
-__all__ = ["Call", "load_rows", "place", "score_tile"]
+__all__ = ["Call", "finite", "load_rows", "load_shown", "place", "score_tile"]
 
 
 class Call(NamedTuple):
@@ -113,6 +113,34 @@ def load_rows(start, rows, stride, n_rows, WIDTH: tl.constexpr, PADDED: tl.const
         inside = inside & (column[None, :] < WIDTH)
     at = start + rows[:, None].to(tl.int64) * stride + column[None, :]
     return tl.load(at, mask=inside, other=0.0)
+
+
+@triton.jit
+@no_type_check
+def load_shown(
+    start, keys, stride, end, mask, mask_key,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Load keys or values like `load_rows`, with zeros for those that no query may attend.
+
+    A weight of 0 does not make up for what is infinite. Args: one past the last key that may be
+    attended; where this head's part of the mask starts; MASKED: see `Call.masked`.
+    """
+    shown = keys < end
+    if MASKED == 2:
+        shown = shown & (tl.load(mask + keys.to(tl.int64) * mask_key, mask=shown, other=0) != 0)
+    column = tl.arange(0, PADDED)
+    inside = shown[:, None] & (column[None, :] < WIDTH)
+    return tl.load(
+        start + keys[:, None].to(tl.int64) * stride + column[None, :], mask=inside, other=0.0
+    )
+
+
+@triton.jit
+@no_type_check
+def finite(x):
+    """Replace what is infinite or not a number by 0."""
+    return tl.where(tl.abs(x) < float("inf"), x, 0.0).to(x.dtype)
 
 
 @triton.jit

@@ -29,7 +29,7 @@ from headwise.ops.entmax.curve import (
     whole_and_all,
 )
 from headwise.ops.entmax.forward import ANY, store_rows
-from headwise.ops.tiles import load_rows, place
+from headwise.ops.tiles import finite, load_rows, load_shown, place
 
 __all__ = ["for_keys", "for_queries"]
 
@@ -84,7 +84,10 @@ def for_queries(
         for start in range(EDGE * whole, stop if EDGE else whole, KEYS):
             keys = start + tl.arange(0, KEYS)
             k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
-            v_KE = load_rows(v, keys, v_row, n_keys, VALUE, VALUE_PADDED)
+            if EDGE:
+                v_KE = load_shown(v, keys, v_row, stop, mask, mask_key, VALUE, VALUE_PADDED, MASKED)
+            else:
+                v_KE = load_rows(v, keys, v_row, n_keys, VALUE, VALUE_PADDED)
             x_QK = above_tile(
                 q_QD, k_KD, scale * rise, top_Q, tau_Q, rows, keys, sight, CAUSAL, MASKED, EDGE
             )
@@ -94,6 +97,8 @@ def for_queries(
                 change_QK *= kept(seed, line, rows, start, dropout, ROWS, KEYS)
             change_QK -= delta_Q[:, None]
             ds_QK = factor_QK * change_QK
+            if EDGE:  # a hidden key may be infinite
+                k_KD = finite(k_KD)
             dq_QD = tl.dot(ds_QK.to(k_KD.dtype), k_KD, dq_QD, input_precision="ieee")
             if LEARNED:
                 bend_QK = weight_QK * (1.0 - LN_2 * tl.log2(tl.maximum(x_QK, 1e-30)))
@@ -183,6 +188,8 @@ def for_keys(
                     change_KQ *= tl.trans(kept_QK)
                     weight_KQ *= tl.trans(kept_QK)
                 ds_KQ = factor_KQ * (change_KQ - delta_Q[None, :])
+                if EDGE:  # a hidden value may be infinite
+                    ds_KQ = tl.where(factor_KQ == 0.0, 0.0, ds_KQ)
                 dv_KE = tl.dot(weight_KQ.to(g_QE.dtype), g_QE, dv_KE, input_precision="ieee")
                 dk_KD = tl.dot(ds_KQ.to(q_QD.dtype), q_QD, dk_KD, input_precision="ieee")
     line = batch * groups + group

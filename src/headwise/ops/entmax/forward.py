@@ -34,7 +34,7 @@ from headwise.ops.entmax.curve import (
     whole_and_all,
 )
 from headwise.ops.launching import MASK_STRIDES, SIZES
-from headwise.ops.tiles import load_rows, place, score_tile
+from headwise.ops.tiles import load_rows, load_shown, place, score_tile
 
 __all__ = ["resident", "streaming"]
 
@@ -86,7 +86,12 @@ def resident(
     z_QK = z_QK - top_Q[:, None]
     tau_Q = solve((z_QK,), top_Q * 0.0 - 1.0, power, POWER, NEAR, MOST_STEPS)
 
-    v_KE = load_rows(v + batch * v_batch + group * v_head, keys, v_row, n_keys, VALUE, VALUE_PADDED)
+    length = tl.load(lengths + batch)
+    _, stop = whole_and_all(block, length, first, ROWS, KEYS, CAUSAL, MASKED)
+    v_KE = load_shown(
+        v + batch * v_batch + group * v_head, keys, v_row, stop,
+        mask + batch * mask_batch + head * mask_head, mask_key, VALUE, VALUE_PADDED, MASKED,
+    )  # fmt: skip
     factor_QK, weight_QK = factor_and_weight(above(z_QK, tau_Q[:, None]), power, POWER)
     slope_Q = tl.sum(factor_QK, axis=1)
     if DROPOUT:
@@ -182,7 +187,12 @@ def streaming(
             for start in range(EDGE * whole, stop if EDGE else whole, KEYS):
                 keys = start + tl.arange(0, KEYS)
                 k_KD = load_rows(k, keys, k_row, n_keys, WIDTH, PADDED)
-                v_KE = load_rows(v, keys, v_row, n_keys, VALUE, VALUE_PADDED)
+                if EDGE:
+                    v_KE = load_shown(
+                        v, keys, v_row, stop, mask, mask_key, VALUE, VALUE_PADDED, MASKED
+                    )
+                else:
+                    v_KE = load_rows(v, keys, v_row, n_keys, VALUE, VALUE_PADDED)
                 x_QK = above_tile(
                     q_QD, k_KD, scale, top_Q, tau_Q, rows, keys, sight, CAUSAL, MASKED, EDGE
                 )

@@ -62,7 +62,6 @@ FULL = Tiles(  # float32, whose exact products take no tensor cores but many reg
     for_keys=Tile(rows=32, keys=32, warps=8, stages=2),
 )
 
-INTERPRETED = not isinstance(forward.resident, triton.JITFunction)
 LEAST_RESIDENT_WIDTH = 64
 POWERS = {2: 1, 1.5: 2}  # alphas with kernels of their own, which take no powers
 
@@ -74,8 +73,6 @@ def attend(scores: Scores, v: Tensor, alpha: Number | Tensor, *, dropout: Number
         alpha: a number from 1.1 to 2, or a tensor of one value or one a head. Rows of a head whose
             alpha is not in (1, 2] are NaN, as looking at it would make the host wait.
     """
-    if v.dtype == torch.bfloat16 and INTERPRETED:
-        raise ValueError("Triton's interpreter cannot multiply bfloat16. Give it float16.")
     batch, heads, _, n_keys = scores.shape
     lengths = scores.lengths
     if lengths is None:  # made here, once for both passes

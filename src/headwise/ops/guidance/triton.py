@@ -21,12 +21,12 @@ from torch import Tensor
 
 from headwise.ops.row_sweep.aiming import (
     ANY,
-    HIDDEN,
     Aims,
     Calls,
     aim,
     apart,
     calls_of,
+    downright,
     end_of_keys,
     hidden,
     in_set,
@@ -44,7 +44,7 @@ from headwise.ops.row_sweep.gradient import Terms, score_gradients
 from headwise.ops.scores import Scores
 from headwise.ops.tiles import load_rows
 
-ROWS_OF_RESULT = ("loss", "seen", "lse", "plain", "share")
+ROWS_OF_RESULT = ("loss", "seen", "top_product", "log_sum", "plain", "share")
 
 
 def guidance_rows(
@@ -76,7 +76,7 @@ def _guidance_op(
     scale: float,
     first: int,
     causal: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     calls = calls_of(q, k, mask, lengths, scale, first, causal)
     results = _new_rows(q[0], plan)
     _launch(calls, Aims(plan, numbers, key_sets=key_sets), results)
@@ -94,7 +94,7 @@ def _new_rows(q: Tensor, plan: Tensor) -> tuple[Tensor, ...]:
 
 
 def _launch(calls: Calls, aims: Aims, results: tuple[Tensor, ...]) -> None:
-    given, calls = settings(calls, "forward"), upright(calls)
+    given, back, calls = settings(calls, "forward"), downright(calls), upright(calls)
     batch, heads, n_queries, _ = calls.first.q.shape
     n_blocks = triton.cdiv(n_queries, given["ROWS"])
     asked = aims.arguments(heads)
@@ -108,6 +108,7 @@ def _launch(calls: Calls, aims: Aims, results: tuple[Tensor, ...]) -> None:
             **given,
             n_blocks=n_blocks,
             PARTS=parts_of(calls),
+            back=back,
         )
 
 
@@ -120,12 +121,12 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _backward(ctx: Any, gain: Tensor | None, *unused: Tensor | None) -> tuple[Any, ...]:
-    mask, lengths, key_sets, plan, numbers, lse, plain, share, *both = ctx.saved_tensors
+    mask, lengths, key_sets, plan, numbers, top, log_sum, plain, share, *both = ctx.saved_tensors
     q, k = both[: len(both) // 2], both[len(both) // 2 :]
     if gain is None:
         return [None] * len(q), [None] * len(k), *(None,) * 8
     aims = Aims(plan, numbers, key_sets=key_sets)
-    terms = Terms(lse=lse, plain=plain, square=None, at=share, on=share, gain=gain, factor=2.0)
+    terms = Terms(top, log_sum, plain, square=None, at=share, on=share, gain=gain, factor=2.0)
     scale, first, causal = ctx.rest
     dq, dk = score_gradients(q, k, mask, lengths, scale, first, causal, aims, terms)
     return dq, dk, *(None,) * 8
@@ -140,7 +141,7 @@ def _forward_kernel(
     q, k, lengths, mask, scale, first, heads, groups, n_queries, n_keys, n_blocks,
     q_batch, q_head, q_row, k_batch, k_head, k_row, mask_batch, mask_head, mask_row, mask_key,
     plan, offset, n_heads, key_sets, set_number, set_batch, set_key,
-    loss, seen, lse, plain, share,
+    loss, seen, top_product, log_sum, plain, share, back,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -161,7 +162,6 @@ def _forward_kernel(
 
     nowhere = unseen(scale)
     top = tl.full([ROWS], 0.0, tl.float32) + nowhere  # the largest product so far
-    level = tl.full([ROWS], HIDDEN, tl.float32)  # its score
     total = tl.full([ROWS, PARTS], 0.0, tl.float32)
     squares = tl.full([ROWS, PARTS], 0.0, tl.float32)
     hit = tl.full([ROWS, PARTS], 0.0, tl.float32)
@@ -177,10 +177,10 @@ def _forward_kernel(
             mask_start, mask_row, mask_key, start + KEYS > clear, CAUSAL, MASKED,
         )  # fmt: skip
         s_QK = apart(s_QK, PARTS)
-        top = tl.maximum(top, row_maxima(s_QK))
-        level_or_0 = tl.where(top == nowhere, 0.0, top * scale)
-        shrink = tl.exp2(level - level_or_0)[:, None]
-        e_QK = tl.exp2(s_QK * scale - level_or_0[:, None, None, None])
+        grown = tl.maximum(top, row_maxima(s_QK))
+        grown_or_0 = tl.where(grown == nowhere, 0.0, grown)
+        shrink = tl.exp2((top - grown_or_0) * scale)[:, None]
+        e_QK = tl.exp2((s_QK - grown_or_0[:, None, None, None]) * scale)
         total = total * shrink + part_sums(e_QK)
         squares = squares * (shrink * shrink) + part_sums(e_QK * e_QK)
         hit = hit * shrink
@@ -195,7 +195,7 @@ def _forward_kernel(
             in_sets += part_sums(tl.where(s_QK > nowhere, member_K, 0.0))
         if MASKED:
             counts += part_sums(tl.where(s_QK > nowhere, 1.0, 0.0))
-        level = tl.where(top == nowhere, HIDDEN, top * scale)
+        top = grown
 
     total = tl.sum(total, axis=1)
     found = is_seen(
@@ -222,9 +222,9 @@ def _forward_kernel(
 
     inside = rows < n_queries
     at = (batch * n_heads + number) * n_queries + rows
-    log_total = tl.where(empty, float("inf"), level + tl.log2(some))
     tl.store(loss + at, squares - 2.0 * reached + known, mask=inside)
     tl.store(seen + at, count, mask=inside)
-    tl.store(lse + at, log_total, mask=inside)
+    tl.store(top_product + at, tl.where(empty, 0.0, top) * back, mask=inside)
+    tl.store(log_sum + at, tl.where(empty, float("inf"), tl.log2(some)), mask=inside)
     tl.store(plain + at, reached - squares, mask=inside)
     tl.store(share + at, -evenly, mask=inside)

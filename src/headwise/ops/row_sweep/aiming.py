@@ -138,15 +138,25 @@ def upright(calls: Calls) -> Calls:
 
     Kernels may then look for the largest products instead of the largest scores.
     """
-    scale = calls.first.scale
-    if scale >= LEAST_SCALE:
+    if calls.first.scale >= LEAST_SCALE:
         return calls
-    part, power = math.frexp(scale)
-    if abs(scale) >= LEAST_SCALE:
-        part, power = scale, 0
-    factor = math.copysign(2.0**power, part) if part else 0.0
+    part, factor = _parted(calls.first.scale)
     q = alike([x * factor for x in calls.q])
-    return Calls(calls.first._replace(q=q[0], scale=abs(part) or 1.0), q, calls.k)
+    return Calls(calls.first._replace(q=q[0], scale=part or 1.0), q, calls.k)
+
+
+def downright(calls: Calls) -> float:
+    """What turns a product of the calls made `upright` into that of the calls as they are."""
+    _, factor = _parted(calls.first.scale)
+    return 1 / factor if factor else 0.0
+
+
+def _parted(scale: float) -> tuple[float, float]:
+    """A scale as a number of at least LEAST_SCALE, or 0, and a power of two with its sign."""
+    if scale >= LEAST_SCALE:
+        return scale, 1.0
+    part, power = (scale, 0) if abs(scale) >= LEAST_SCALE else math.frexp(scale)
+    return abs(part), math.copysign(2.0**power, part) if part else 0.0
 
 
 def alike(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:

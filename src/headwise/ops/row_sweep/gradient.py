@@ -34,7 +34,8 @@ from headwise.ops.row_sweep.gradient_kernels import TERMS, to_keys, to_queries
 class Terms(NamedTuple):
     """What the form needs of each row, (B, N, Q) float32; log, peak and peak_key go together."""
 
-    lse: Tensor  # as a logarithm to base 2; of rows that see nothing, +inf: their weights are 0
+    top: Tensor  # the product q k of the largest score
+    log_sum: Tensor  # log2 of the sum of exp(score - largest); +inf of rows that see nothing
     plain: Tensor
     square: Tensor | None  # 1 unless given
     at: Tensor
@@ -75,7 +76,8 @@ def _gradient_op(
     numbers: Tensor | None,
     offset: int,
     key_sets: Tensor | None,
-    lse: Tensor,
+    top: Tensor,
+    log_sum: Tensor,
     plain: Tensor,
     square: Tensor | None,
     at: Tensor,
@@ -87,7 +89,7 @@ def _gradient_op(
     factor: float,
 ) -> list[Tensor]:
     calls = calls_of(q, k, mask, lengths, scale, first, causal)
-    terms = Terms(lse, plain, square, at, on, log, peak, peak_key, gain, factor)
+    terms = Terms(top, log_sum, plain, square, at, on, log, peak, peak_key, gain, factor)
     dq, dk = _new_like(q), _new_like(k)
     _launch(calls, Aims(plan, numbers, offset, key_sets), terms, dq, dk)
     return [*dq, *dk]

@@ -2,10 +2,10 @@
 # pyright: basic
 """The kernels of `headwise.ops.row_sweep.gradient`, where their formula is.
 
-Each is given q and k of all calls. Scores less their row's lse come from one fused product and sum;
-what belongs to rows is joined before it meets a weight. `to_queries` holds the terms of its rows
-while it runs. `to_keys` reads them again for every tile, where a number serves but two scores of a
-thread: `to_queries`, which has to run first, leaves it their products with the gain.
+Each is given q and k of all calls. What belongs to rows is joined before it meets a weight.
+`to_queries` holds the terms of its rows while it runs. `to_keys` reads them again for every tile,
+where a number serves but two scores of a thread: `to_queries`, which has to run first, leaves it
+their products with the gain.
 """
 
 from typing import no_type_check
@@ -22,16 +22,17 @@ from headwise.ops.row_sweep.aiming import (
     one_of,
     placed,
 )
-from headwise.ops.tiles import load_rows
+from headwise.ops.tiles import finite, load_rows
 
 LN_2 = tl.constexpr(0.6931471805599453)
 FAR_BELOW = tl.constexpr(-1000.0)  # the logarithm of a weight of 0, finite when multiplied
-FAR_ABOVE = tl.constexpr(1e30)  # the lse of rows that see nothing, likewise
-# The terms of a row as `to_queries` leaves them, the gain in all but the first and the last.
-TERMS = tl.constexpr(8)
-LSE, PLAIN, SQUARE, AT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+FAR_ABOVE = tl.constexpr(1e30)  # the log_sum of rows that see nothing, likewise
+# The terms of a row as `to_queries` leaves them, the gain in PLAIN to PEAK.
+TERMS = tl.constexpr(9)
+LOG_SUM, PLAIN, SQUARE, AT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 ON, LOG = tl.constexpr(4), tl.constexpr(5)
 PEAK, PEAK_KEY = tl.constexpr(6), tl.constexpr(7)  # the peak's with PLAIN in it; the key's bits
+TOP = tl.constexpr(8)
 ANY_GAIN = [*ANY, "gain_batch", "gain_head", "gain_row"]
 
 
@@ -98,8 +99,8 @@ def to_queries(
     q, k, lengths, mask, scale, first, heads, groups, n_queries, n_keys, n_blocks,
     q_batch, q_head, q_row, k_batch, k_head, k_row, mask_batch, mask_head, mask_row, mask_key,
     plan, numbers, offset, n_heads, key_sets, set_number, set_batch, set_key,
-    lse, plain, square, at, on, log, peak, peak_key, gain, gain_batch, gain_head, gain_row,
-    joined, factor, dq, dq_batch, dq_head, dq_row,
+    top, log_sum, plain, square, at, on, log, peak, peak_key,
+    gain, gain_batch, gain_head, gain_row, joined, factor, dq, dq_batch, dq_head, dq_row,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -123,8 +124,9 @@ def to_queries(
 
     inside = (rows < n_queries) & wanted
     here = (batch * n_heads + number) * n_queries
-    lse_Q = tl.load(lse + here + rows, mask=inside, other=FAR_ABOVE)
-    lse_Q = tl.minimum(lse_Q, FAR_ABOVE, propagate_nan=tl.PropagateNan.ALL)
+    top_Q = tl.load(top + here + rows, mask=inside, other=0.0)
+    sum_Q = tl.load(log_sum + here + rows, mask=inside, other=FAR_ABOVE)
+    sum_Q = tl.minimum(sum_Q, FAR_ABOVE, propagate_nan=tl.PropagateNan.ALL)
     plain_Q = tl.load(plain + here + rows, mask=inside, other=0.0)
     square_Q = _square_of(square, here + rows, inside)
     at_Q = tl.load(at + here + rows, mask=inside, other=0.0)
@@ -135,7 +137,8 @@ def to_queries(
         peak_key_Q = tl.load(peak_key + here + rows, mask=inside, other=-1).to(tl.int32)
     gain_Q = _gain_of(gain, batch, number, rows, n_queries, gain_batch, gain_head, gain_row)
     terms = joined + here * TERMS
-    _store_term(terms, LSE, lse_Q, rows, inside, n_queries)
+    _store_term(terms, LOG_SUM, sum_Q, rows, inside, n_queries)
+    _store_term(terms, TOP, top_Q, rows, inside, n_queries)
     _store_term(terms, PLAIN, plain_Q * gain_Q, rows, inside, n_queries)
     _store_term(terms, SQUARE, square_Q * gain_Q, rows, inside, n_queries)
     _store_term(terms, AT, at_Q * gain_Q, rows, inside, n_queries)
@@ -152,8 +155,9 @@ def to_queries(
         k_KD = load_rows(k_start, keys, k_row, n_keys, WIDTH, PADDED)
         s_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee")
         below_QK = hidden(
-            s_QK * scale - lse_Q[:, None], FAR_BELOW, rows[:, None], keys[None, :], length,
-            n_queries, first, mask_start, mask_row, mask_key, start + KEYS > clear, CAUSAL, MASKED,
+            (s_QK - top_Q[:, None]) * scale - sum_Q[:, None], FAR_BELOW,
+            rows[:, None], keys[None, :], length, n_queries, first,
+            mask_start, mask_row, mask_key, start + KEYS > clear, CAUSAL, MASKED,
         )  # fmt: skip
         h_QK = tl.exp2(below_QK)
         form_QK = plain_Q[:, None]
@@ -167,6 +171,11 @@ def to_queries(
             set_start = key_sets + key_set * set_number + batch * set_batch
             member_K = in_set(set_start, keys, key_set, length, set_key)
             form_QK += on_Q[:, None] * member_K[None, :]
+        if MASKED:  # a hidden key may be infinite
+            k_KD = finite(k_KD)
+        else:
+            if start + KEYS > clear:
+                k_KD = finite(k_KD)
         dq_QD += _into_product(h_QK * form_QK, k_KD)
 
     # Read again, since there is no register to hold it meanwhile.
@@ -218,10 +227,11 @@ def to_keys(
             q_here = q_start + tl.cast(start, tl.int64) * q_row
             q_QD = load_rows(q_here, tl.arange(0, ROWS), q_row, n_queries - start, WIDTH, PADDED)
             s_KQ = tl.dot(k_KD, tl.trans(q_QD), input_precision="ieee")
-            lse_Q = _load_term(terms, LSE, rows, n_queries)
+            top_Q = _load_term(terms, TOP, rows, n_queries)
+            sum_Q = _load_term(terms, LOG_SUM, rows, n_queries)
             plain_Q = _load_term(terms, PLAIN, rows, n_queries)
             square_Q = _load_term(terms, SQUARE, rows, n_queries)
-            below_KQ = s_KQ * scale - lse_Q[None, :]
+            below_KQ = (s_KQ - top_Q[None, :]) * scale - sum_Q[None, :]
             if CAUSAL or MASKED:
                 below_KQ = hidden(
                     below_KQ, FAR_BELOW, rows[None, :], keys[:, None], length,

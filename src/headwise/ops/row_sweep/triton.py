@@ -4,7 +4,9 @@
 
 With e = exp(score - running maximum), a program keeps for its queries the sums of e, of e^2, of
 e log e and of e on chosen keys; when the maximum grows, sums shrink by the same factor. The largest
-weight is then 1 / sum of e.
+weight is then 1 / sum of e. Differences are taken of products q k, before they are scaled: those of
+rounded scores may be off by more than all weights are apart. The largest product and the logarithm
+of the sum of e are kept for the gradient instead of lse, for the same reason.
 """
 
 from typing import Any, no_type_check
@@ -17,13 +19,12 @@ from torch import Tensor
 from headwise.ops.row_sweep.aiming import (
     ANY,
     FAR,
-    HIDDEN,
-    LOG2_E,
     Aims,
     Calls,
     aim,
     apart,
     calls_of,
+    downright,
     end_of_keys,
     hidden,
     in_set,
@@ -42,12 +43,13 @@ from headwise.ops.tiles import load_rows
 
 LN_2 = tl.constexpr(0.6931471805599453)
 
-Swept = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+# What `row_sweep` gives, and then the largest product and log2 of the sum of e, for the gradient.
+Swept = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def row_sweep(
     scores: Scores, *, offset: int | None, keys: Tensor | None, statistics: bool
-) -> Swept:
+) -> tuple[Tensor, ...]:
     """lse, peak, peak_key, entropy, sum_squares, mass at the offset, mass on the keys.
 
     Without `statistics`, peak, peak_key and entropy are empty. `keys` is (C, B, K), C 1 or H.
@@ -55,7 +57,7 @@ def row_sweep(
     far = FAR if offset is None else offset
     scale, first = float(scores.multiplier), scores.first_position
     q, k, mask, lengths = scores.q, scores.k, scores.mask, scores.lengths
-    return _sweep_op(q, k, mask, lengths, keys, scale, first, scores.causal, far, statistics)
+    return _sweep_op(q, k, mask, lengths, keys, scale, first, scores.causal, far, statistics)[:7]
 
 
 @torch.library.custom_op("headwise::row_sweep", mutates_args=())
@@ -70,7 +72,7 @@ def _sweep_op(
     causal: bool,
     offset: int,
     statistics: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     calls = calls_of([q], [k], mask, lengths, scale, first, causal)
     swept = _new_rows(q, statistics)
     _launch(calls, Aims(offset=offset, key_sets=keys), swept, statistics)
@@ -84,17 +86,18 @@ def _(q, k, mask, lengths, keys, scale, first, causal, offset, statistics):
 
 def _new_rows(q: Tensor, statistics: bool) -> Swept:
     rows, maybe = q.shape[:3], q.shape[:3] if statistics else (0,)
-    kinds = (torch.float32,) * 2 + (torch.int64,) + (torch.float32,) * 4
-    shapes = (rows, maybe, maybe, maybe, rows, rows, rows)
+    kinds = (torch.float32,) * 2 + (torch.int64,) + (torch.float32,) * 6
+    shapes = (rows, maybe, maybe, maybe, rows, rows, rows, rows, rows)
     made = (q.new_empty(shape, dtype=kind) for shape, kind in zip(shapes, kinds, strict=True))
     return tuple(made)  # pyright: ignore[reportReturnType]
 
 
 def _launch(calls: Calls, aims: Aims, swept: Swept, statistics: bool) -> None:
-    given, calls = settings(calls, "forward"), upright(calls)
+    given, back, calls = settings(calls, "forward"), downright(calls), upright(calls)
     batch, heads, n_queries, _ = calls.first.q.shape
     n_blocks = triton.cdiv(n_queries, given["ROWS"])
     names = ("lse", "peak", "peak_key", "entropy", "sum_squares", "mass_at", "mass_on")
+    names += ("top_product", "log_sum")
     if batch * n_blocks == 0:
         return
     with torch.cuda.device_of(calls.first.q):
@@ -108,13 +111,14 @@ def _launch(calls: Calls, aims: Aims, swept: Swept, statistics: bool) -> None:
             STATISTICS=statistics,
             # An argument, since two constants would take two instructions a score.
             upper_bits=-(given["KEYS"] // parts_of(calls)),
+            back=back,
         )
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Swept) -> None:
     q, k, mask, lengths, keys, *rest = inputs
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(output[2])
+    ctx.mark_non_differentiable(output[2], *output[7:])
     ctx.save_for_backward(q, k, mask, lengths, keys, *output)
     ctx.rest = rest
 
@@ -123,7 +127,7 @@ def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     q, k, mask, lengths, keys, *swept = ctx.saved_tensors
     scale, first, causal, offset, _ = ctx.rest
     call = ([q], [k], mask, lengths, scale, first, causal)
-    terms = _terms(tuple(swept), grads)
+    terms = _terms(tuple(swept), grads[:7])
     (dq,), (dk,) = score_gradients(*call, Aims(offset=offset, key_sets=keys), terms)
     return dq, dk, *(None,) * 8
 
@@ -136,7 +140,7 @@ def _terms(swept: tuple[Tensor, ...], grads: tuple[Tensor | None, ...]) -> Terms
 
     Rows that see nothing get zeros, whatever comes from above.
     """
-    lse, peak, peak_key, entropy, sum_squares, mass_at, mass_on = swept
+    lse, peak, peak_key, entropy, sum_squares, mass_at, mass_on, top_product, log_sum = swept
     empty = lse == -torch.inf
     nothing = torch.zeros_like(lse)
     on_lse, on_peak, _, on_entropy, on_squares, at, on = (
@@ -147,7 +151,8 @@ def _terms(swept: tuple[Tensor, ...], grads: tuple[Tensor | None, ...]) -> Terms
     if shape_matters:
         plain = plain - on_peak * peak - on_entropy * entropy
     return Terms(
-        lse=(lse * LOG2_E).masked_fill(empty, torch.inf),
+        top=top_product,
+        log_sum=log_sum,
         plain=plain,
         square=2 * on_squares,
         at=at,
@@ -161,9 +166,10 @@ def _terms(swept: tuple[Tensor, ...], grads: tuple[Tensor | None, ...]) -> Terms
 @triton.jit
 @no_type_check
 def _nearest(below, upper_bits):
-    """In each part of a row, the number nearest to 0 with its place, where all are below 0.
+    """In each part of a row, the number nearest to 0 with its place, where none is above 0.
 
-    Bits of negative numbers, read as whole numbers without a sign, are the smaller the nearer to 0.
+    Bits of 0 and of negative numbers, read as whole numbers without a sign, are the smaller the
+    nearer to 0.
     The lowest of them give way to the place in the part, so that of equal numbers the first wins.
     """
     NEXT: tl.constexpr = below.shape[3]
@@ -193,7 +199,8 @@ def _forward_kernel(
     q, k, lengths, mask, scale, first, heads, groups, n_queries, n_keys, n_blocks,
     q_batch, q_head, q_row, k_batch, k_head, k_row, mask_batch, mask_head, mask_row, mask_key,
     plan, offset, n_heads, key_sets, set_number, set_batch, set_key,
-    lse, peak, peak_key, entropy, sum_squares, mass_at, mass_on, upper_bits,
+    lse, peak, peak_key, entropy, sum_squares, mass_at, mass_on, top_product, log_sum, back,
+    upper_bits,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
     STATISTICS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -212,7 +219,6 @@ def _forward_kernel(
 
     nowhere = unseen(scale)
     top = tl.full([ROWS], 0.0, tl.float32) + nowhere  # the largest product so far
-    level = tl.full([ROWS], HIDDEN, tl.float32)  # its score, or a little more
     total = tl.full([ROWS, PARTS], 0.0, tl.float32)
     squares = tl.full([ROWS, PARTS], 0.0, tl.float32)
     logs = tl.full([ROWS, PARTS], 0.0, tl.float32)
@@ -231,13 +237,10 @@ def _forward_kernel(
         )  # fmt: skip
         s_QK = apart(s_QK, PARTS)
         grown = tl.maximum(top, row_maxima(s_QK))
-        grown_level = grown * scale
-        if STATISTICS:  # so much more that rounding leaves all scores below it
-            grown_level += tl.maximum(tl.abs(grown_level), 1e-30) * 1.1920929e-07
-        level_or_0 = tl.where(grown == nowhere, 0.0, grown_level)
-        step = level - level_or_0
+        grown_or_0 = tl.where(grown == nowhere, 0.0, grown)
+        step = (top - grown_or_0) * scale
         shrink = tl.exp2(step)[:, None]
-        below_QK = s_QK * scale - level_or_0[:, None, None, None]
+        below_QK = (s_QK - grown_or_0[:, None, None, None]) * scale
         e_QK = tl.exp2(below_QK)
         if STATISTICS:
             logs = shrink * (logs + total * step[:, None]) + part_sums(e_QK * below_QK)
@@ -254,7 +257,6 @@ def _forward_kernel(
             member_K = in_set(set_start, keys, key_set, length, set_key)
             on_set = on_set * shrink + part_sums(e_QK * apart(member_K[None, :], PARTS))
         top = grown
-        level = tl.where(grown == nowhere, HIDDEN, grown_level)
 
     total = tl.sum(total, axis=1)
     empty = total == 0.0  # of a row that sees anything it is about 1 or more, or not a number
@@ -262,15 +264,16 @@ def _forward_kernel(
     share = tl.where(empty, 0.0, 1.0 / some)
     inside = rows < n_queries
     at = (batch * n_heads + number) * n_queries + rows
-    log_total = tl.where(empty, float("-inf"), level + tl.log2(some))
-    tl.store(lse + at, log_total * LN_2, mask=inside)
+    log_total = tl.log2(some)
+    tl.store(lse + at, tl.where(empty, float("-inf"), top * scale + log_total) * LN_2, mask=inside)
+    tl.store(top_product + at, tl.where(empty, 0.0, top) * back, mask=inside)
+    tl.store(log_sum + at, tl.where(empty, float("inf"), log_total), mask=inside)
     tl.store(sum_squares + at, tl.sum(squares, axis=1) * share * share, mask=inside)
     tl.store(mass_at + at, tl.sum(at_target, axis=1) * share, mask=inside)
     tl.store(mass_on + at, tl.sum(on_set, axis=1) * share, mask=inside)
     if STATISTICS:
-        largest = tl.exp2(tl.where(empty, 0.0, top * scale - level))
         best_key = tl.where(best_start < 0, -1, best_start + _column(best, KEYS // PARTS))
-        tl.store(peak + at, largest * share, mask=inside)
+        tl.store(peak + at, share, mask=inside)
         tl.store(peak_key + at, best_key.to(tl.int64), mask=inside)
         mean_log = tl.sum(logs, axis=1) * share
-        tl.store(entropy + at, (tl.log2(some) - mean_log) * LN_2, mask=inside)
+        tl.store(entropy + at, (log_total - mean_log) * LN_2, mask=inside)

@@ -96,7 +96,7 @@ def topk_attention(
         out = triton.topk_values(scores, v, keep=keep, ties=ties, dropout=dropout)
     elif chosen == "reference":
         out = weighted_values(scores, weigh, v, dropout=dropout)
-    elif sparse_values_obstacle(scores, keep):
+    elif sparse_values_obstacle(scores, v, keep):
         out = weighted_values_in_blocks(scores, weigh, v, dropout=dropout)
     else:
         out = sparse_values(scores, v, keep=keep, ties=ties, dropout=dropout)

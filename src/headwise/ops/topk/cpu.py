@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from headwise.ops._impl import Number
 from headwise.ops.rows import softmax_rows
-from headwise.ops.scores import Scores, spread_groups
+from headwise.ops.scores import Scores, may_hold_infinities, spread_groups
 from headwise.ops.topk import reference
 
 BLOCK_SCORES = 2**20  # 4 MB in float32; larger is no faster and makes ties cost more
@@ -33,7 +33,7 @@ class _Choice(NamedTuple):
     overfull: list[bool]  # for each block: does a query keep more than R keys?
 
 
-def sparse_values_obstacle(scores: Scores, keep: int) -> str | None:
+def sparse_values_obstacle(scores: Scores, v: Tensor, keep: int) -> str | None:
     """Why `sparse_values` cannot or should not run this call, or None."""
     batch, heads, n_queries, n_keys = scores.shape
     if scores.q.device.type != "cpu":
@@ -47,6 +47,8 @@ def sparse_values_obstacle(scores: Scores, keep: int) -> str | None:
         return "the call is so small that the dense definition is faster"
     if scores.cap is not None or scores.sink is not None:
         return "it takes no cap and no sink"
+    if scores.hides_keys and may_hold_infinities(scores.k, v):
+        return "an infinite key or value would reach queries that may not attend it"
     if scores.bias is not None and scores.bias.requires_grad and torch.is_grad_enabled():
         return "the gradient of a bias is dense"
     if batch * heads * n_queries * keep >= 2**31:

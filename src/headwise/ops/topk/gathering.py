@@ -64,8 +64,8 @@ def list_keys(call: Call, keep: int, first_ties: bool, sweep: Tile) -> Listed:
 
 
 def _candidates(call: Call, listed: Listed, keep: int, sweep: Tile) -> Candidates:
-    """The keys of the best cells; `peak` and `lse` are written as `choose` wants them."""
-    batch, heads, n_queries = listed.lse.shape
+    """The keys of the best cells; `peak` and `log_sum` are written as `choose` wants them."""
+    batch, heads, n_queries = listed.log_sum.shape
     n_keys = call.k.shape[2]
     sweep = _fitting(sweep, call, keep)
     n_turns = -(-n_keys // (sweep.keys * CELL))
@@ -73,10 +73,10 @@ def _candidates(call: Call, listed: Listed, keep: int, sweep: Tile) -> Candidate
     cells = keep + next(extra for most, extra in EXTRA.items() if n_keys <= most)
     slots = cells * CELL
     keys = listed.keys.new_empty(slots, batch, heads, n_queries)
-    scores = listed.lse.new_empty(keys.shape)
+    scores = listed.log_sum.new_empty(keys.shape)
     given = launch_arguments(call, listed.chosen, listed.flags, keep, True, sweep)
     given = {x: argument for x, argument in given.items() if x not in CHOOSING}
-    given |= {"keys": keys, "low_bits": low_bits, "n_rows": listed.lse.numel()}
+    given |= {"keys": keys, "low_bits": low_bits, "n_rows": listed.log_sum.numel()}
     _sweep_kernel[(blocks(call, sweep),)](
         **given, peak=listed.chosen.peak, cells=cells, CELL=CELL, LEVELS=levels_for(keep),
         CELLS=1 << (cells - 1).bit_length(),
@@ -86,7 +86,7 @@ def _candidates(call: Call, listed: Listed, keep: int, sweep: Tile) -> Candidate
     unused = ("KEYS", "low_bits")
     _score_kernel[(batch * heads * n_blocks,)](
         **{x: argument for x, argument in given.items() if x not in unused},
-        scores=scores, reach=_reach(call), doubts=listed.lse, slots=slots,
+        scores=scores, reach=_reach(call), doubts=listed.log_sum, slots=slots,
     )  # fmt: skip
     return Candidates(keys, scores, low_bits)
 
@@ -116,13 +116,13 @@ def _reach(call: Call) -> Tensor:
 
 
 def list_flagged(call: Call, listed: Listed) -> None:
-    """Write keys and weights of flagged queries, whose lse is right by now; of ties the first."""
+    """Write keys and weights of flagged queries, whose sums are right by now; of ties the first."""
     keep = len(listed.keys) - listed.spare
     common = launch_arguments(call, listed.chosen, listed.flags, keep, True, doubtful_tile(call.q))
     if len(listed.flags):
         _list_kernel[(len(listed.flags),)](
-            **common, lse=listed.lse, picked=listed.keys, weights=listed.weights,
-            n_rows=listed.lse.numel(),
+            **common, peak=listed.chosen.peak, log_sum=listed.log_sum, picked=listed.keys,
+            weights=listed.weights, n_rows=listed.log_sum.numel(),
         )  # fmt: skip
 
 
@@ -249,8 +249,8 @@ def _score_kernel(
 @triton.jit(do_not_specialize=[*ANY, "n_rows", "keep"])
 @no_type_check
 def _list_kernel(
-    q, k, lengths, mask, low, high, last, flags, lse, picked, weights, scale, first, heads,
-    groups, n_queries, n_keys, n_rows, n_blocks, keep, q_batch, q_head, q_row,
+    q, k, lengths, mask, low, high, last, flags, peak, log_sum, picked, weights, scale, first,
+    heads, groups, n_queries, n_keys, n_rows, n_blocks, keep, q_batch, q_head, q_row,
     k_batch, k_head, k_row, mask_batch, mask_head, mask_row, mask_key,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
     FIRST: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
@@ -264,7 +264,8 @@ def _list_kernel(
     length = tl.load(lengths + batch)
     q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
     least = tl.load(low + at, mask=inside, other=float("inf"))
-    norm = tl.load(lse + at, mask=inside, other=0.0)
+    divisor = tl.load(log_sum + at, mask=inside, other=0.0)
+    norm = tl.load(peak + at, mask=inside, other=0.0)
     norm = tl.where(norm == float("-inf"), 0.0, norm)
     listed = tl.full((ROWS,), 0, tl.int32)
     last_row = tl.minimum(block * ROWS + ROWS, n_queries) - 1
@@ -287,7 +288,8 @@ def _list_kernel(
         fits_QK = kept_QK & (place_QK < keep) & inside[:, None]
         to_QK = place_QK.to(tl.int64) * n_rows + at[:, None]
         tl.store(picked + to_QK, keys[None, :] + rows[:, None] * 0, mask=fits_QK)
-        tl.store(weights + to_QK, tl.exp(score_QK - norm[:, None]), mask=fits_QK)
+        log_QK = (score_QK - norm[:, None]) * 1.4426950408889634 - divisor[:, None]
+        tl.store(weights + to_QK, tl.exp2(log_QK), mask=fits_QK)
     for slot in range(keep):
         vacant = inside & (slot >= listed)
         to_slot = slot * n_rows.to(tl.int64) + at

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from headwise.ops.launching import Tile
-from headwise.ops.tiles import Call, load_rows, place, score_tile, with_rows
+from headwise.ops.tiles import Call, load_rows, load_shown, place, score_tile, with_rows
 from headwise.ops.topk.selection import (
     ANY,
     Selection,
@@ -41,7 +41,7 @@ LIST = tl.constexpr(MOST_KEEP)
 
 def attend_merged(
     call: Call, v: Tensor, keep: int, first_ties: bool, dropout: float, seed: Tensor | None,
-    chosen: Selection, flags: Tensor, *, out: Tensor, lse: Tensor,
+    chosen: Selection, flags: Tensor, *, out: Tensor, log_sum: Tensor,
 ) -> None:  # fmt: skip
     """Write the output and what the backward pass needs, and set flags where both are in doubt.
 
@@ -51,8 +51,8 @@ def attend_merged(
     given = launch_arguments(call, chosen, flags, keep, first_ties, TILE)
     if programs := blocks(call, TILE):
         _merged_kernel[(programs,)](
-            **(given | strides("v", v) | widths(call, v)), v=v, peak=chosen.peak, out=out, lse=lse,
-            seed=seed, dropout=dropout,
+            **(given | strides("v", v) | widths(call, v)), v=v, peak=chosen.peak, out=out,
+            log_sum=log_sum, seed=seed, dropout=dropout,
         )  # fmt: skip
 
 
@@ -189,23 +189,27 @@ def _search(lists, keep):
 @no_type_check
 def _around(lists, largest, tau, unit):
     """How many scores are above tau and how many reach it, the next larger and smaller one, and
-    the sum of exp2(unit (score - largest)) of those that reach it."""
+    the sum of exp2(unit (score - largest)) of those that reach it: rounded as in the second sweep,
+    and as the backward pass rounds it."""
     nothing = tl.full(lists[0].shape, float("-inf"), tl.float32)
     below_QL, above_QL = nothing, -nothing
     total_QL = tl.full(lists[0].shape, 0.0, tl.float32)
-    larger_QL, reach_QL = total_QL, total_QL
-    norm = tl.where(largest == float("-inf"), 0.0, largest * unit)
+    larger_QL, reach_QL, exact_QL = total_QL, total_QL, total_QL
+    top = tl.where(largest == float("-inf"), 0.0, largest)
+    norm = top * unit
     for rank in tl.static_range(LIST):
         reaches_QL, above_it_QL = lists[rank] >= tau[:, None], lists[rank] > tau[:, None]
         reach_QL += tl.where(reaches_QL, 1.0, 0.0)
         larger_QL += tl.where(above_it_QL, 1.0, 0.0)
         below_QL = tl.maximum(below_QL, tl.where(reaches_QL, float("-inf"), lists[rank]))
         above_QL = tl.minimum(above_QL, tl.where(above_it_QL, lists[rank], float("inf")))
-        weight_QL = tl.exp2(lists[rank] * unit - norm[:, None])  # rounded as in the second sweep
+        weight_QL = tl.exp2(lists[rank] * unit - norm[:, None])
         total_QL += tl.where(reaches_QL, weight_QL, 0.0)
+        weight_QL = tl.exp2((lists[rank] - top[:, None]) * unit)
+        exact_QL += tl.where(reaches_QL, weight_QL, 0.0)
     return (
         tl.sum(larger_QL, axis=1), tl.sum(reach_QL, axis=1), tl.min(above_QL, axis=1),
-        tl.max(below_QL, axis=1), tl.sum(total_QL, axis=1),
+        tl.max(below_QL, axis=1), tl.sum(total_QL, axis=1), tl.sum(exact_QL, axis=1),
     )  # fmt: skip
 
 
@@ -239,7 +243,7 @@ def _unscaled(
 @triton.jit(do_not_specialize=[*ANY, "keep"])
 @no_type_check
 def _merged_kernel(
-    q, k, v, lengths, mask, low, high, last, peak, flags, out, lse, seed, scale, dropout,
+    q, k, v, lengths, mask, low, high, last, peak, flags, out, log_sum, seed, scale, dropout,
     first, heads, groups, n_queries, n_keys, n_blocks, keep, q_batch, q_head, q_row,
     k_batch, k_head, k_row, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, mask_key,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
@@ -276,7 +280,7 @@ def _merged_kernel(
     # No score that was forgotten, or had no place in its list, is above this.
     hidden = tl.maximum(tl.max(levels[3], axis=1), tl.max(lists[LIST - 1], axis=1))
     largest, tau = _search(lists, keep)
-    larger, reach, above, below, total = _around(lists, largest, tau, unit)
+    larger, reach, above, below, total, exact = _around(lists, largest, tau, unit)
     below = tl.maximum(below, hidden)
     # Also where the scale makes two scores equal. Where fewer keys are seen than are kept tau is
     # -inf, but also where lists that share scores ran out of them.
@@ -306,7 +310,12 @@ def _merged_kernel(
             weight_QK = tl.where(score_QK < least[:, None], 0.0, weight_QK)
             if seed is not None:
                 weight_QK = drop_tile(weight_QK, line, rows, start, dropout, seed)
-            v_KE = _load_tile(v, keys, v_row, n_keys, masking == 0, VALUES, PADDED_VALUES)
+            if masking:
+                v_KE = load_shown(
+                    v, keys, v_row, seen, mask, mask_key, VALUES, PADDED_VALUES, MASKED
+                )
+            else:
+                v_KE = _load_tile(v, keys, v_row, n_keys, True, VALUES, PADDED_VALUES)
             out_QE = tl.dot(weight_QK.to(v_KE.dtype), v_KE, out_QE, input_precision="ieee")
 
     empty = total == 0.0
@@ -314,5 +323,4 @@ def _merged_kernel(
     column = tl.arange(0, PADDED_VALUES)
     to = out + at[:, None] * VALUES + column[None, :]
     tl.store(to, out_QE / total[:, None], mask=inside[:, None] & (column[None, :] < VALUES))
-    ended = tl.where(empty, float("-inf"), largest * scale + tl.log(total))
-    tl.store(lse + at, ended, mask=inside)
+    tl.store(log_sum + at, tl.log2(tl.where(empty, 1.0, exact)), mask=inside)

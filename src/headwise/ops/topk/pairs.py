@@ -31,14 +31,14 @@ def pair_values(
     listed: Listed, v: Tensor, dropout: float, seed: Tensor | None, flag_rows: int
 ) -> Tensor:
     """The sum of the values of listed keys by their weights, (B, H, Q, E)."""
-    batch, heads, n_queries = listed.lse.shape
+    batch, heads, n_queries = listed.log_sum.shape
     v = with_rows(v)
     out = v.new_empty(batch, heads, n_queries, v.shape[3])
     n_blocks = -(-n_queries // VALUE_ROWS)
     if programs := batch * heads * n_blocks:
         _values_kernel[(programs,)](
             v, listed.keys, listed.weights, listed.flags, out, seed, dropout, heads, v.shape[1],
-            n_queries, listed.lse.numel(), n_blocks, len(listed.keys) - listed.spare,
+            n_queries, listed.log_sum.numel(), n_blocks, len(listed.keys) - listed.spare,
             *v.stride()[:3], VALUES=v.shape[3], PADDED_VALUES=padded(v.shape[3]), ROWS=VALUE_ROWS,
             FLAG_ROWS=flag_rows, SPARE=listed.spare,
         )  # fmt: skip
@@ -62,7 +62,7 @@ def pair_gradients(
             **used, **strides("v", v), **strides("dout", dout), v=v, dout=dout, out=out,
             picked=listed.keys, weights=listed.weights, flags=listed.flags, dq=dq, dk=dk, dv=dv,
             seed=seed, dropout=dropout, keep=len(listed.keys) - listed.spare, n_blocks=n_blocks,
-            n_rows=listed.lse.numel(), PADDED=padded(width), VALUES=v.shape[3],
+            n_rows=listed.log_sum.numel(), PADDED=padded(width), VALUES=v.shape[3],
             PADDED_VALUES=padded(v.shape[3]), ROWS=PAIR_ROWS,
             FLAG_ROWS=doubtful_tile(call.q).rows, SPARE=listed.spare,
             num_warps=2,  # pyright: ignore[reportCallIssue]

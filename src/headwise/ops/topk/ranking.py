@@ -48,7 +48,7 @@ class Listed(NamedTuple):
     """The kept keys of every query. Of queries in doubt only bounds are right."""
 
     chosen: Selection
-    lse: Tensor  # (B, H, Q)
+    log_sum: Tensor  # (B, H, Q), log2 of the sum of exp(score - peak)
     keys: Tensor  # (keep + spare, B, H, Q) int32, -1 where a query keeps fewer keys
     weights: Tensor  # (keep + spare, B, H, Q), before dropout
     flags: Tensor  # one a block of queries, as many as `doubtful_tile` has
@@ -76,20 +76,20 @@ def doubtful_tile(q: Tensor) -> Tile:
 def choose(call: Call, listed: Listed, candidates: Candidates, keep: int, first_ties: bool) -> None:
     """Write the best candidates and set flags where they may not be the best of all.
 
-    On entry `peak` holds what no other key exceeds, `lse` whether a query's numbers are in doubt.
+    On entry `peak` holds what no other key exceeds, `log_sum` whether a query is in doubt.
     """
     n_flags, slots = len(listed.flags), len(candidates.keys)
     n_queries, n_keys = call.q.shape[2], call.k.shape[2]
     pending = torch.zeros(1 + n_flags, dtype=torch.int32, device=listed.flags.device)
-    hits = torch.empty_like(listed.lse, dtype=torch.int32)
-    rows = {"n_rows": listed.lse.numel(), "slots": slots, "pending": pending, "hits": hits}
+    hits = torch.empty_like(listed.log_sum, dtype=torch.int32)
+    rows = {"n_rows": listed.log_sum.numel(), "slots": slots, "pending": pending, "hits": hits}
     given: dict[str, Any] = listed.chosen._asdict() | rows
     given |= {"keys": candidates.keys, "scores": candidates.scores, "flags": listed.flags}
-    given |= {"lse": listed.lse, "picked": listed.keys, "weights": listed.weights}
+    given |= {"log_sum": listed.log_sum, "picked": listed.keys, "weights": listed.weights}
     given |= {"n_queries": n_queries, "n_keys": n_keys, "keep": keep}
     given |= {"FIRST": first_ties, "SPARE": listed.spare, "FLAG_ROWS": doubtful_tile(call.q).rows}
     kept = 1 << (keep - 1).bit_length()
-    _rank_kernel[(-(-listed.lse.numel() // RANK_ROWS),)](
+    _rank_kernel[(-(-listed.log_sum.numel() // RANK_ROWS),)](
         **given, scale=call.scale, low_bits=candidates.low_bits, ROWS=RANK_ROWS, KEPT=kept
     )
     parts = -(-n_keys // PART)
@@ -179,10 +179,10 @@ def _limits(best, best_keys, tau, keep, KEPT: tl.constexpr):
 @triton.jit
 @no_type_check
 def _write(
-    best, best_keys, tau, peak, lse, picked, weights, at, inside, n_rows, keep,
+    best, best_keys, tau, peak, log_sum, picked, weights, at, inside, n_rows, keep,
     SPARE: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
-    """Write the largest score, the log of the sum of exp(score), and the list with its weights.
+    """Write the largest score, log2 of the sum of exp(score - largest), and the list with weights.
 
     Places beyond keep, if there are any to SPARE, are for what ties with tau.
     """
@@ -196,7 +196,7 @@ def _write(
             kept = kept | (best[rank] == tau)
         total += tl.where(kept, tl.exp(best[rank] - norm), 0.0)
     total = tl.where(empty, 1.0, total)
-    tl.store(lse + at, tl.where(empty, float("-inf"), norm + tl.log(total)), mask=inside)
+    tl.store(log_sum + at, tl.log2(total), mask=inside)
     for rank in tl.static_range(KEPT):
         to = n_rows * rank + at
         key, weight = best_keys[rank], tl.exp(best[rank] - norm) / total
@@ -210,7 +210,7 @@ def _write(
 @triton.jit(do_not_specialize=["low_bits", "n_rows", "n_queries", "n_keys", "keep", "slots"])
 @no_type_check
 def _rank_kernel(
-    keys, scores, low, high, last, peak, flags, lse, picked, weights, pending, hits, scale,
+    keys, scores, low, high, last, peak, flags, log_sum, picked, weights, pending, hits, scale,
     low_bits, n_rows, n_queries, n_keys, keep, slots,
     FIRST: tl.constexpr, SPARE: tl.constexpr, ROWS: tl.constexpr, KEPT: tl.constexpr,
     FLAG_ROWS: tl.constexpr,
@@ -229,13 +229,13 @@ def _rank_kernel(
     highest += tl.abs(highest) * (low_bits + 1).to(tl.float32) * 1.2e-7
     highest += 4e-6 * tl.where(best[0] == float("-inf"), 0.0, tl.abs(best[0]))
     below = tl.maximum(below, tl.where(some, highest, float("-inf")))
-    unknown = tl.load(lse + at, mask=inside, other=0.0) != 0.0
+    unknown = tl.load(log_sum + at, mask=inside, other=0.0) != 0.0
     doubtful = inside & (unknown | ((below > float("-inf")) & (below >= tau)))
     # Where there is doubt `low` must not be above the keep-th score: the second look starts there.
     below = tl.where(doubtful, tau, below)
     above = tl.full(at.shape, float("inf"), tl.float32)
     store_bounds(low, high, last, tau, below, above, n_keys, at, inside, FIRST)
-    _write(best, best_keys, tau, peak, lse, picked, weights, at, inside, n_rows, keep, 0, KEPT)
+    _write(best, best_keys, tau, peak, log_sum, picked, weights, at, inside, n_rows, keep, 0, KEPT)
     for spare in tl.static_range(SPARE):
         to = n_rows * (keep + spare) + at
         tl.store(picked + to, -1, mask=inside)
@@ -312,7 +312,7 @@ def _hits_kernel(
 @triton.jit(do_not_specialize=["n_rows", "n_queries", "n_keys", "keep", "slots"])
 @no_type_check
 def _rerank_kernel(
-    keys, scores, low, high, last, peak, flags, lse, picked, weights, pending, hits,
+    keys, scores, low, high, last, peak, flags, log_sum, picked, weights, pending, hits,
     n_rows, n_queries, n_keys, keep, slots,
     FIRST: tl.constexpr, SPARE: tl.constexpr, PLACES: tl.constexpr, FLAG_ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -347,7 +347,7 @@ def _rerank_kernel(
             below = tl.maximum(below, others)
             store_bounds(low, high, last, tau, below, above, last_key, at, inside, FIRST)
             _write(
-                best, best_keys, tau, peak, lse, picked, weights, at, inside, n_rows, keep,
+                best, best_keys, tau, peak, log_sum, picked, weights, at, inside, n_rows, keep,
                 SPARE, PLACES,
             )  # fmt: skip
             tl.store(flags + number, tl.where(some_tied & (SPARE > 0), TIED, SEEN_TWICE))

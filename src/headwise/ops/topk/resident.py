@@ -13,12 +13,13 @@ import triton.language as tl
 from torch import Tensor
 
 from headwise.ops.launching import padded
-from headwise.ops.tiles import Call, load_rows, place, score_tile, with_rows
+from headwise.ops.tiles import Call, load_rows, load_shown, place, score_tile, with_rows
 from headwise.ops.topk.selection import (
     ANY,
     Selection,
     above_of,
     between,
+    keys_seen,
     store_bounds,
 )
 from headwise.ops.topk.weighing import drop_tile, strides, weights_of, widths
@@ -33,21 +34,22 @@ LEAST_WIDTH = 64
 
 def attend_resident(
     call: Call, v: Tensor, keep: int, first_ties: bool, dropout: float, seed: Tensor | None,
-    chosen: Selection, *, out: Tensor, lse: Tensor,
+    chosen: Selection, *, out: Tensor, log_sum: Tensor,
 ) -> None:  # fmt: skip
     """Write the output and what the backward pass needs. A row has at most MOST_KEYS keys."""
-    batch, heads, n_queries = lse.shape
+    batch, heads, n_queries = log_sum.shape
     v, rows = with_rows(v), 64 if v.element_size() == 2 else 16
     n_blocks = -(-n_queries // rows)
-    low, high, last, _ = chosen
+    low, high, last, peak = chosen
     given = call.arguments() | strides("v", v) | widths(call, v)
     if v.element_size() == 2:
         given["PADDED_VALUES"] = max(given["PADDED_VALUES"], LEAST_WIDTH)
+    given["KEY_MASK"] = given["MASKED"]
     given["MASKED"] = min(given["MASKED"], 1)  # read for every score, it spills less
     if programs := batch * heads * n_blocks:
         _resident_kernel[(programs,)](
-            **given, v=v, low=low, high=high, last=last, out=out, lse=lse, seed=seed,
-            dropout=dropout, keep=keep, n_blocks=n_blocks, FIRST=first_ties, ROWS=rows,
+            **given, v=v, low=low, high=high, last=last, peak=peak, out=out, log_sum=log_sum,
+            seed=seed, dropout=dropout, keep=keep, n_blocks=n_blocks, FIRST=first_ties, ROWS=rows,
             KEYS=padded(call.k.shape[2]),
         )  # fmt: skip
 
@@ -55,11 +57,11 @@ def attend_resident(
 @triton.jit(do_not_specialize=[*ANY, "keep"])
 @no_type_check
 def _resident_kernel(
-    q, k, v, lengths, mask, low, high, last, out, lse, seed, scale, dropout,
+    q, k, v, lengths, mask, low, high, last, peak, out, log_sum, seed, scale, dropout,
     first, heads, groups, n_queries, n_keys, n_blocks, keep, q_batch, q_head, q_row,
     k_batch, k_head, k_row, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, mask_key,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
-    CAUSAL: tl.constexpr, MASKED: tl.constexpr, FIRST: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, KEY_MASK: tl.constexpr, FIRST: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     block, batch, head, group = place(n_blocks, heads, groups)
@@ -104,13 +106,17 @@ def _resident_kernel(
     total = tl.sum(weight_QK, axis=1)
     if seed is not None:
         weight_QK = drop_tile(weight_QK, line, rows, 0, dropout, seed)
-    v_KE = load_rows(
-        v + batch * v_batch + group * v_head, keys, v_row, n_keys, VALUES, PADDED_VALUES
-    )
+    last_row = tl.minimum(block * ROWS + ROWS, n_queries) - 1
+    v_KE = load_shown(
+        v + batch * v_batch + group * v_head, keys, v_row,
+        keys_seen(tl.load(lengths + batch), n_keys, last_row, first, CAUSAL),
+        mask + batch * mask_batch + head * mask_head, mask_key, VALUES, PADDED_VALUES, KEY_MASK,
+    )  # fmt: skip
     empty = total == 0.0
     total = tl.where(empty, 1.0, total)
     out_QE = tl.dot(weight_QK.to(v_KE.dtype), v_KE, input_precision="ieee") / total[:, None]
     column = tl.arange(0, PADDED_VALUES)
     to_QE = out + at[:, None] * VALUES + column[None, :]
     tl.store(to_QE, out_QE, mask=inside[:, None] & (column < VALUES)[None, :])
-    tl.store(lse + at, tl.where(empty, float("-inf"), largest + tl.log(total)), mask=inside)
+    tl.store(peak + at, largest, mask=inside)
+    tl.store(log_sum + at, tl.log2(total), mask=inside)

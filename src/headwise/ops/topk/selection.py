@@ -106,11 +106,11 @@ def select(
 def rescue(
     call: Call, chosen: Selection, flags: Tensor, keep: int, first_ties: bool, sweep: Tile
 ) -> None:
-    """Find the bounds of flagged queries exactly. Their `low` is known not to be too large."""
+    """Find the bounds and peak of flagged queries exactly. Their `low` must not be too large."""
     slots = max(8, 1 << (keep - 1).bit_length())
     common = launch_arguments(call, chosen, flags, keep, first_ties, sweep)
     if len(flags):
-        _rescue_kernel[(len(flags),)](**common, SLOTS=slots)
+        _rescue_kernel[(len(flags),)](**common, peak=chosen.peak, SLOTS=slots)
 
 
 def flagged_tile(q: Tensor) -> Tile:
@@ -381,7 +381,7 @@ def _insert(best_QS, least, top, rest):
 @triton.jit(do_not_specialize=[*ANY, "keep"])
 @no_type_check
 def _rescue_kernel(
-    q, k, lengths, mask, low, high, last, flags, scale, first, heads, groups, n_queries,
+    q, k, lengths, mask, low, high, last, peak, flags, scale, first, heads, groups, n_queries,
     n_keys, n_blocks, keep, q_batch, q_head, q_row, k_batch, k_head, k_row,
     mask_batch, mask_head, mask_row, mask_key,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
@@ -466,3 +466,5 @@ def _rescue_kernel(
         if FIRST:
             last_key = tl.where(crowded, last_tied, last_key)
     store_bounds(low, high, last, tau, below, above, last_key, at, inside, FIRST)
+    largest = tl.max(tl.where(slot_QS < keep, best_QS, float("-inf")), axis=1)
+    tl.store(peak + at, largest, mask=inside)

@@ -23,7 +23,7 @@ from headwise.ops.topk.pairs import pair_gradients, pair_values
 from headwise.ops.topk.ranking import Listed, doubtful_tile, spare_places
 from headwise.ops.topk.resident import MOST_KEYS, attend_resident
 from headwise.ops.topk.selection import Selection, flagged_tile, rescue, room, select
-from headwise.ops.topk.weighing import Kept, flagged_gradients, gradients, weigh
+from headwise.ops.topk.weighing import Kept, Sums, flagged_gradients, gradients, weigh
 
 __all__ = ["topk_selected", "topk_values"]
 
@@ -120,10 +120,10 @@ def _selected(
     with torch.cuda.device_of(q):
         listed = list_keys(call, keep, True, _sweeps(q, k).gather)
         kept = Kept(*listed.chosen[:3], True, 0.0, None)
-        _weigh_flagged(call, k, kept, listed, out=k.new_empty(q.shape))  # for their lse
+        _weigh_flagged(call, k, kept, listed, out=k.new_empty(q.shape))  # for their log_sum
         list_flagged(call, listed)
     keys, weights = _by_weight(*(x.permute(1, 2, 3, 0) for x in (listed.keys, listed.weights)))
-    return keys, weights.masked_fill(listed.lse.isnan()[..., None], torch.nan)
+    return keys, weights.masked_fill(listed.log_sum.isnan()[..., None], torch.nan)
 
 
 def _by_weight(keys: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,8 +195,8 @@ def _forward(
     keep: int,
     first_ties: bool,
     dropout: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The output and, for the backward pass, lse and what each query keeps."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The output and, for the backward pass, what each query keeps and the sums of its weights."""
     call = _call(q, k, mask, lengths, scale, first, causal)
     sweeps = _sweeps(q, v, masked=bool(call.masked), dropout=dropout)
     with torch.cuda.device_of(q):
@@ -204,8 +204,9 @@ def _forward(
             out, listed = _gather(call, v, keep, first_ties, dropout, seed, sweeps.gather)
         else:
             out, listed = _sweep(call, v, keep, first_ties, dropout, seed, sweeps)
-    low, high, last, _ = listed.chosen
-    return out, listed.lse, low, high, last, listed.keys, listed.weights, listed.flags
+    low, high, last, peak = listed.chosen
+    lists = (listed.keys, listed.weights, peak, listed.flags)
+    return out, listed.log_sum, low, high, last, *lists
 
 
 def _sweep(
@@ -219,13 +220,13 @@ def _sweep(
 ) -> tuple[Tensor, Listed]:
     """Short rows. Nothing is listed."""
     out = v.new_empty(*call.q.shape[:3], v.shape[3])
-    lse = v.new_empty(call.q.shape[:3], dtype=torch.float32)
+    log_sum = v.new_empty(call.q.shape[:3], dtype=torch.float32)
     if call.k.shape[2] <= MOST_KEYS[v.element_size()]:
         chosen, flags = room(call, first_ties, flagged_tile(call.q).rows)
-        attend_resident(call, v, keep, first_ties, dropout, seed, chosen, out=out, lse=lse)
+        attend_resident(call, v, keep, first_ties, dropout, seed, chosen, out=out, log_sum=log_sum)
     elif _merges(call, v, keep):
         chosen, flags = room(call, first_ties, flagged_tile(call.q).rows)
-        results = {"out": out, "lse": lse, "flags": flags}
+        results = {"out": out, "log_sum": log_sum, "flags": flags}
         attend_merged(call, v, keep, first_ties, dropout, seed, chosen, **results)
         rescue(call, chosen, flags, keep, first_ties, flagged_tile(call.q))
         kept = Kept(*chosen[:3], first_ties, dropout, seed)
@@ -233,8 +234,8 @@ def _sweep(
     else:
         chosen, flags = select(call, keep, first_ties, sweeps.select)
         kept = Kept(*chosen[:3], first_ties, dropout, seed)
-        weigh(call, v, kept, chosen.peak, sweeps.weigh, out=out, lse=lse)
-    return out, Listed(chosen, lse, flags.new_empty(0), lse.new_empty(0), flags)
+        weigh(call, v, kept, chosen.peak, sweeps.weigh, out=out, log_sum=log_sum)
+    return out, Listed(chosen, log_sum, flags.new_empty(0), log_sum.new_empty(0), flags)
 
 
 def _merges(call: Call, v: Tensor, keep: int) -> bool:
@@ -263,8 +264,8 @@ def _gather(
 
 
 def _weigh_flagged(call: Call, v: Tensor, kept: Kept, listed: Listed, *, out: Tensor) -> None:
-    """Write the output and lse of flagged blocks, of which only bounds are known."""
-    results = {"out": out, "lse": listed.lse, "flags": listed.flags}
+    """Write the output and log_sum of flagged blocks, of which only bounds are known."""
+    results = {"out": out, "log_sum": listed.log_sum, "flags": listed.flags}
     weigh(call, v, kept, listed.chosen.peak, doubtful_tile(call.q), **results)
 
 
@@ -282,7 +283,7 @@ def _(
     keep: int,
     first_ties: bool,
     dropout: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     shape = q.shape[:3]
     ties = shape if first_ties else (0,)
     gathers = _gathers(k, keep, scale)
@@ -297,6 +298,7 @@ def _(
         q.new_empty(ties, dtype=torch.int32),
         q.new_empty(listed, dtype=torch.int32),
         q.new_empty(listed, dtype=torch.float32),
+        q.new_empty(shape, dtype=torch.float32),
         q.new_empty(n_flags, dtype=torch.int32),
     )
 
@@ -310,12 +312,13 @@ def _backward(
     lengths: Tensor | None,
     seed: Tensor | None,
     out: Tensor,
-    lse: Tensor,
+    log_sum: Tensor,
     low: Tensor,
     high: Tensor,
     last: Tensor,
     keys: Tensor,
     weights: Tensor,
+    peak: Tensor,
     flags: Tensor,
     dout: Tensor,
     scale: float,
@@ -327,17 +330,17 @@ def _backward(
     """Gradients of q, k and v."""
     call = _call(q, k, mask, lengths, scale, first, causal)
     sweeps = _sweeps(q, v, masked=bool(call.masked), dropout=dropout)
-    kept = Kept(low, high, last, first_ties, dropout, seed)
+    kept, sums = Kept(low, high, last, first_ties, dropout, seed), Sums(peak, log_sum)
     with torch.cuda.device_of(q):
         if not keys.numel() or torch.are_deterministic_algorithms_enabled():
-            return gradients(call, v, kept, lse, out, dout, (sweeps.queries, sweeps.keys))
-        chosen, spare = Selection(low, high, last, lse), spare_places(first_ties)
-        listed = Listed(chosen, lse, keys, weights, flags, spare)
+            return gradients(call, v, kept, sums, out, dout, (sweeps.queries, sweeps.keys))
+        chosen, spare = Selection(low, high, last, peak), spare_places(first_ties)
+        listed = Listed(chosen, log_sum, keys, weights, flags, spare)
         dq, dk, dv = pair_gradients(call, v, listed, out, dropout, seed, dout)
         tile = doubtful_tile(call.q)
         if sweeps is ROOMY:  # as many queries still share a flag
             tile = tile._replace(warps=8)
-        flagged_gradients(call, v, kept, lse, out, dout, flags, dq, dk, dv, tile)
+        flagged_gradients(call, v, kept, sums, out, dout, flags, dq, dk, dv, tile)
     return dq, dk.to(k.dtype), dv.to(v.dtype)
 
 

@@ -5,9 +5,13 @@
 All kernels recompute tiles of scores and compare them with the bounds of `selection`. `gradients`
 adds nothing by atomics, so it gives the same at every run; `flagged_gradients` does:
 
-    w = exp(s - lse) on kept keys        z = w * dropped        out = z v
+    w = exp(s - peak) / total on kept keys     z = w * dropped        out = z v
     delta = rowsum(dout * out)           ds = z (dout v^T) - w delta
     dv = z^T dout       dk = scale ds^T q       dq = scale ds k
+
+Peak and total of a row are kept apart: where scores are large, the sum of exp(s) as one logarithm
+would be rounded by more than weights may be. A row whose total is 1 has one weight, the constant 1,
+which gets a gradient of exactly 0 instead of what rounding leaves of a difference.
 """
 
 from typing import Any, NamedTuple, no_type_check
@@ -18,11 +22,12 @@ import triton.language as tl
 from torch import Tensor
 
 from headwise.ops.launching import Tile, padded
-from headwise.ops.tiles import Call, load_rows, place, score_tile, with_rows
+from headwise.ops.tiles import Call, finite, load_rows, load_shown, place, score_tile, with_rows
 from headwise.ops.topk.selection import ANY, IN_DOUBT, keys_seen, whole_tiles
 
 __all__ = [
     "Kept",
+    "Sums",
     "drop_pairs",
     "drop_tile",
     "flagged_gradients",
@@ -51,11 +56,18 @@ class Kept(NamedTuple):
         return given | {"FIRST": first_ties}
 
 
+class Sums(NamedTuple):
+    """By what exp(score) of kept keys is divided, (B, H, Q) each."""
+
+    peak: Tensor  # the largest score; -inf in rows that see nothing
+    log_sum: Tensor  # log2 of the sum of exp(score - peak); 0 there
+
+
 def weigh(
     call: Call, v: Tensor, kept: Kept, peak: Tensor, sweep: Tile,
-    *, out: Tensor, lse: Tensor, flags: Tensor | None = None,
+    *, out: Tensor, log_sum: Tensor, flags: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Write the output, (B, H, Q, E), and the log of each row's sum of exp(score) over kept keys.
+    """Write the output, (B, H, Q, E), and log2 of each row's sum of exp(score - peak) of kept keys.
 
     With flags, one a block of queries, only for blocks that have one.
     """
@@ -65,18 +77,19 @@ def weigh(
     if programs := batch * heads * n_blocks:
         _weigh_kernel[(programs,)](
             **call.arguments(), **kept.arguments(), **strides("v", v), **sweep.arguments(),
-            v=v, out=out, lse=lse, peak=peak, flags=flags, n_blocks=n_blocks, **widths(call, v),
+            **widths(call, v), v=v, out=out, log_sum=log_sum, peak=peak, flags=flags,
+            n_blocks=n_blocks,
         )  # fmt: skip
 
 
 def gradients(
-    call: Call, v: Tensor, kept: Kept, lse: Tensor, out: Tensor, dout: Tensor,
+    call: Call, v: Tensor, kept: Kept, sums: Sums, out: Tensor, dout: Tensor,
     sweeps: tuple[Tile, Tile],
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k and v; one sweep over the keys of each query, one the other way round."""
     batch, heads, n_queries, _ = call.q.shape
     dq, dk, dv = (x.new_empty(x.shape) for x in (call.q, call.k, v))
-    common = _backward_arguments(call, v, kept, lse, dout)
+    common = _backward_arguments(call, v, kept, sums, dout)
     n_blocks = -(-n_queries // sweeps[0].rows)
     if programs := batch * heads * n_blocks:
         _queries_kernel[(programs,)](
@@ -92,19 +105,19 @@ def gradients(
 
 
 def flagged_gradients(
-    call: Call, v: Tensor, kept: Kept, lse: Tensor, out: Tensor, dout: Tensor, flags: Tensor,
+    call: Call, v: Tensor, kept: Kept, sums: Sums, out: Tensor, dout: Tensor, flags: Tensor,
     dq: Tensor, dk: Tensor, dv: Tensor, sweep: Tile,
 ) -> None:  # fmt: skip
     """For blocks of queries with a flag, write dq and add to dk and dv, which are in float32."""
     if len(flags):
         _queries_kernel[(len(flags),)](
-            **_backward_arguments(call, v, kept, lse, dout), **sweep.arguments(),
+            **_backward_arguments(call, v, kept, sums, dout), **sweep.arguments(),
             out=out, dq=dq, dk=dk, dv=dv, flags=flags, n_blocks=-(-call.q.shape[2] // sweep.rows),
         )  # fmt: skip
 
 
 def _backward_arguments(
-    call: Call, v: Tensor, kept: Kept, lse: Tensor, dout: Tensor
+    call: Call, v: Tensor, kept: Kept, sums: Sums, dout: Tensor
 ) -> dict[str, Any]:
     v, dout = with_rows(v), with_rows(dout)
     return (
@@ -112,7 +125,8 @@ def _backward_arguments(
         | kept.arguments()
         | strides("v", v)
         | strides("dout", dout)
-        | {"v": v, "dout": dout, "lse": lse, "delta": torch.empty_like(lse)}
+        | sums._asdict()
+        | {"v": v, "dout": dout, "delta": torch.empty_like(sums.peak)}
         | widths(call, v)
     )
 
@@ -143,13 +157,20 @@ def _bounds(low, high, last, at, inside, FIRST: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def weights_of(score, key, norm, least, sure, end, FIRST: tl.constexpr):
-    """exp(score - norm) of kept keys, 0 of the others. A score that is not a number stays."""
+def weights_of(score, key, norm, least, sure, end, FIRST: tl.constexpr, log_sum=0.0):
+    """exp(score - norm) / sum of kept keys, 0 of the others. A score that is not a number stays."""
     other = score < least
     if FIRST:
         other = other | ((score < sure) & (key > end))
     norm = tl.where(norm == float("-inf"), 0.0, norm)
-    return tl.where(other, 0.0, tl.exp2((score - norm) * 1.4426950408889634))
+    return tl.where(other, 0.0, tl.exp2((score - norm) * 1.4426950408889634 - log_sum))
+
+
+@triton.jit
+@no_type_check
+def _constant(log_sum):
+    """The weight above which a weight is the only one of its row, and so the constant 1."""
+    return tl.where(log_sum == 0.0, 0.75, float("inf"))
 
 
 @triton.jit
@@ -194,7 +215,7 @@ def drop_tile(weight_QK, batch_head, rows, first_key, dropout, seed):
 @triton.jit(do_not_specialize=ANY)
 @no_type_check
 def _weigh_kernel(
-    q, k, v, lengths, mask, low, high, last, peak, flags, out, lse, seed, scale, dropout,
+    q, k, v, lengths, mask, low, high, last, peak, flags, out, log_sum, seed, scale, dropout,
     first, heads, groups, n_queries, n_keys, n_blocks, q_batch, q_head, q_row,
     k_batch, k_head, k_row, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, mask_key,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
@@ -239,9 +260,14 @@ def _weigh_kernel(
             total += tl.sum(weight_QK, axis=1)
             if seed is not None:
                 weight_QK = drop_tile(weight_QK, batch * heads + head, rows, start, dropout, seed)
-            v_KE = load_rows(
-                v + batch * v_batch + group * v_head, keys, v_row, n_keys, VALUES, PADDED_VALUES
-            )
+            v_start = v + batch * v_batch + group * v_head
+            if masking:
+                v_KE = load_shown(
+                    v_start, keys, v_row, seen, mask + batch * mask_batch + head * mask_head,
+                    mask_key, VALUES, PADDED_VALUES, MASKED,
+                )  # fmt: skip
+            else:
+                v_KE = load_rows(v_start, keys, v_row, n_keys, VALUES, PADDED_VALUES)
             out_QE = tl.dot(weight_QK.to(v_KE.dtype), v_KE, out_QE, input_precision="ieee")
 
     empty = total == 0.0
@@ -249,14 +275,14 @@ def _weigh_kernel(
     column = tl.arange(0, PADDED_VALUES)
     to = out + at[:, None] * VALUES + column[None, :]
     tl.store(to, out_QE / total[:, None], mask=inside[:, None] & (column[None, :] < VALUES))
-    tl.store(lse + at, tl.where(empty, float("-inf"), largest + tl.log(total)), mask=inside)
+    tl.store(log_sum + at, tl.log2(total), mask=inside)
 
 
 @triton.jit(do_not_specialize=ANY)
 @no_type_check
 def _queries_kernel(
-    q, k, v, lengths, mask, low, high, last, lse, flags, out, dout, delta, dq, dk, dv, seed, scale,
-    dropout, first, heads, groups, n_queries, n_keys, n_blocks, q_batch, q_head, q_row,
+    q, k, v, lengths, mask, low, high, last, peak, log_sum, flags, out, dout, delta, dq, dk, dv,
+    seed, scale, dropout, first, heads, groups, n_queries, n_keys, n_blocks, q_batch, q_head, q_row,
     k_batch, k_head, k_row, v_batch, v_head, v_row, dout_batch, dout_head, dout_row,
     mask_batch, mask_head, mask_row, mask_key,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
@@ -283,7 +309,8 @@ def _queries_kernel(
     )  # fmt: skip
     mean = tl.sum(dout_QE.to(tl.float32) * out_QE.to(tl.float32), axis=1)
     tl.store(delta + at, mean, mask=inside)
-    norm = tl.load(lse + at, mask=inside, other=0.0)
+    norm = tl.load(peak + at, mask=inside, other=0.0)
+    divisor = tl.load(log_sum + at, mask=inside, other=0.0)
     bounds = _bounds(low, high, last, at, inside, FIRST)
     dq_QD = tl.full((ROWS, PADDED), 0.0, tl.float32)
     last_row = tl.minimum(block * ROWS + ROWS, n_queries) - 1
@@ -306,16 +333,25 @@ def _queries_kernel(
             weight_QK = weights_of(
                 score_QK, keys[None, :], norm[:, None],
                 bounds[0][:, None], bounds[1][:, None], bounds[2][:, None], FIRST,
+                divisor[:, None],
             )  # fmt: skip
-            v_KE = load_rows(
-                v + batch * v_batch + group * v_head, keys, v_row, n_keys, VALUES, PADDED_VALUES
-            )
+            v_start = v + batch * v_batch + group * v_head
+            if masking:
+                v_KE = load_shown(
+                    v_start, keys, v_row, seen, mask + batch * mask_batch + head * mask_head,
+                    mask_key, VALUES, PADDED_VALUES, MASKED,
+                )  # fmt: skip
+            else:
+                v_KE = load_rows(v_start, keys, v_row, n_keys, VALUES, PADDED_VALUES)
             dweight_QK = tl.dot(dout_QE, tl.trans(v_KE), input_precision="ieee")
             dropped_QK = weight_QK
             if seed is not None:
                 dropped_QK = drop_tile(weight_QK, batch * heads + head, rows, start, dropout, seed)
             dscore_QK = dropped_QK * dweight_QK - weight_QK * mean[:, None]
+            dscore_QK = tl.where(weight_QK > _constant(divisor)[:, None], 0.0, dscore_QK)
             dscore_QK = dscore_QK.to(k_KD.dtype)
+            if masking:  # a hidden key may be infinite
+                k_KD = finite(k_KD)
             dq_QD = tl.dot(dscore_QK, k_KD, dq_QD, input_precision="ieee")
             if dk is not None:
                 key_at = ((batch * groups + group) * n_keys + keys)[:, None]
@@ -356,8 +392,8 @@ def _four_of_rows(a, b, c, d, at, n_rows, ROWS: tl.constexpr):
 @triton.jit(do_not_specialize=ANY)
 @no_type_check
 def _keys_kernel(
-    q, k, v, lengths, mask, low, high, last, lse, dout, delta, dk, dv, seed, scale, dropout,
-    first, heads, groups, n_queries, n_keys, n_blocks, q_batch, q_head, q_row,
+    q, k, v, lengths, mask, low, high, last, peak, log_sum, dout, delta, dk, dv, seed, scale,
+    dropout, first, heads, groups, n_queries, n_keys, n_blocks, q_batch, q_head, q_row,
     k_batch, k_head, k_row, v_batch, v_head, v_row, dout_batch, dout_head, dout_row,
     mask_batch, mask_head, mask_row, mask_key,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
@@ -406,7 +442,8 @@ def _keys_kernel(
             else:
                 score_KQ = tl.dot(k_KD, tl.trans(q_QD), input_precision="ieee") * scale
             at = (batch * heads + head) * n_queries + skipped
-            least_Q, norm_Q, mean_Q, _ = _four_of_rows(low, lse, delta, delta, at, left, ROWS)
+            of_rows = _four_of_rows(low, peak, delta, log_sum, at, left, ROWS)
+            least_Q, norm_Q, mean_Q, divisor_Q = of_rows
             least_KQ = least_Q[None, :]
             if FIRST:
                 bits = last.to(tl.pointer_type(tl.float32), bitcast=True)
@@ -416,7 +453,7 @@ def _keys_kernel(
             # As `weights_of`, whose norm is -inf in rows that see no key.
             if masking:
                 norm_Q = tl.where(norm_Q == float("-inf"), 0.0, norm_Q)
-            log_KQ = (score_KQ - norm_Q[None, :]) * 1.4426950408889634
+            log_KQ = (score_KQ - norm_Q[None, :]) * 1.4426950408889634 - divisor_Q[None, :]
             weight_KQ = tl.exp2(tl.where(score_KQ < least_KQ, float("-inf"), log_KQ))
             dropped_KQ = weight_KQ
             if seed is not None:
@@ -428,6 +465,9 @@ def _keys_kernel(
             dv_KE = tl.dot(dropped_KQ.to(dout_QE.dtype), dout_QE, dv_KE, input_precision="ieee")
             dweight_KQ = tl.dot(v_KE, tl.trans(dout_QE), input_precision="ieee")
             dscore_KQ = dropped_KQ * dweight_KQ - weight_KQ * mean_Q[None, :]
+            dscore_KQ = tl.where(weight_KQ > _constant(divisor_Q)[None, :], 0.0, dscore_KQ)
+            if masking:  # a hidden value may be infinite
+                dscore_KQ = tl.where(weight_KQ == 0.0, 0.0, dscore_KQ)
             dk_KD = tl.dot(dscore_KQ.to(q_QD.dtype), q_QD, dk_KD, input_precision="ieee")
             begun += ROWS
             through = begun >= (start + n_steps) * ROWS  # then the next head from the start
