@@ -3,7 +3,7 @@
     python -m tests.hf.survey [--only NAME…] [--jobs 2] [--write docs/models.md] [--resume]
 
 Each family runs in a process of its own, with a limit of time and memory. Results are kept as JSON
-lines in runs/survey, which --resume continues. Exits with 1 if anything is wrong: outputs that
+lines in runs/survey.jsonl, or --rows FILE, which --resume continues. Exits with 1 if anything is wrong: outputs that
 differ, an unexpected exception, or a verb without effect.
 """
 
@@ -27,7 +27,7 @@ from tests.hf.survey import page, tiny
 from tests.hf.survey.trying import Row, try_family
 
 SECONDS, MEMORY = 120, 16 << 30
-KEPT = Path("runs/survey/rows.jsonl")
+KEPT = Path("runs/survey.jsonl")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,16 +35,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[], help="families, as folders are named")
     parser.add_argument("--jobs", type=int, default=2, help="processes in parallel")
     parser.add_argument("--write", type=Path, help="page to write")
+    parser.add_argument("--rows", type=Path, default=KEPT, help="file of results")
     parser.add_argument("--resume", action="store_true", help="keep the rows of the last run")
     chosen = parser.parse_args(arguments)
     known = tiny.families()
     if unknown := set(chosen.only) - set(known):
         parser.error(f"transformers has no family {', '.join(sorted(unknown))}.")
-    rows = _kept() if chosen.resume else []
+    rows = _kept(chosen.rows) if chosen.resume else []
     done = {row["family"] for row in rows}
     todo = [name for name in chosen.only or known if name not in done]
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
-    with KEPT.open("a" if chosen.resume else "w") as file:
+    chosen.rows.parent.mkdir(parents=True, exist_ok=True)
+    with chosen.rows.open("a" if chosen.resume else "w") as file:
         for row in _in_parallel(todo, chosen.jobs):
             rows.append(row)
             file.write(json.dumps(row) + "\n")
@@ -58,8 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if problems else 0
 
 
-def _kept() -> list[Row]:
-    return [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
+def _kept(file: Path) -> list[Row]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def _in_parallel(todo: list[str], jobs: int) -> Iterator[Row]:
