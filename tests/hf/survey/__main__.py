@@ -3,8 +3,8 @@
     python -m tests.hf.survey [--only NAME…] [--jobs 2] [--write docs/models.md] [--resume]
 
 Each family runs in a process of its own, with a limit of time and memory. Results are kept as JSON
-lines in runs/survey.jsonl, or --rows FILE, which --resume continues. Exits with 1 if anything is wrong: outputs that
-differ, an unexpected exception, or a verb without effect.
+lines in runs/survey.jsonl (or --rows FILE), which --resume continues. Exits with 1 if anything is
+wrong: outputs that differ, an unexpected exception, or a verb without effect.
 """
 
 import argparse
@@ -23,6 +23,8 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from transformers.utils import logging
 
+import headwise
+import headwise.pruning
 from tests.hf.survey import page, tiny
 from tests.hf.survey.trying import Row, try_family
 
@@ -38,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rows", type=Path, default=KEPT, help="file of results")
     parser.add_argument("--resume", action="store_true", help="keep the rows of the last run")
     chosen = parser.parse_args(arguments)
+    _import_all()
     known = tiny.families()
     if unknown := set(chosen.only) - set(known):
         parser.error(f"transformers has no family {', '.join(sorted(unknown))}.")
@@ -61,6 +64,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _kept(file: Path) -> list[Row]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def _import_all() -> None:
+    """Import what verbs use before processes are forked, so that none has to do it again."""
+    for package in (headwise, headwise.pruning):
+        for name in package.__all__:
+            getattr(package, name)
 
 
 def _in_parallel(todo: list[str], jobs: int) -> Iterator[Row]:

@@ -14,7 +14,16 @@ SHORT_WINDOW = {"window_size": 5, "downsample_rate": 5}
 SPEECH = {"input_features": (2, 64, 16)}
 BLIND = {"pixel_values": None, "image_grid_thw": None}  # a prompt without an image
 TILED = {"pixel_values": (2, 2, 3, 32, 32), "image_sizes": [[32, 32], [32, 32]]}
-SERIES = {"prediction_length": 4, "context_length": 8, "lags_sequence": [1, 2], "num_time_features": 1}
+SERIES = {
+    "prediction_length": 4,
+    "context_length": 8,
+    "lags_sequence": [1, 2],
+    "num_time_features": 1,
+}
+SWIN = {"image_size": 64, "window_size": 2}
+PINPOINTS = {"image_grid_pinpoints": [[32, 32]]}
+OMNI = {"vision_start_token_id": 70, **TEXT_MROPE}
+PAIRS = {"pixel_values": (2, 2, 3, 32, 32)}
 SERIES_INPUT = {
     "past_values": (2, 10),
     "past_time_features": (2, 10, 1),
@@ -101,7 +110,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "text_config.mlp_layer_types": ["dense", "sparse"],
         "text_config.num_experts_per_tok": 2,
     },
-    **dict.fromkeys(("swin", "swinv2", "donut", "maskformer"), {"image_size": 64, "window_size": 2}),
+    **dict.fromkeys(("swin", "swinv2", "donut", "maskformer"), SWIN),
     "efficientnet": {"hidden_dim": 2560},
     "ernie4_5_vl_moe": {"text_config.rope_parameters": MROPE | {"mrope_section": [1, 1, 2]}},
     "fun_asr_nano": {"adaptor_config.intermediate_size": 8},
@@ -111,8 +120,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "diffusion_gemma": {"text_config.global_head_dim": 8},
     "led": {"attention_window": 4},
     "levit": {"patch_size": 16, "image_size": 64},
-    **dict.fromkeys(("llava_next", "llava_next_video"), {"image_grid_pinpoints": [[32, 32]]}),
-    "llava_onevision": {"image_grid_pinpoints": [[32, 32]]},
+    **dict.fromkeys(("llava_next", "llava_next_video", "llava_onevision"), PINPOINTS),
     "step3p7": {"text_config.sliding_window": 4},
     "t5gemma2": {"encoder.mm_tokens_per_image": 4},
     "voxtral": {"audio_token_id": 99},
@@ -123,7 +131,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "glm_image": TEXT_MROPE,
     "hunyuan_vl": {"text_config.head_dim": 8, **TEXT_MROPE},
     "colqwen2": {"vlm_config.text_config.rope_parameters": MROPE},
-    **dict.fromkeys(("qwen2_5_omni", "qwen3_omni_moe"), {"vision_start_token_id": 70, **TEXT_MROPE}),
+    **dict.fromkeys(("qwen2_5_omni", "qwen3_omni_moe"), OMNI),
     **dict.fromkeys(("rt_detr", "rt_detr_v2", "d_fine", "deimv2"), DETR),
     **dict.fromkeys(("pp_doclayout_v2", "pp_doclayout_v3"), DETR),
     **dict.fromkeys(("depth_anything", "prompt_depth_anything", "zoedepth"), FLAT),
@@ -187,7 +195,9 @@ INPUTS: dict[str, dict[str, Any]] = {
     "qwen3_asr": {"input_features": (2, 16, 100), "input_features_mask": (2, 100)},
     "qwen2_5_omni": {**BLIND, "input_features": None},
     "qwen3_omni_moe": {**BLIND, "input_features": None},
-    **dict.fromkeys(("chameleon", "emu3", "colqwen2", "deepseek_ocr2", "deepseek_vl_hybrid"), BLIND),
+    **dict.fromkeys(
+        ("chameleon", "emu3", "colqwen2", "deepseek_ocr2", "deepseek_vl_hybrid"), BLIND
+    ),
     **dict.fromkeys(("glm_image", "hunyuan_vl", "kimi_k25", "paddleocr_vl"), BLIND),
     **dict.fromkeys(("lfm2_vl", "llama4", "mllama", "step3p7", "cohere_compass"), BLIND),
     **dict.fromkeys(("diffusion_gemma", "muse_glimmer", "video_llama_3", "glm5_next"), BLIND),
@@ -214,7 +224,11 @@ INPUTS: dict[str, dict[str, Any]] = {
         "pixel_attention_mask": (2, 16),
         "spatial_shapes": [[4, 4], [4, 4]],
     },
-    "seggpt": {"pixel_values": (2, 3, 32, 32), "prompt_pixel_values": (2, 3, 32, 32), "prompt_masks": (2, 3, 32, 32)},
+    "seggpt": {
+        "pixel_values": (2, 3, 32, 32),
+        "prompt_pixel_values": (2, 3, 32, 32),
+        "prompt_masks": (2, 3, 32, 32),
+    },
     "decision_transformer": {
         "states": (2, 5, 17),
         "actions": (2, 5, 4),
@@ -225,7 +239,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     },
     "timesfm2_5": {"past_values": (2, 32)},
     "oneformer": {"task_inputs": [[5] * 77] * 2},
-    **dict.fromkeys(("superglue", "lightglue"), {"pixel_values": (2, 2, 3, 32, 32)}),
+    **dict.fromkeys(("superglue", "lightglue"), PAIRS),
     "qwen2_audio": {"feature_attention_mask": (2, 64), "attention_mask": (2, 10)},
     "audioflamingo3": {"input_features_mask": (2, 64)},
     "musicflamingo": {"input_features_mask": (2, 64)},

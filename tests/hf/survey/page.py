@@ -14,6 +14,7 @@ STATES = {
     "none": "has no meaning here",
     "wrong": "wrong",
 }
+NEEDS = re.compile(r"requires the (\w+) library|No module named '(\w+)'")
 HEAD = """# Which models
 
 Every family of models in transformers {version}, as a tiny model with random weights, and what each
@@ -48,9 +49,22 @@ def counts(rows: list[Row]) -> str:
         found = Counter(merged(row, verb)[0] for row in tried)
         lines.append(_line([f"`{verb}`", *(str(found[state]) for state in STATES)]))
     families = len({row["family"] for row in rows})
-    untried = len(rows) - len(tried)
-    total = f"{len(tried)} models of {families} families; {untried} more were not tried, see below."
-    return "\n".join([total, "", *lines, ""])
+    total = f"{len(tried)} models were tried, of {families} families in all."
+    return "\n".join([total, _untried(rows), "", *lines, ""])
+
+
+def _untried(rows: list[Row]) -> str:
+    """How many models need a package that is not installed, and how many have no tiny form."""
+    untried = [row["reason"] for row in rows if not row["cells"]]
+    packages = Counter(
+        found[1] or found[2] for reason in untried if (found := NEEDS.search(reason))
+    )
+    needs = ", ".join(f"{package} {count}" for package, count in packages.most_common())
+    others = len(untried) - packages.total()
+    return (
+        f"{len(untried)} more were not tried: {packages.total()} need a package that is not "
+        f"installed ({needs or 'none'}), and {others} have no tiny form yet."
+    )
 
 
 def wrong(rows: list[Row]) -> list[str]:
@@ -88,7 +102,7 @@ def _entries(row: Row) -> list[str]:
         if reason.endswith("as adopt"):
             entries.append("")
         elif state == "none":
-            entries.append("–")
+            entries.append("-")
         else:
             word = "" if state == "refused" else f"**{state}**: " if state != "ok" else "ok "
             entries.append(f"{word}{short(reason)}".strip())

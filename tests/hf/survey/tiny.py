@@ -9,7 +9,6 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +126,11 @@ def shrunk(
     for name, given in _fields(kind):
         value = vars(default).get(name)
         if isinstance(value, PreTrainedConfig):
-            nested = {k.removeprefix(f"{name}."): v for k, v in corrections.items() if k.startswith(f"{name}.")}
+            nested = {
+                key.removeprefix(f"{name}."): correction
+                for key, correction in corrections.items()
+                if key.startswith(f"{name}.")
+            }
             values[name] = shrunk(type(value), value, nested)
         elif name in ORDINARY:
             values[name] = ORDINARY[name]
@@ -135,7 +138,7 @@ def shrunk(
             values[name] = next(marks)
         elif _is_number(given) and _is_number(value):
             small = HEADS if name in KV and value == _heads(default) else _small(name)
-            if small is not None and small < value or value != given:
+            if (small is not None and small < value) or value != given:
                 values[name] = min(value, small) if small is not None else value
         elif isinstance(value, list | tuple) and value and all(_is_number(n) for n in value):
             if name in ("depths", "layers_per_stage", "encoder_depths"):
@@ -263,7 +266,8 @@ def _batch(model: PreTrainedModel, given: dict[str, Any], counts: dict[str, int]
             continue
         if shape is not None:
             batch[name] = _values(name, shape, rng)
-    batch |= {name: _values(name, shape, rng) for name, shape in given.items() if shape is not None and name not in batch}
+    extra = {name: shape for name, shape in given.items() if name not in batch}
+    batch |= {n: _values(n, shape, rng) for n, shape in extra.items() if shape is not None}
     if "input_ids" in batch and batch["input_ids"].dim() == 2:
         batch["input_ids"] = _with_marks(batch["input_ids"], model.config, counts)
         if set(batch) <= {"input_ids", "decoder_input_ids"} and "attention_mask" in parameters:

@@ -13,8 +13,12 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
-from transformers import PreTrainedTokenizerFast
+from transformers import (
+    AttentionInterface,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 import headwise as hw
 from headwise import pruning
@@ -29,7 +33,7 @@ class Wrong(Exception):
 
 
 class Skip(Exception):
-    """A verb has no meaning for this model (`state` "none"), or the host fails alone ("host")."""
+    """A verb has no meaning for this model (state "none"), or the host fails alone ("host")."""
 
     def __init__(self, state: str, reason: str) -> None:
         super().__init__(reason)
@@ -83,26 +87,23 @@ class Trial:
         self.outputs(model)
         return list(ran.items())
 
-    def path_of(self, name: str) -> str:
-        """Where the module of a site is in the model."""
-        model = self.fresh()
-        return next(path for path, module in model.named_modules() if _site(module) == name)
-
     @cached_property
-    def effects(self) -> dict[str, tuple[list[Tensor], list[Tensor]]]:
-        """Outputs of the plain model without head 0, and without any, of up to three sites."""
-        names = [name for name, heads in self.running]
-        chosen = dict.fromkeys((names[0], names[len(names) // 2], names[-1]))
-        found = {}
-        for name in chosen:
-            module = self.plain.get_submodule(self.path_of(name))
+    def effects(self) -> dict[str, tuple[list[Tensor], list[Tensor]] | None]:
+        """Outputs of the plain model without head 0, and without any, of up to three sites.
+
+        None for a site that is not on transformers' interface, where the survey cannot zero heads.
+        """
+        if not self.running:
+            raise Skip("none", "the batch reaches no site")
+        names = [name for name, _ in self.running]
+        paths = {_site(module): path for path, module in self.fresh().named_modules()}
+        found: dict[str, tuple[list[Tensor], list[Tensor]] | None] = {}
+        for name in (names[0], names[len(names) // 2], names[-1]):
+            module = self.plain.get_submodule(paths[name])
             with zeroed(module, slice(0, 1)) as calls:
                 one = self.outputs(self.plain)
             with zeroed(module, slice(None)):
-                found[name] = one, self.outputs(self.plain)
-            if not calls:
-                self.notes.append(f"{name} does not use the interface")
-                del found[name]
+                found[name] = (one, self.outputs(self.plain)) if calls else None
         return found
 
 
@@ -221,25 +222,25 @@ def _compare_weights(trial: Trial, seen: list[Tensor]) -> None:
 
 
 def mask(trial: Trial) -> None:
-    model = trial.fresh()
-    if not trial.effects:
-        raise Skip("none", "the batch reaches no site")
-    heads = dict(trial.running)
-    for name, (without_one, without_all) in trial.effects.items():
+    model, heads = trial.fresh(), dict(trial.running)
+    for name, without in trial.effects.items():
         with hw.masked(model, {name: [0]}):
-            same(without_one, trial.outputs(model), f"head 0 of {name} masked", 1e-5)
+            one = trial.outputs(model)
         with hw.masked(model, {name: range(heads[name])}):
-            same(without_all, trial.outputs(model), f"all heads of {name} masked", 1e-5)
+            every = trial.outputs(model)
+        if without is not None:
+            same(without[0], one, f"head 0 of {name} masked", 1e-5)
+            same(without[1], every, f"all heads of {name} masked", 1e-5)
+        elif not gap(trial.expected, one) or not gap(trial.expected, every):
+            raise Wrong(f"masking heads of {name} changed nothing")
     same(trial.expected, trial.outputs(model), "mask undone")
-    if not any(gap(trial.expected, one) for one, _ in trial.effects.values()):
-        trial.notes.append("heads have no effect on the outputs")
 
 
 def replace(trial: Trial) -> None:
     model = trial.fresh()
     with hw.replace(model, hw.softmax_attention):
         same(trial.expected, trial.outputs(model), "softmax_attention", 1e-4)
-    matters = any(gap(trial.expected, every) for _, every in trial.effects.values())
+    matters = any(outs is None or gap(trial.expected, outs[1]) for outs in trial.effects.values())
     with hw.replace(model, partial(hw.topk_attention, keep=2)):
         if matters and not gap(trial.expected, trial.outputs(model)):
             raise Wrong("topk_attention changed nothing")
@@ -264,7 +265,8 @@ def guide(trial: Trial) -> None:
 
 
 def prune(trial: Trial) -> None:
-    keep = {name: list(range(0, heads, 2)) for name, heads in trial.running if heads > 1}
+    heads = {name: count for name, count in trial.running if count > 1}
+    keep = {name: list(range(0, count, 2)) for name, count in heads.items()}
     refusals = dict[str, ValueError]()
     for name in keep:  # each site alone, to know which of them cannot be pruned
         try:
@@ -281,7 +283,7 @@ def prune(trial: Trial) -> None:
     model, masked = trial.fresh(), trial.fresh()
     hw.prune(model, possible)
     cut = trial.outputs(model)
-    off = {name: [h for h in range(1, dict(trial.running)[name], 2)] for name in possible}
+    off = {name: list(range(1, heads[name], 2)) for name in possible}
     with hw.masked(masked, off):
         same(trial.outputs(masked), cut, "pruned", 1e-4)
     with tempfile.TemporaryDirectory() as folder:
