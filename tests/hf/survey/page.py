@@ -91,7 +91,7 @@ def merged(row: Row, verb: str) -> tuple[str, str]:
 def short(reason: str) -> str:
     """The first clause of a sentence, without what would break a table."""
     text = " ".join(reason.split()).replace("|", "/")
-    clause = re.split(r"(?<=[a-z)])[.;:,] (?=[A-Za-z])", text)[0]
+    clause = re.split(r"(?<=[a-z)])[.;] ", text)[0]
     return clause if len(clause) <= 90 else clause[:89] + "…"
 
 
