@@ -50,6 +50,7 @@ RULES: tuple[tuple[str, int | None], ...] = (
     (r"n_group|topk_group", 1),
     (r"n_shared_experts|num_shared_experts", 1),
     (r"index_topk", 4),
+    (r"(mamba_)?chunk_size", 8),
     (r"sliding_window|attention_chunk_size|local_attention|.*window_size", 4),
     (r"(max_|n_).*positions?(_embeddings)?|.*_positions|max_seq_len|context_length", 64),
     (r"image_size|.*img_size", IMAGE),
