@@ -10,7 +10,6 @@ SPLIT = MROPE | {"mrope_section": [1, 1, 2]}
 BY_LAYER = {"full_attention": SPLIT, "sliding_attention": SPLIT}
 DETR = {"encoder_hidden_dim": 256, "d_model": 256}
 FLAT = {"backbone_config.reshape_hidden_states": False}
-SHORT_WINDOW = {"window_size": 5, "downsample_rate": 5}
 SPEECH = {"input_features": (2, 64, 16)}
 BLIND = {"pixel_values": None, "image_grid_thw": None}  # a prompt without an image
 TILED = {"pixel_values": (2, 2, 3, 32, 32), "image_sizes": [[32, 32], [32, 32]]}
@@ -23,6 +22,8 @@ SERIES = {
 SWIN = {"image_size": 64, "window_size": 2}
 PINPOINTS = {"image_grid_pinpoints": [[32, 32]]}
 OMNI = {"vision_start_token_id": 70, **TEXT_MROPE}
+LINE = {"pixel_values": (2, 3, 96, 640)}
+DEAF = {"input_features": None, "input_values": None}  # a prompt without sound
 PAIRS = {"pixel_values": (2, 2, 3, 32, 32)}
 SERIES_INPUT = {
     "past_values": (2, 10),
@@ -50,6 +51,7 @@ CLASSES: dict[str, list[str]] = {
     "musicgen_melody": ["MusicgenMelodyForCausalLM"],
     "speecht5": ["SpeechT5ForSpeechToText"],
     "gemma3n": ["Gemma3nForCausalLM"],
+    "moshi": ["MoshiForCausalLM"],
     "videomae": ["VideoMAEModel"],
     "flava": ["FlavaModel"],
     "hiera": ["HieraModel"],
@@ -124,6 +126,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "step3p7": {"text_config.sliding_window": 4},
     "t5gemma2": {"encoder.mm_tokens_per_image": 4},
     "voxtral": {"audio_token_id": 99},
+    "kosmos2": {"latent_query_num": 4},
+    "neomme": {"head_dim": 16},
     "vits": {"vocab_size": 100},
     "vitmatte": {"fusion_hidden_sizes": [32, 32, 32, 32]},
     "nemotron_h": {"n_groups": 1},
@@ -137,8 +141,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("depth_anything", "prompt_depth_anything", "zoedepth"), FLAT),
     "tipsv2_dpt": FLAT,
     "moonshine_streaming": {"num_key_value_heads": 4},
-    "granite_speech": SHORT_WINDOW,
-    "granite_speech_plus": SHORT_WINDOW,
     "zamba": {
         "num_hidden_layers": 4,
         "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
@@ -185,14 +187,11 @@ INPUTS: dict[str, dict[str, Any]] = {
     "musicgen_melody": {"input_ids": (8, 10)},
     **dict.fromkeys(("canary", "cohere_asr", "parakeet", "lasr", "nemotron_asr_streaming"), SPEECH),
     "nemotron3_5_asr": SPEECH,
-    "granite_speech": {"input_features": (2, 64, 160)},
-    "granite_speech_plus": {"input_features": (2, 64, 160)},
     "granite_speech5": {"input_features": (2, 64, 64)},
     "wav2vec2_bert": {"input_features": (2, 20, 160)},
     "clvp": {"input_features": (2, 80, 64)},
     "speech_to_text": {"input_features": (2, 64, 80)},
     "pop2piano": {"input_ids": None, "input_features": (2, 6, 32)},
-    "qwen3_asr": {"input_features": (2, 16, 100), "input_features_mask": (2, 100)},
     "qwen2_5_omni": {**BLIND, "input_features": None},
     "qwen3_omni_moe": {**BLIND, "input_features": None},
     **dict.fromkeys(
@@ -207,8 +206,16 @@ INPUTS: dict[str, dict[str, Any]] = {
     "mimi": {"input_values": (2, 1, 1600)},
     "pe_audio": {"input_values": (2, 1, 1600)},
     "vibevoice_acoustic_tokenizer": {"input_values": (2, 1, 3200)},
-    "kosmos2": {"image_embeds_position_mask": None},
-    "fun_asr_nano": {"input_features": (2, 64, 112)},
+    "kosmos2": {"image_embeds_position_mask": [[0, 1, 1, 1, 1, 0, 0, 0, 0, 0]] * 2},
+    "pix2struct": {
+        "flattened_patches": [[[1.0, 1.0 + place, *([0.1] * 32)] for place in range(6)]] * 2
+    },
+    **dict.fromkeys(("pp_ocrv5_mobile_rec", "pp_ocrv5_server_rec"), LINE),
+    **dict.fromkeys(("pp_ocrv6_small_rec", "pp_ocrv6_tiny_rec"), LINE),
+    **dict.fromkeys(("qwen2_audio", "qwen3_asr", "granite_speech", "granite_speech_plus"), DEAF),
+    "fun_asr_nano": DEAF,
+    "kyutai_speech_to_text": {"input_ids": (2, 10, 33), **DEAF},
+    "neomme": BLIND,
     "xcodec2": {"input_values": (2, 1, 1600)},
     "speech_encoder_decoder": {"input_features": None, "inputs": (2, 1600), "input_ids": None},
     "pi0": {"state": (2, 32)},
@@ -240,7 +247,6 @@ INPUTS: dict[str, dict[str, Any]] = {
     "timesfm2_5": {"past_values": (2, 32)},
     "oneformer": {"task_inputs": [[5] * 77] * 2},
     **dict.fromkeys(("superglue", "lightglue"), PAIRS),
-    "qwen2_audio": {"feature_attention_mask": (2, 64), "attention_mask": (2, 10)},
     "audioflamingo3": {"input_features_mask": (2, 64)},
     "musicflamingo": {"input_features_mask": (2, 64)},
     "glmasr": {"input_features_mask": (2, 64)},

@@ -25,6 +25,9 @@ def try_family(family: str) -> list[Row]:
         kinds = tiny.classes(family)
     except ImportError as error:
         return [_untried(family, "", error)]
+    if not kinds:
+        reason = "no class whose forward takes tensors alone"
+        return [Row(family=family, model="", reason=reason, cells={})]
     return [try_model(family, kind) for kind in kinds]
 
 
