@@ -28,7 +28,7 @@ import headwise.pruning
 from tests.hf.survey import page, tiny
 from tests.hf.survey.trying import Row, try_family
 
-SECONDS, MEMORY = 120, 16 << 30
+SECONDS, PATIENCE, MEMORY = 120, 600, 16 << 30  # of CPU time, of a busy machine, in bytes
 KEPT = Path("runs/survey.jsonl")
 
 
@@ -91,7 +91,7 @@ def _in_parallel(todo: list[str], jobs: int) -> Iterator[Row]:
                 progress.update(bar, description=name)
             ready = wait(list(live), timeout=1)
             for ours, (name, since, process) in list(live.items()):
-                late = time.monotonic() - since > SECONDS
+                late = time.monotonic() - since > PATIENCE
                 if ours not in ready and not late:
                     continue
                 yield from _received(ours, name, late)
@@ -102,16 +102,18 @@ def _in_parallel(todo: list[str], jobs: int) -> Iterator[Row]:
 
 
 def _received(ours: Connection, name: str, late: bool) -> list[Row]:
-    if late and not ours.poll():
-        return [Row(family=name, model="", reason=f"took more than {SECONDS} seconds", cells={})]
-    try:
-        return ours.recv()
-    except EOFError:
-        return [Row(family=name, model="", reason="the process died", cells={})]
+    reason = f"the process hung for {PATIENCE} seconds"
+    if not late or ours.poll():
+        try:
+            return ours.recv()
+        except EOFError:
+            reason = f"the process died, or took more than {SECONDS} seconds"
+    return [Row(family=name, model="", reason=reason, cells={})]
 
 
 def _work(name: str, theirs: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)

@@ -62,6 +62,7 @@ RULES: tuple[tuple[str, int | None], ...] = (
     (r"first_k_dense_replace", 1),
     (r"(pad|bos|eos)_token_id", None),
 )
+SOFTCAPS = ("attn_logit_softcapping", "attention_logit_cap")  # so small that they matter
 ORDINARY = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 MARK = re.compile(r".*(_token_id|_token_index|_tok_id)")
 
@@ -135,6 +136,8 @@ def shrunk(
             values[name] = shrunk(type(value), value, nested)
         elif name in ORDINARY:
             values[name] = ORDINARY[name]
+        elif name in SOFTCAPS and value:
+            values[name] = 1.0
         elif MARK.fullmatch(name) and isinstance(value, int):
             values[name] = next(marks)
         elif _is_number(given) and _is_number(value):
@@ -186,7 +189,7 @@ def _layer_kinds(
     counted = next((n for n in ("num_hidden_layers", "num_layers") if n in values), None)
     if not lists or counted is None:
         return {}
-    count = max(2, *(len(held) for held in lists.values()), 2)
+    count = max(2, *map(len, lists.values()))
     return {counted: count} | {n: (held * count)[:count] for n, held in lists.items()}
 
 
