@@ -52,6 +52,7 @@ CLASSES: dict[str, list[str]] = {
     "speecht5": ["SpeechT5ForSpeechToText"],
     "gemma3n": ["Gemma3nForCausalLM"],
     "moshi": ["MoshiForCausalLM"],
+    "emu3": ["Emu3ForCausalLM"],
     "videomae": ["VideoMAEModel"],
     "flava": ["FlavaModel"],
     "hiera": ["HieraModel"],
