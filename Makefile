@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all test-gpu fuzz lint bench clean
+.PHONY: demo test test-all test-gpu fuzz models lint bench clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -30,6 +30,10 @@ test-gpu: .venv/ready
 # Four minutes of random calls of the kernels, on a GPU.
 fuzz: .venv/ready
 	$(BIN)/python -m tests.ops.fuzz
+
+# Every verb on a tiny model of every family of transformers: about 20 minutes on 2 cores.
+models: .venv/ready
+	CUDA_VISIBLE_DEVICES= $(BIN)/python -m tests.hf.survey --write docs/models.md
 
 lint: .venv/ready
 	$(BIN)/ruff check .
