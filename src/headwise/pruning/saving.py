@@ -283,7 +283,9 @@ def _hugging_face(folder: Path, recipe: Recipe, settings: dict[str, Any]) -> nn.
             f"{(str(problem).strip() or type(problem).__name__).splitlines()[0]}"
         ) from problem
     if (folder / "generation_config.json").is_file():
-        model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+        model.generation_config = transformers.GenerationConfig.from_pretrained(
+            folder, local_files_only=True
+        )
     return model
 
 

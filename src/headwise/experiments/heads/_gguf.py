@@ -28,8 +28,10 @@ def converted(path: Path, folder: Path) -> Path:
 
     loaders: Any = transformers
     given = {"gguf_file": path.name, "local_files_only": True}
-    tokenizer = loaders.AutoTokenizer.from_pretrained(path.parent, **given)
-    model = loaders.AutoModelForCausalLM.from_pretrained(path.parent, **given)
+    tokenizer = loaders.AutoTokenizer.from_pretrained(path.parent, trust_remote_code=False, **given)
+    model = loaders.AutoModelForCausalLM.from_pretrained(
+        path.parent, trust_remote_code=False, **given
+    )
     half = folder.with_name(f"{folder.name}.part")  # renamed when whole
     tokenizer.save_pretrained(half)
     _plain(model).save_pretrained(half)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from headwise.config import from_json, to_json
 from headwise.data.byte_pieces import BytePieces
+from headwise.journeys.hugging_face_folder import opened
 from headwise.journeys.quiet import quiet_transformers
 from headwise.journeys.tuning.reading import (
     Batch,
@@ -210,8 +211,11 @@ def _hugging_face(run: Run, *, tags: bool) -> Any:
     from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
     kind: Any = AutoModelForTokenClassification if tags else AutoModelForSequenceClassification
-    with quiet_transformers():
+    with opened(run.path(HUGGING_FACE)):
         model: Any = kind.from_pretrained(
-            run.path(HUGGING_FACE), local_files_only=True, use_safetensors=True
+            run.path(HUGGING_FACE),
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
         )
     return model.eval()
