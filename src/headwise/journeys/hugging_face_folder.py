@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from headwise.journeys.quiet import quiet_transformers
+from headwise.recording.checksums import sealed
 
 __all__ = ["load_model", "load_tokenizer", "opened"]
 
@@ -26,6 +27,7 @@ def load_model(folder: Path, kind: Any, *, new_head: Mapping[str, Any] | None = 
         new_head: settings of a head that may be new; None takes all as it was saved.
     """
     more = {} if new_head is None else {"ignore_mismatched_sizes": True, **new_head}
+    sealed(folder)
     with opened(folder):
         model, found = kind.from_pretrained(
             folder,

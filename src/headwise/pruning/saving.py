@@ -24,8 +24,9 @@ from headwise.pruning.configuring import layers_in_config
 from headwise.pruning.cutting import rebuild
 from headwise.pruning.folders import recover, replacing_folder
 from headwise.pruning.headless import Headless
-from headwise.pruning.recipe import RECIPE, Recipe, digest, files_named, unnamed, versions
+from headwise.pruning.recipe import RECIPE, Recipe, files_named, unnamed, versions
 from headwise.pruning.record import PruningRecord, innermost, record_of
+from headwise.recording.checksums import digest
 from headwise.sites import Site, what_is_changed
 
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"
