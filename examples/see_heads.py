@@ -37,8 +37,12 @@ def random_model(words: tuple[str, ...]) -> tuple[BertForMaskedLM, BertTokenizer
 language = ToyLanguage()
 if len(sys.argv) > 1:
     folder = Path(sys.argv[1])
-    model = AutoModelForMaskedLM.from_pretrained(folder, local_files_only=True)
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model = AutoModelForMaskedLM.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
+    tokenizer = AutoTokenizer.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
 else:
     model, tokenizer = random_model(language.source_words)
 

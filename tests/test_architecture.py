@@ -29,6 +29,11 @@ HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}
 MAX_FILE, MAX_FUNCTION, MAX_KERNEL = 500, 60, 120
 
 
+def _beside(name: str) -> list[Path]:
+    """The files of a folder beside the package's, such as the examples."""
+    return sorted((Path(__file__).parents[1] / name).rglob("*.py"))
+
+
 def _imported(path: Path) -> set[str]:
     """Which parts of headwise a file imports, lazily or not."""
     names: list[str] = []
@@ -168,3 +173,42 @@ def test_functions_fit_a_screen():
 def test_files_are_short():
     long = [path for path in FILES if len(path.read_text().splitlines()) > MAX_FILE]
     assert not long, "\n".join(map(str, long))
+
+
+LOADERS = {"from_pretrained", "from_config"}
+NO_CODE = {"GenerationConfig", "Embedding"}  # their `from_pretrained` knows no code of others
+OPENING = [*FILES, *(file for name in ("benchmarks", "examples") for file in _beside(name))]
+
+
+def _trusting(path: Path) -> list[str]:
+    """Calls that load a Hugging Face model or tokenizer and could run code that comes with it."""
+    return [
+        f"{path.name}:{node.lineno} {ast.unparse(node.func)}"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in LOADERS
+        and ast.unparse(node.func.value).split(".")[-1] not in NO_CODE
+        and not any(ast.unparse(word) == "trust_remote_code=False" for word in node.keywords)
+    ]
+
+
+def test_no_code_of_a_model_folder_is_trusted():
+    found = [line for path in OPENING for line in _trusting(path)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("call", "is_trusting"),
+    [
+        ("AutoModel.from_pretrained(folder)", True),
+        ("AutoModel.from_pretrained(folder, trust_remote_code=None)", True),
+        ("kind.from_config(shape, **options)", True),
+        ("kind.from_config(shape, trust_remote_code=False)", False),
+        ("transformers.GenerationConfig.from_pretrained(folder)", False),
+    ],
+)
+def test_a_planted_load_is_judged_rightly(call, is_trusting, tmp_path):
+    planted = tmp_path / "planted.py"
+    planted.write_text(f"def load():\n    return {call}\n")
+    assert bool(_trusting(planted)) == is_trusting

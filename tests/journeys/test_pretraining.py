@@ -13,7 +13,14 @@ import torch
 from headwise.config import from_json, to_json
 from headwise.data.packing import PackedBlocks
 from headwise.data.toy import ToyLanguage
-from headwise.journeys import LanguageConfig, PretrainingConfig, load_pretrained, pretrain
+from headwise.journeys import (
+    InspectConfig,
+    LanguageConfig,
+    PretrainingConfig,
+    inspect_folder,
+    load_pretrained,
+    pretrain,
+)
 from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
 from headwise.journeys.inspecting.sentence import Sentence
 from headwise.journeys.opening import open_subject
@@ -213,6 +220,14 @@ def test_inspections_read_it_as_a_masked_language_model(finished):
     ours = model(torch.tensor([ids]), torch.arange(len(ids)))
     assert found.predicts == "masked" and subject.mask_id == pieces.mask
     assert torch.allclose(found.values[0], ours, atol=1e-5)
+
+
+def test_an_inspection_of_it_is_resumed(finished, text, tmp_path):
+    lines = tmp_path / "lines.txt"
+    lines.write_text("".join(text.read_text().splitlines(keepends=True)[:20]))
+    config = InspectConfig(str(finished.folder), str(lines), sample=2, ablation_lines=0, samples=1)
+    found = inspect_folder(config, tmp_path / "inspected")
+    assert inspect_folder(config, tmp_path / "inspected") == found
 
 
 def test_a_training_that_goes_wrong_ends_with_one_sentence(config, tmp_path):

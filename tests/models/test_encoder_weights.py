@@ -133,6 +133,16 @@ def test_outputs_are_theirs_there_and_back(theirs, ours):
     torch.testing.assert_close(said_by_theirs(exported), wanted)
 
 
+@pytest.mark.parametrize("kind", MODELS, ids=lambda kind: kind.__name__)
+def test_every_conversion_gives_the_same_weights(kind):
+    given = make_theirs(kind)
+    ours, again = (from_hugging_face(given).state_dict() for _ in range(2))
+    torch.testing.assert_close(again, ours, rtol=0, atol=0)
+    model = from_hugging_face(given)
+    theirs, again = (to_hugging_face(model).state_dict() for _ in range(2))
+    torch.testing.assert_close(again, theirs, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("kind", [RobertaForMaskedLM, BertForPreTraining, ElectraForMaskedLM])
 def test_gradients_are_theirs(kind):
     model = make_theirs(kind)

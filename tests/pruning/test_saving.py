@@ -18,9 +18,10 @@ from headwise.hf import adopt, release
 from headwise.models import Transformer, TransformerConfig
 from headwise.pruning import folders, recipe, saving
 from headwise.pruning.cutting import prune, rebuild
-from headwise.pruning.recipe import RECIPE, digest
+from headwise.pruning.recipe import RECIPE
 from headwise.pruning.record import record_of
 from headwise.pruning.saving import load, save
+from headwise.recording.checksums import digest
 from headwise.sites import find_sites, masked
 from tests.hf.families import FAMILIES, batch_of, build, outputs, randomised
 from tests.pruning.shrinking import bare_keep, randomised_biases, removed, uneven_keep
@@ -567,7 +568,7 @@ ON_A_FULL_DISK = """
 import sys
 from itertools import count
 from pathlib import Path
-from headwise.pruning.recipe import digest
+from headwise.recording.checksums import digest
 from headwise.pruning.saving import load, save
 from tests.journeys.small_hosts import tokenizer_for
 from tests.pruning.small_disk import PAGE, leave_room

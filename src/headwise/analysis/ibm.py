@@ -26,6 +26,7 @@ from torch import Tensor
 
 from headwise.ops.checks import check_whole_number
 from headwise.recording import files
+from headwise.recording.checksums import read_tensors, sealed_note
 
 __all__ = ["IbmModel1"]
 
@@ -139,7 +140,7 @@ class IbmModel1:
         }
         copies = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
         with files.replacing(path) as temporary:
-            safetensors.torch.save_file(copies, temporary)
+            safetensors.torch.save_file(copies, temporary, metadata=sealed_note(copies, {}))
 
     @staticmethod
     def load(path: Path, *, device: str | torch.device = "cpu") -> "IbmModel1":
@@ -150,9 +151,10 @@ class IbmModel1:
             device: where the table is to be.
         """
         try:
-            tensors = safetensors.torch.load_file(path, device=str(device))
+            tensors = read_tensors(path)
             target_words = int(tensors.pop("target_words"))
-            return IbmModel1(target_words=target_words, **tensors)
+            there = {name: tensor.to(device) for name, tensor in tensors.items()}
+            return IbmModel1(target_words=target_words, **there)
         except (SafetensorError, KeyError, TypeError) as problem:
             raise ValueError(
                 f"{path} is not a whole table of IBM Model 1 ({problem}); train and save it again."

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from headwise.journeys.quiet import quiet_transformers
+from headwise.recording.checksums import sealed
 
 __all__ = ["load_model", "load_tokenizer", "opened"]
 
@@ -26,9 +27,15 @@ def load_model(folder: Path, kind: Any, *, new_head: Mapping[str, Any] | None = 
         new_head: settings of a head that may be new; None takes all as it was saved.
     """
     more = {} if new_head is None else {"ignore_mismatched_sizes": True, **new_head}
+    sealed(folder)
     with opened(folder):
         model, found = kind.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, output_loading_info=True, **more
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+            **more,
         )
     body = "" if new_head is None else f"{model.base_model_prefix}."
     missing = sorted(name for name in found["missing_keys"] if name.startswith(body))
@@ -60,10 +67,12 @@ def load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer  # lazy: takes seconds
 
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer: Any = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(
-            f"{folder} has no tokenizer that can be loaded: {_first_line(error)}"
+            f"{folder} has no tokenizer that can be loaded: {_trouble(error)}"
         ) from error
     # without files transformers makes an empty tokenizer, for which every word is unknown
     if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
@@ -93,7 +102,7 @@ def opened(folder: Path) -> Generator[None]:
     ) as error:
         damaged = _damaged_weights(folder) if isinstance(error, SafetensorError) else None
         trouble = (
-            f"{damaged} is cut short or damaged; fetch it again." if damaged else _first_line(error)
+            f"{damaged} is cut short or damaged; fetch it again." if damaged else _trouble(error)
         )
         raise ValueError(
             f"{folder} could not be opened as a Hugging Face model: {trouble}"
@@ -113,5 +122,11 @@ def _damaged_weights(folder: Path) -> str | None:
     return None
 
 
-def _first_line(error: Exception) -> str:
+def _trouble(error: Exception) -> str:
+    """The first line of an error; transformers' advice to run code of the folder is not given."""
+    if "trust_remote_code" in str(error):
+        return (
+            "it needs Python code of its own (auto_map), which headwise never runs; take a model "
+            "whose classes transformers has."
+        )
     return (str(error).strip() or type(error).__name__).splitlines()[0]

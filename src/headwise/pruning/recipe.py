@@ -5,10 +5,11 @@ import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, cast
 
 from headwise.pruning.record import PruningRecord
+from headwise.recording.checksums import check_files
 
 FORMAT = 1
 RECIPE = "pruning.json"
@@ -64,21 +65,7 @@ class Recipe:
 
     def check_files(self, folder: Path) -> None:
         """Refuse a folder whose files are not those that were written."""
-        for name, wanted in self.files.items():
-            path, within = folder / name, PurePosixPath(name)
-            if within.is_absolute() or ".." in within.parts or not path.is_file():
-                raise ValueError(f"{folder} has no {name}, so the model in it is not whole.")
-            if digest(path) != wanted:
-                raise ValueError(
-                    f"{path} is not the file that was saved: its checksum differs, so it was cut "
-                    "short or changed. Copy or save the model again."
-                )
-
-
-def digest(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        check_files(folder, self.files)
 
 
 def check_whole(folder: Path) -> None:

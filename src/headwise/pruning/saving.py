@@ -24,8 +24,9 @@ from headwise.pruning.configuring import layers_in_config
 from headwise.pruning.cutting import rebuild
 from headwise.pruning.folders import recover, replacing_folder
 from headwise.pruning.headless import Headless
-from headwise.pruning.recipe import RECIPE, Recipe, digest, files_named, unnamed, versions
+from headwise.pruning.recipe import RECIPE, Recipe, files_named, unnamed, versions
 from headwise.pruning.record import PruningRecord, innermost, record_of
+from headwise.recording.checksums import digest
 from headwise.sites import Site, what_is_changed
 
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"
@@ -283,7 +284,9 @@ def _hugging_face(folder: Path, recipe: Recipe, settings: dict[str, Any]) -> nn.
             f"{(str(problem).strip() or type(problem).__name__).splitlines()[0]}"
         ) from problem
     if (folder / "generation_config.json").is_file():
-        model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+        model.generation_config = transformers.GenerationConfig.from_pretrained(
+            folder, local_files_only=True
+        )
     return model
 
 

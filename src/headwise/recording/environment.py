@@ -2,8 +2,10 @@
 
 import os
 import platform
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,14 +13,22 @@ from typing import Any
 
 import torch
 
+# A repository may name programs in its settings, and `git status` would run them in any folder that
+# somebody else has made: a file system monitor, hooks, filters, transports of a partial clone.
+_HARMLESS = {
+    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,
+    "safe.bareRepository": "explicit",
+}
+_FILTERS = re.compile(r"filter\..*\.(?:clean|process|required)", re.DOTALL)
+
 
 def describe_environment(*, seed: object) -> dict[str, Any]:
     """Commit, versions, hardware, seed, command line and time, as JSON can hold them."""
     # a copy of the tree without its history, or with an older one, can be told which commit it is
     told = os.environ.get("HEADWISE_COMMIT")
     commit = told or _git("rev-parse", "HEAD")
-    # untracked files do not count as changes, since run folders are often among them
-    changes = None if told else _git("status", "--porcelain", "--untracked-files=no")
+    changes = None if told or commit is None else _changes()
     return {
         "commit": commit,
         "dirty": None if changes is None else bool(changes),
@@ -45,10 +55,41 @@ def _versions() -> dict[str, str | None]:
     return found
 
 
-def _git(*arguments: str) -> str | None:
-    """What git says about the current folder, or None without git or a repository."""
+def _changes() -> str | None:
+    """Changed files of the current folder's repository as git lists them, or None if unknown.
+
+    Untracked files do not count, since run folders are often among them. Filters of files do not
+    run, so a file that a filter changes counts as changed when it was touched since its checkout.
+    """
+    named = _git("config", "--list", "--name-only", "-z")
+    if named is None:
+        return None
+    filters = {name: "" for name in named.split("\0") if _FILTERS.fullmatch(name)}
+    if any("=" in name for name in filters):  # git could not be told to leave that one out
+        return None
+    listing = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
+    return _git(*listing, settings=filters)
+
+
+def _git(*arguments: str, settings: Mapping[str, str] = {}) -> str | None:
+    """Answer of git about the current folder, or None without git or a repository.
+
+    Nothing is written, fetched or started that the repository's own settings name.
+    """
+    given = [f"{name}={value}" for name, value in {**_HARMLESS, **settings}.items()]
+    options = [part for one in given for part in ("-c", one)]
+    # variables of the caller, such as GIT_DIR inside a hook, may name another repository
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        answer = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10)
+        answer = subprocess.run(
+            ["git", "--no-pager", "--no-optional-locks", *options, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env={**own, "GIT_ALLOW_PROTOCOL": "", "GIT_TERMINAL_PROMPT": "0"},
+            timeout=10,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout.strip() if answer.returncode == 0 else None

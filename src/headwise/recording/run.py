@@ -15,6 +15,7 @@ from torch import Tensor
 
 from headwise.config import Dataclass, to_json
 from headwise.recording import files
+from headwise.recording.checksums import plain_note, read_tensors, sealed_note
 from headwise.recording.environment import describe_environment
 from headwise.recording.heads import HeadTable, plain_number
 
@@ -195,16 +196,16 @@ class Run:
             temporary.touch()
             rights = temporary.stat().st_mode  # that other files get; the library gives fewer
             try:
-                safetensors.torch.save_file(copies, temporary, metadata=dict(note))
+                safetensors.torch.save_file(copies, temporary, metadata=sealed_note(copies, note))
                 temporary.chmod(rights)
             except SafetensorError as problem:  # a full disk, for one
                 raise OSError(f"{self.path(name)} could not be written: {problem}") from None
 
     def load_tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors that `save_tensors` wrote, on the CPU."""
+        """The tensors that `save_tensors` wrote, on the CPU, if their checksum is right."""
         path = self._existing(name)
         try:
-            return safetensors.torch.load_file(path)
+            return read_tensors(path)
         except SafetensorError as problem:
             raise _broken_tensors(path, problem) from None
 
@@ -213,7 +214,7 @@ class Run:
         path = self._existing(name)
         try:
             with safe_open(path, framework="pt") as file:
-                return dict(file.metadata() or {})
+                return plain_note(file.metadata() or {})
         except SafetensorError as problem:
             raise _broken_tensors(path, problem) from None
 

@@ -130,7 +130,7 @@ import shutil, sys
 from pathlib import Path
 from headwise import cli
 from headwise.pruning import load
-from headwise.pruning.recipe import digest
+from headwise.recording.checksums import digest
 from tests.pruning.small_disk import PAGE, leave_room
 
 disk, arguments = Path(sys.argv[1]), sys.argv[2:]

@@ -14,8 +14,9 @@ from headwise.journeys.opening import open_subject
 from headwise.journeys.prune import open_task
 from headwise.journeys.pruning.places import check_replaceable
 from headwise.journeys.translator import RECORD
-from headwise.pruning.recipe import RECIPE, digest
+from headwise.pruning.recipe import RECIPE
 from headwise.recording import Run
+from headwise.recording.checksums import digest
 from tests.journeys.pruning.small_tasks import config_for
 
 WEIGHTS = "model.safetensors"

@@ -4,6 +4,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from headwise.recording.checksums import seal
+
 __all__ = ["converted"]
 
 
@@ -28,11 +30,14 @@ def converted(path: Path, folder: Path) -> Path:
 
     loaders: Any = transformers
     given = {"gguf_file": path.name, "local_files_only": True}
-    tokenizer = loaders.AutoTokenizer.from_pretrained(path.parent, **given)
-    model = loaders.AutoModelForCausalLM.from_pretrained(path.parent, **given)
+    tokenizer = loaders.AutoTokenizer.from_pretrained(path.parent, trust_remote_code=False, **given)
+    model = loaders.AutoModelForCausalLM.from_pretrained(
+        path.parent, trust_remote_code=False, **given
+    )
     half = folder.with_name(f"{folder.name}.part")  # renamed when whole
     tokenizer.save_pretrained(half)
     _plain(model).save_pretrained(half)
+    seal(half)
     return half.rename(folder)
 
 

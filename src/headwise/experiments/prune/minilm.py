@@ -39,6 +39,7 @@ from headwise.journeys import InspectConfig, PruneConfig, inspect_folder, prune_
 from headwise.journeys.prune import open_task, run_folder
 from headwise.journeys.quiet import quiet_transformers
 from headwise.journeys.training_run import training_bar
+from headwise.recording.checksums import seal
 from headwise.recording.run import Run
 from headwise.training import fit
 
@@ -213,7 +214,11 @@ def _new_classifier(config: Config, folder: Path, seed: int) -> None:
     torch.manual_seed(seed)  # of the new layer
     with quiet_transformers():
         model: Any = AutoModelForSequenceClassification.from_pretrained(
-            config.model, num_labels=2, local_files_only=True, use_safetensors=True
+            config.model,
+            num_labels=2,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
         )
     _save(model.float(), Path(config.model), folder)  # MiniLM comes in half precision
 
@@ -224,8 +229,11 @@ def _save(model: Any, tokenizer_of: Path, folder: Path) -> None:
     half = folder.with_name(f"{folder.name}.part")  # renamed when whole
     with quiet_transformers():
         model.to("cpu").save_pretrained(half)
-        tokenizer: Any = AutoTokenizer.from_pretrained(tokenizer_of, local_files_only=True)
+        tokenizer: Any = AutoTokenizer.from_pretrained(
+            tokenizer_of, local_files_only=True, trust_remote_code=False
+        )
         tokenizer.save_pretrained(half)
+    seal(half)
     if not folder.exists():
         half.rename(folder)
 

@@ -205,7 +205,7 @@ def _goes_on(config: Config, out: Path) -> str:
 
 
 def _tokenizer(loader: Any, folder: Path) -> Any:
-    return loader.from_pretrained(folder, local_files_only=True)
+    return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 experiment = Experiment(

@@ -17,7 +17,7 @@ from headwise.analysis.gold import (
 from headwise.data.frequencies import WordRanks
 from headwise.journeys.inspecting.rules import Rules, findable
 from headwise.journeys.inspecting.sentence import Sentence
-from headwise.journeys.inspecting.subject import Prepared
+from headwise.journeys.inspecting.subject import NO_WORD, Prepared
 from headwise.recording.reading import Gold
 
 __all__ = ["ALL", "RELATIONS", "Annotation"]
@@ -73,7 +73,8 @@ class Annotation:
         return alignment_gold(links)
 
     def _asked(self, prepared: Prepared, sentences: Sequence[Sentence]) -> Iterator[Gold]:
-        for stack, texts in prepared.texts.items():
+        read = {stack: _read_words(prepared, stack) for stack in prepared.texts}
+        for stack, texts in read.items():
             kind = f"{stack}.self"
             yield from neighbour_gold(texts, kind)
             yield from first_gold(texts, kind)
@@ -83,11 +84,24 @@ class Annotation:
                 yield from induction_gold(texts, kind)
         stack = _reads(prepared)
         if self.ranks is not None:
-            yield from rare_gold(prepared.texts[stack], self.ranks.rank, f"{stack}.self")
+            yield from rare_gold(read[stack], self.ranks.rank, f"{stack}.self")
         trees = [sentence.tree for sentence in sentences if sentence.tree is not None]
         if len(trees) == len(sentences) and self.knows_words:
             wanted = None if tuple(self.relations) == (ALL,) else self.relations
             yield from syntax_gold(trees, f"{stack}.self", relations=wanted)
+
+
+def _read_words(prepared: Prepared, stack: str) -> list[Sequence[str]]:
+    """The words of each sentence as far as a stack reads it: none after them can be asked for.
+
+    Each has a token, so that there are no more words than tokens; twice as many leave space for
+    some that a tokenizer drops.
+    """
+    of_BT = prepared.words[stack].on_host
+    last = of_BT.amax(dim=1).tolist() if of_BT.numel() else [NO_WORD] * len(of_BT)
+    most = 2 * of_BT.shape[1]
+    pairs = zip(prepared.texts[stack], last, strict=True)
+    return [words[: min(end + 1, most)] for words, end in pairs]
 
 
 def _reads(prepared: Prepared) -> str:

@@ -5,6 +5,7 @@ else is text, a sentence or paragraph a line.
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -40,19 +41,32 @@ UNIVERSAL = frozenset(
         "orphan parataxis punct reparandum root vocative xcomp"
     )
 )
+SPACE = re.compile(r"\s")
 CHUNK = 256  # sentences sorted by length together, so that batches hold little padding
 PACKED = (".xz", ".gz")
+PIECE = 2**16  # characters of a long line whose words are counted together
+PARSED = 2**16  # characters of a line that a parser reads
 NO_TEXT = "There is no text to look at; give at least one line that is not blank."
 Numbered = tuple[int, Sentence]  # a sentence and its number in the corpus
+Given = str | Tree | Sentence
 
 
 @dataclass(frozen=True)
 class Corpus:
     """Sentences that can be read as often as `again` allows."""
 
-    read: Callable[[], Iterator[Sentence]]
+    given: Callable[[], Iterator[Given]]
     again: bool = True  # whether reading a second time gives the same sentences
     fingerprint: str = ""  # of a file: another one is another corpus
+    longest: int | None = None  # characters of a sentence that are read; None reads all
+
+    def read(self) -> Iterator[Sentence]:
+        """All sentences from the first one on."""
+        return (_sentence(one, self.longest) for one in self.given())
+
+    def within(self, characters: int) -> "Corpus":
+        """The same sentences, each up to so many characters, so that no line takes much memory."""
+        return replace(self, longest=characters)
 
     def identified(self) -> "Corpus":
         """The same with a fingerprint of all its sentences, where it has none."""
@@ -72,15 +86,15 @@ class Corpus:
         """How many sentences there are and how common words; None if it is read only once."""
         if not self.again:
             return None
-        if next(self.read(), None) is None:
+        if next(self.given(), None) is None:
             raise ValueError(NO_TEXT)
         sentences = 0
 
         def words() -> Iterator[Sequence[str]]:
             nonlocal sentences
-            for sentence in self.read():
+            for one in self.given():
                 sentences += 1
-                yield sentence.words
+                yield from _words(one)
 
         ranks = WordRanks.count(words())
         return Counts(sentences, ranks)
@@ -94,7 +108,7 @@ class Counts:
     ranks: WordRanks
 
 
-def corpus_of(data: Iterable[str | Tree | Sentence] | Path, *, parser: str = "") -> Corpus:
+def corpus_of(data: Iterable[Given] | Path, *, parser: str = "") -> Corpus:
     """A file, or lines, trees and sentences from a program.
 
     Args:
@@ -109,7 +123,7 @@ def corpus_of(data: Iterable[str | Tree | Sentence] | Path, *, parser: str = "")
             f"Lines of text or a Path were wanted, got the text {data[:40]!r}; give [line] for one "
             "line, or pathlib.Path(name) for a file."
         )
-    return Corpus(lambda: map(_sentence, data), again=iter(data) is not data)
+    return Corpus(lambda: iter(data), again=iter(data) is not data)
 
 
 def check_relations(corpus: Corpus, relations: Sequence[str]) -> None:
@@ -121,12 +135,11 @@ def check_relations(corpus: Corpus, relations: Sequence[str]) -> None:
     """
     if not corpus.again or UNIVERSAL.issuperset(relations):
         return
-    first = list(islice(corpus.read(), PEEKED + 1))
-    trees = [sentence.tree for sentence in first if sentence.tree is not None]
+    first = [_relations(one) for one in islice(corpus.given(), PEEKED + 1)]
+    trees = [found for found in first if found is not None]
     if not trees:
         return
-    seen = {relation for tree in trees for relation in tree.relations}
-    known = seen | UNIVERSAL
+    known = UNIVERSAL.union(*trees)
     for relation in relations:
         kind, _, subtype = relation.partition(":")
         may_follow = subtype and kind in UNIVERSAL and len(first) > PEEKED
@@ -145,11 +158,11 @@ def coreference_corpus(name: str) -> Corpus:
     for each in parts:
         read_coreference(known, each)  # a set that is not there is said at once
 
-    def read() -> Iterator[Sentence]:
+    def given() -> Iterator[Sentence]:
         for each in parts:
             yield from map(Sentence.of_passage, read_coreference(known, each))
 
-    return Corpus(read)
+    return Corpus(given)
 
 
 def batched_by_length(
@@ -181,16 +194,17 @@ def _file(path: Path, parser: str) -> Corpus:
     if treebank.suffix == ".conllu":
         trees = read_treebank(path)
         next(trees)  # what is no treebank is said at once
-        return Corpus(lambda: map(Sentence.of_tree, read_treebank(path)), fingerprint=_digest(path))
+        return Corpus(lambda: read_treebank(path), fingerprint=_digest(path))
     next(read_lines(path))
     if parser:
-        next(parse_lines(islice(read_lines(path), 1), parser=parser))  # what is missing is said
-        return Corpus(lambda: _parsed(path, parser), fingerprint=_digest(path))
-    return Corpus(lambda: map(Sentence.of_text, read_lines(path)), fingerprint=_digest(path))
+        next(_parsed(islice(read_lines(path), 1), parser))  # what is missing is said
+        return Corpus(lambda: _parsed(read_lines(path), parser), fingerprint=_digest(path))
+    return Corpus(lambda: read_lines(path), fingerprint=_digest(path))
 
 
-def _parsed(path: Path, parser: str) -> Iterator[Sentence]:
-    return map(Sentence.of_tree, parse_lines(read_lines(path), parser=parser))
+def _parsed(lines: Iterable[str], parser: str) -> Iterator[Tree]:
+    read = (Sentence.of_text(line, longest=PARSED).text for line in lines)
+    return parse_lines(read, parser=parser)
 
 
 def _digest(path: Path) -> str:
@@ -198,7 +212,31 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sentence(given: str | Tree | Sentence) -> Sentence:
-    if isinstance(given, Tree):
-        return Sentence.of_tree(given)
-    return Sentence.of_text(given) if isinstance(given, str) else given
+def _sentence(given: Given, longest: int | None = None) -> Sentence:
+    if isinstance(given, str):
+        return Sentence.of_text(given, longest=longest)
+    whole = Sentence.of_tree(given) if isinstance(given, Tree) else given
+    return whole if longest is None else whole.within(longest)
+
+
+def _words(given: Given) -> Iterator[Sequence[str]]:
+    """All words; those of a long line in several parts."""
+    if isinstance(given, str):
+        yield from map(words_in, _parts(given))
+    else:
+        yield given.words
+
+
+def _parts(text: str) -> Iterator[str]:
+    """A text in parts that end where a space does."""
+    start = 0
+    while start < len(text):
+        space = SPACE.search(text, start + PIECE)
+        end = space.end() if space else len(text)
+        yield text[start:end]
+        start = end
+
+
+def _relations(given: Given) -> set[str] | None:
+    tree = given.tree if isinstance(given, Sentence) else given
+    return set(tree.relations) if isinstance(tree, Tree) else None

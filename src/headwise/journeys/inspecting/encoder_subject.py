@@ -17,6 +17,7 @@ from headwise.journeys.inspecting.subject import (
     Output,
     Prepared,
     check_special,
+    no_token,
     without,
     word_numbers,
 )
@@ -74,7 +75,10 @@ class EncoderSubject:
             words={"encoder": words},
             texts={"encoder": [sentence.words for sentence in sentences]},
             tokens=[{"encoder": row} for row in names],
-            truncated=sum(len(one.ids) > room for one in found),
+            truncated=sum(
+                sentence.cut or len(one.ids) > room
+                for sentence, one in zip(sentences, found, strict=True)
+            ),
         )
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Output:
@@ -100,5 +104,5 @@ class EncoderSubject:
     def _encoded(self, text: str) -> Any:
         found = self.pieces.tokenizer.encode(text, add_special_tokens=False)
         if not found.ids:
-            raise ValueError(f"The tokenizer finds no token in {text!r}; leave such lines out.")
+            raise no_token(text)
         return found

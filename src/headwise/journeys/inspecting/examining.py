@@ -33,6 +33,8 @@ __all__ = ["Examined", "Options", "examine"]
 EXAMPLES = 6  # sentences that show heads at work
 CANDIDATES = 24  # that they are chosen from
 LONGEST_EXAMPLE = 40  # words
+CHARACTERS = 64  # of a text for each token that a model reads; tokens have 4 or 5
+FEWEST_CHARACTERS = 2**14  # of any text, if it has so many
 FREE_RULES = ("fixed_distance", "random", "previous", "first", "nearest_noun")
 Columns = dict[str, dict[str, list[float | int | None]]]
 
@@ -103,7 +105,8 @@ def examine(
         run: where to leave bookmarks, so that a killed inspection can go on.
         sources: from `sources_of`; a bookmark is of these.
     """
-    counted = corpus.count()
+    counted, longest = corpus.count(), max(CHARACTERS * subject.room, FEWEST_CHARACTERS)
+    corpus = corpus.within(longest)
     known = ranks or (counted.ranks if counted else None)
     annotation = Annotation(options.relations, known, subject.knows_words)
     sample = Sample(options.sample, first=options.samples, seed=options.seed)
@@ -113,9 +116,12 @@ def examine(
     traces: dict[str, Any] = {}
     if mentions is not None:
         bookmark = _bookmark(run, "mentions", sources)
-        traces["antecedents"] = _resolve(subject, mentions, options, pointed, bookmark)
+        traces["antecedents"] = _resolve(
+            subject, mentions.within(longest), options, pointed, bookmark
+        )
     if aligned is not None:
-        _align(subject, aligned, options, pointed, _bookmark(run, "alignments", sources))
+        bookmark = _bookmark(run, "alignments", sources)
+        _align(subject, aligned.within(longest), options, pointed, bookmark)
     weighing, reasons = _weighing(subject, options)
     with counting("weighing") as count:
         bookmark = _bookmark(run, "weighing", sources)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from headwise.journeys.inspecting.subject import (
     Predicts,
     Prepared,
     check_special,
+    no_token,
     without,
     word_numbers,
 )
@@ -96,7 +97,7 @@ class HuggingFaceSubject:
             return_tensors="pt",
         )
         if not encoded["input_ids"].shape[1]:
-            raise ValueError(f"The tokenizer finds no token in {texts[0]!r}; leave such lines out.")
+            raise no_token(texts[0])
         added = encoded.pop("special_tokens_mask").tolist()
         places = encoded.pop("offset_mapping").tolist() if self.knows_words else None
         inputs = {name: tensor.to(self._device) for name, tensor in encoded.items()}
@@ -106,8 +107,10 @@ class HuggingFaceSubject:
             names = self._names(encoded["input_ids"][item, :real].tolist())
             spans = [(a, b) for a, b in places[item][:real]] if places is not None else None
             rows[self._first].append(_read(sentence, names, added[item][:real], spans))
-        full = encoded["attention_mask"].sum(dim=1) >= self.room
-        cut = self._too_long([text for text, at in zip(texts, full.tolist(), strict=True) if at])
+        full = (encoded["attention_mask"].sum(dim=1) >= self.room).tolist()
+        pairs = zip(sentences, full, strict=True)
+        cut = self._too_long([one.text for one, fills in pairs if fills and not one.cut])
+        cut += sum(sentence.cut for sentence in sentences)
         unfinished = 0
         if self._translates:
             inputs["decoder_input_ids"], rows["decoder"], unfinished = self._target(inputs)
@@ -293,8 +296,8 @@ def _read(
 ) -> _Row:
     """The words of a text's tokens; of each token, whether it was added and where it stands."""
     if spans is None:
-        counted = [sum(1 - mark for mark in added[: place + 1]) - 1 for place in range(len(added))]
-        numbers = [NO_WORD if mark else c for c, mark in zip(counted, added, strict=True)]
+        counted = accumulate(1 - mark for mark in added)
+        numbers = [NO_WORD if mark else c - 1 for c, mark in zip(counted, added, strict=True)]
         return _Row(numbers, names, [n for n, mark in zip(names, added, strict=True) if not mark])
     numbers = [
         NO_WORD if mark else number

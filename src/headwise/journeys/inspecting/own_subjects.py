@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -42,6 +43,7 @@ class Cut:
     words: list[int]  # the word of each piece
     names: list[str]  # how to show the pieces
     texts: Sequence[str]  # what the words are
+    cut: bool = False  # whether there was more text
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +116,7 @@ class TranslatorSubject:
                 "decoder": [["<bos>", *cut.texts] for cut in targets],
             },
             tokens=tokens,
-            truncated=sum(len(cut.ids) > self.room for cut in cuts),
+            truncated=sum(cut.cut or len(cut.ids) > self.room for cut in cuts),
             unfinished=unfinished,
         )
 
@@ -183,7 +185,7 @@ class ClassifierSubject:
             words={"encoder": word_numbers(numbers, width=padded.ids.shape[1], device=device)},
             texts={"encoder": [cut.texts for cut in cuts]},
             tokens=[{"encoder": row} for row in names],
-            truncated=sum(len(cut.ids) > self.room for cut in cuts),
+            truncated=sum(cut.cut or len(cut.ids) > self.room for cut in cuts),
         )
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Output:
@@ -223,8 +225,8 @@ def cut_up(codec: Codec, sentence: Sentence) -> Cut:
         names += codec.tokens(token)
         spans += _spread(codec, part, found.span())
     if not ids:
-        raise ValueError(f"No piece is known for {sentence.text!r}; leave such lines out.")
-    return Cut(ids, sentence.words_of(spans), names, sentence.words)
+        raise ValueError(f"No piece is known for {sentence.text[:40]!r}; leave such lines out.")
+    return Cut(ids, sentence.words_of(spans), names, sentence.words, sentence.cut)
 
 
 def joined_up(codec: Codec, ids: list[int]) -> Cut:
@@ -235,7 +237,7 @@ def joined_up(codec: Codec, ids: list[int]) -> Cut:
     if isinstance(codec, InWords):
         return Cut(ids, list(range(len(ids))), names, shown)
     pieces = [name.replace("▁", " ") for name in shown]
-    ends = [sum(map(len, pieces[: place + 1])) for place in range(len(pieces))]
+    ends = list(accumulate(map(len, pieces)))
     sentence = Sentence.of_text("".join(pieces))
     if not sentence.words:  # nothing but spaces
         return Cut(ids, list(range(len(ids))), names, names)
@@ -252,5 +254,5 @@ def _spread(codec: Codec, ids: Sequence[int], span: Span) -> list[Span]:
         lengths[place] = 0
     for place in unknown[:1]:
         lengths[place] = max(end - start - sum(lengths), 0)
-    ends = [min(start + sum(lengths[: place + 1]), end) for place in range(len(ids))]
+    ends = [min(start + length, end) for length in accumulate(lengths)]
     return [(min(a, end - 1), b) for a, b in zip([start, *ends], ends, strict=False)]

@@ -22,6 +22,10 @@ class Linked:
     text: str
     links: tuple[tuple[int, int], ...]  # (target word, source word)
 
+    def within(self, characters: int) -> "Linked":
+        """The translation up to so many characters, with all links."""
+        return replace(self, text=_first_words(self.text, characters))
+
     @property
     def sentence(self) -> "Sentence":
         """The translation as a sentence of its own."""
@@ -46,11 +50,13 @@ class Sentence:
     tree: Tree | None = field(default=None, compare=False)
     passage: Passage | None = field(default=None, compare=False)
     linked: Linked | None = field(default=None, compare=False)  # a translator reads it
+    cut: bool = field(default=False, compare=False)  # whether there was more text
 
     @staticmethod
-    def of_text(text: str) -> "Sentence":
-        """A line."""
-        return Sentence.of_words(words_in(text), text)
+    def of_text(text: str, *, longest: int | None = None) -> "Sentence":
+        """A line, or its words within `longest` characters: words after them are never found."""
+        read = text if longest is None else _first_words(text, longest)
+        return replace(Sentence.of_words(words_in(read), read), cut=len(read) < len(text))
 
     @staticmethod
     def of_words(words: Sequence[str], text: str | None = None) -> "Sentence":
@@ -73,6 +79,18 @@ class Sentence:
         if self.tree is None and self.passage is None:
             return self
         return replace(Sentence.of_words(self.words), tree=self.tree, passage=self.passage)
+
+    def within(self, characters: int) -> "Sentence":
+        """The words within so many characters; tree and mentions still speak of all words."""
+        if self.linked is not None:
+            whole = replace(self, linked=None).within(characters)
+            return replace(whole, linked=self.linked.within(characters))
+        if len(self.text) <= characters:
+            return self
+        text = _first_words(self.text, characters)
+        there = bisect_left(self._starts, len(text))
+        spans = tuple((start, min(end, len(text))) for start, end in self.spans[:there])
+        return replace(self, text=text, spans=spans, cut=True)
 
     @cached_property
     def words(self) -> tuple[str, ...]:
@@ -97,3 +115,12 @@ class Sentence:
     @cached_property
     def _starts(self) -> list[int]:
         return [start for start, _ in self.spans]
+
+
+def _first_words(text: str, characters: int) -> str:
+    """The words of a text that lie within so many characters; of one longer word the beginning."""
+    if len(text) <= characters:
+        return text
+    first = text[:characters]
+    parts = first.rsplit(maxsplit=1)
+    return first if text[characters].isspace() or len(parts) < 2 else parts[0]

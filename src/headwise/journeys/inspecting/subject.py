@@ -19,6 +19,7 @@ __all__ = [
     "Prepared",
     "Subject",
     "check_special",
+    "no_token",
     "without",
     "word_numbers",
 ]
@@ -105,6 +106,11 @@ def check_special(special: Iterable[str], known: Collection[str]) -> None:
                 f"Special tokens must be tokens of the model, but {token!r} is none.{hint} They "
                 "are written as its vocabulary has them."
             )
+
+
+def no_token(text: str) -> ValueError:
+    """The error about a line in which a tokenizer finds nothing."""
+    return ValueError(f"The tokenizer finds no token in {text[:40]!r}; leave such lines out.")
 
 
 def word_numbers(rows: Sequence[Sequence[int]], *, width: int, device: torch.device) -> Words:

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headwise.journeys.pruning.config import PruneConfig
-from headwise.pruning.recipe import RECIPE, digest
+from headwise.pruning.recipe import RECIPE
 from headwise.recording import Run
+from headwise.recording.checksums import digest
 
 __all__ = ["check_inputs"]
 

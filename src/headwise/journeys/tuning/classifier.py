@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from headwise.config import from_json, to_json
 from headwise.data.byte_pieces import BytePieces
+from headwise.journeys.hugging_face_folder import opened
 from headwise.journeys.quiet import quiet_transformers
 from headwise.journeys.tuning.reading import (
     Batch,
@@ -23,6 +24,7 @@ from headwise.journeys.tuning.reading import (
 from headwise.models.encoder import Encoder, EncoderConfig
 from headwise.models.encoder_heads import SequenceClassifier, TokenClassifier
 from headwise.recording import Run
+from headwise.recording.checksums import seal, sealed
 
 __all__ = ["Classifier", "Reads", "class_scores"]
 
@@ -171,6 +173,7 @@ class Classifier:
             half = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
             with quiet_transformers():
                 self.model.save_pretrained(half)
+            seal(half)
             half.rename(folder)
 
     @staticmethod
@@ -210,8 +213,12 @@ def _hugging_face(run: Run, *, tags: bool) -> Any:
     from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
     kind: Any = AutoModelForTokenClassification if tags else AutoModelForSequenceClassification
-    with quiet_transformers():
+    folder = sealed(run.path(HUGGING_FACE))
+    with opened(folder):
         model: Any = kind.from_pretrained(
-            run.path(HUGGING_FACE), local_files_only=True, use_safetensors=True
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
         )
     return model.eval()

@@ -156,5 +156,7 @@ def _loaded(folder: Path, task: Task, *, fresh: bool) -> Any:
     if not fresh:
         return load_model(folder, kind, new_head=head).float()  # saved in half, maybe
     with opened(folder):
-        shape = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, **head)
-        return kind.from_config(shape)
+        shape = transformers.AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, **head
+        )
+        return kind.from_config(shape, trust_remote_code=False)

@@ -1,0 +1,115 @@
+"""Checksums of what is written, so that a damaged file is noticed when it is opened.
+
+Those of tensors are kept in the file itself, which is whole or absent: no second file can lag
+behind it. Those of a folder that other libraries fill are in a list of their own. They find what
+was damaged or changed by mistake, not what somebody changed on purpose. Files of earlier versions
+have none and are opened unchecked.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+import safetensors.torch
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+__all__ = ["check_files", "digest", "plain_note", "read_tensors", "seal", "sealed", "sealed_note"]
+
+KEY, KIND = "sha256", "checksum"  # both in a note, as one of them may be what is damaged
+LIST = "checksums.json"
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Refuse a folder whose files are not those that were written.
+
+    Args:
+        folder: that holds them.
+        files: the SHA-256 of each, by its path in the folder.
+    """
+    for name, wanted in files.items():
+        path, within = folder / name, PurePosixPath(name)
+        if within.is_absolute() or ".." in within.parts or not path.is_file():
+            raise ValueError(f"{folder} has no {name}, so the model in it is not whole.")
+        if digest(path) != wanted:
+            raise ValueError(
+                f"{path} is not the file that was saved: its checksum differs, so it was cut "
+                "short or changed. Copy or save the model again."
+            )
+
+
+def seal(folder: Path) -> None:
+    """Write the checksums of all files in a folder into it, before it is moved to its place."""
+    files = {
+        path.relative_to(folder).as_posix(): digest(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    text = json.dumps({KEY: files}, indent=2, ensure_ascii=False) + "\n"
+    (folder / LIST).write_text(text, encoding="utf-8", newline="\n")
+
+
+def sealed(folder: Path) -> Path:
+    """The folder, if its files are those that `seal` saw; one that was never sealed is taken."""
+    path = folder / LIST
+    if not path.is_file():
+        return folder
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))[KEY]
+        files = {name: str(value) for name, value in cast(dict[str, Any], held).items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{path} is not the list that was saved; copy the folder again.") from None
+    check_files(folder, files)
+    return folder
+
+
+def sealed_note(tensors: Mapping[str, Tensor], note: Mapping[str, str]) -> dict[str, str]:
+    """The note of a file of tensors, with the checksum of both.
+
+    Args:
+        tensors: by name, on the CPU and contiguous.
+        note: the text that is kept with them.
+    """
+    return {**note, KIND: KEY, KEY: _of_tensors(tensors, note)}
+
+
+def plain_note(note: Mapping[str, str]) -> dict[str, str]:
+    """The note without the checksum that `sealed_note` added."""
+    return {name: text for name, text in note.items() if name not in (KEY, KIND)}
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, on the CPU; refused if the checksum they have is wrong."""
+    tensors = safetensors.torch.load_file(path)
+    with safe_open(path, framework="pt") as file:
+        note = dict(file.metadata() or {})
+    _check_tensors(path, tensors, note)
+    return tensors
+
+
+def _check_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, str]) -> None:
+    has_one = KEY in note or KIND in note
+    if has_one and note != sealed_note(tensors, plain_note(note)):
+        raise ValueError(
+            f"{path} was damaged or changed after it was written: its checksum differs. Copy it "
+            "again, or delete it and make it again."
+        )
+
+
+def _of_tensors(tensors: Mapping[str, Tensor], note: Mapping[str, str]) -> str:
+    """The SHA-256 of a note and of the names, kinds, shapes and bytes of tensors."""
+    found = hashlib.sha256(json.dumps(dict(note), sort_keys=True).encode())
+    for name in sorted(tensors):  # files keep tensors in an order of their own
+        tensor = tensors[name]
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()

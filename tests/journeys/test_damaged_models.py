@@ -1,0 +1,50 @@
+"""A model of a finished run that was damaged is refused, whichever command opens it."""
+
+import shutil
+import sys
+
+import pytest
+
+from headwise import cli
+from headwise.journeys.opening import open_subject
+from headwise.journeys.tuning.classifier import Classifier
+from headwise.journeys.tuning.reading import Pieces
+from headwise.recording import Run
+from tests.journeys.small_finetuning import small_config, write_classes
+from tests.journeys.small_hosts import LINES, classifier, tokenizer_for
+from tests.recording.test_checksums import flip
+
+
+def commands(run, text):
+    yield "inspect", run, "--data", text
+    texts = ["--data", text, "--data", text, "--dev", text, "--dev", text]
+    yield "prune", run, *texts, "--keep", 2, "--out", "small"
+    yield "translate", run
+
+
+def test_every_command_refuses_damaged_weights_with_one_sentence(
+    small_translation, tmp_path, monkeypatch, capsys
+):
+    run, text = tmp_path / "run", tmp_path / "text.txt"
+    shutil.copytree(small_translation, run)
+    text.write_text("\n".join(LINES) + "\n")
+    flip(run / "model.safetensors", -5)
+    monkeypatch.chdir(tmp_path)
+    for command in commands(run, text):
+        monkeypatch.setattr(sys, "argv", ["headwise", *map(str, command)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        said = capsys.readouterr().err
+        assert end.value.code == 2 and said.count("\n") == 1
+        assert "model.safetensors was damaged or changed after it was written" in said
+
+
+def test_a_hugging_face_classifier_in_a_run_is_checked(tmp_path):
+    definition = tokenizer_for("BERT").backend_tokenizer.to_str()
+    kept = Classifier(classifier(), Pieces(definition, 0, 24), ("a", "b", "c"), "text")
+    run = Run.create(tmp_path / "run", small_config(write_classes(tmp_path / "files")))
+    kept.save(run)
+    open_subject(run.folder)
+    flip(run.path("hugging-face/model.safetensors"), -5)
+    with pytest.raises(ValueError, match=r"model\.safetensors is not the file that was saved"):
+        open_subject(run.folder)
