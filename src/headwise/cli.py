@@ -59,7 +59,9 @@ def demo(
 
 @app.command()
 def translate(
-    run: Annotated[Path, Argument(help="folder of a run of `headwise train translation`")],
+    run: Annotated[
+        Path, Argument(help="folder of a run of `headwise train translation`, or of Marian")
+    ],
     beams: Annotated[int, Option(help="hypotheses followed at the same time; 1 is fastest")] = 4,
     length_penalty: Annotated[float, Option(help="more favours longer translations")] = 0.6,
     batch: Annotated[int, Option(help="sentences translated together")] = 64,

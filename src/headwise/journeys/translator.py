@@ -7,10 +7,12 @@ import torch
 
 from headwise.config import from_json, to_json
 from headwise.data.batching import pad
+from headwise.data.marian import MarianFolder, MarianPieces
 from headwise.data.parallel import ParallelBatch, parallel_batch
 from headwise.data.vocabulary import BOS, EOS, PAD
-from headwise.journeys.codec import Codec, load_codecs, save_codecs
+from headwise.journeys.codec import Codec, InPieces, load_codecs, save_codecs
 from headwise.models import Hypothesis, Transformer, TransformerConfig, beam, greedy
+from headwise.models.marian import load_marian
 from headwise.pruning.cutting import rebuild
 from headwise.pruning.recipe import check_whole
 from headwise.pruning.record import PruningRecord, record_of
@@ -129,6 +131,23 @@ class Translator:
             rebuild(model, PruningRecord.from_json(run.read_json(RECORD)))
         load_weights(model, run)
         return Translator(model.eval(), source, target)
+
+    @staticmethod
+    def of_marian(files: MarianFolder) -> "Translator":
+        """Load a translator of Marian, such as Bergamot's.
+
+        Args:
+            files: from `headwise.data.marian.marian_folder`.
+        """
+        model = load_marian(files.model)
+        source, target = (InPieces(MarianPieces.load(path)) for path in files[1:])
+        sizes = model.config.source_vocab, model.config.target_vocab
+        if (len(source), len(target)) != sizes:
+            raise ValueError(
+                f"{files.model.name} has {sizes[0]} and {sizes[1]} tokens, but the vocabularies "
+                f"have {len(source)} and {len(target)}; give those that came with it."
+            )
+        return Translator(model, source, target)
 
 
 def load_weights(model: torch.nn.Module, run: Run) -> None:

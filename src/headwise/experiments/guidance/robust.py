@@ -171,7 +171,7 @@ def _expected(part: str, note: str) -> list[Expected]:
     return [
         sure_claim(f"{part}: {MORE}", f"§4.5 and §6{note}"),
         sure_claim(f"{part}: {LESS_SENSITIVE}", f"§4.5{note}"),
-        sure_claim(f"{part}: {LOWER}", f"§5.1{note}"),
+        Expected(f"{part}: {LOWER}", None, f"§5.1{note}; a mean that one setting can decide"),
         *(Expected(f"{part}: {name}", None, f"§4.5{note}") for name in counts),
     ]
 

@@ -26,6 +26,7 @@ from headwise.journeys.inspect import InspectConfig, inspect_folder
 from headwise.recording import HeadTable, Run
 
 __all__ = [
+    "TREEBANK",
     "Inspected",
     "Looking",
     "Seen",
@@ -35,6 +36,7 @@ __all__ = [
     "joined_roles",
     "look",
     "look_at_once",
+    "ranks_path",
     "short_trees",
     "treebank_path",
 ]
@@ -118,7 +120,7 @@ def look_at_once(config: Looking, run: Run, jobs: Sequence[Job], *data: Data) ->
     """Train translators and look at them, several at a time if the setting `at_once` says so."""
     for job in jobs if config.at_once > 1 else ():  # files they share are written by one process
         _lines_path(config, run, job)
-        _ranks_path(config, run, job)
+        ranks_path(config, run, job)
         treebank_path(config, run)
     train_at_once(config, run, jobs, partial(_look, config, data))
 
@@ -223,7 +225,7 @@ def _inspected(seen: Seen, what: Data) -> Inspected:
         found.parent if found else run.folder / name,
         model=str(seen.translator.folder),
         data=_lines_path(config, run, job) if on_lines else treebank_path(config, run),
-        ranks=_ranks_path(config, run, job),
+        ranks=ranks_path(config, run, job),
         sample=config.sample if on_lines else 0,
     )
 
@@ -236,7 +238,7 @@ def _lines_path(config: Looking, run: Run, job: Job) -> Path:
     return found or run.path(name)
 
 
-def _ranks_path(config: Looking, run: Run, job: Job) -> Path:
+def ranks_path(config: Looking, run: Run, job: Job) -> Path:
     """How common English words are in what a translator was trained on, last of all."""
     name = f"data/{job.domain}-en-{job.target}-ranks.json"
     found = find_file(config, run, name)

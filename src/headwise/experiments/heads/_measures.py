@@ -1,11 +1,15 @@
 """Figures of one model's encoder from its table of heads: what the paper's claims are judged by."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from headwise.analysis.gold import rare_gold
+from headwise.analysis.roles import POSITIONAL_SHARE
 from headwise.experiments.sen._ranks import rank_correlation
 from headwise.recording import HeadTable
 from headwise.sites import Head
@@ -13,8 +17,10 @@ from headwise.sites import Head
 __all__ = [
     "Best",
     "best_head",
+    "fixed_place",
     "grid",
     "importance_figures",
+    "neighbour_figures",
     "rare_figures",
     "role_grid",
     "shares_by_layer",
@@ -27,6 +33,9 @@ HALF = 0.5  # of a layer's relevance: as much as all the others have together
 AMONG = 3  # so many of a layer's heads are its most relevant ones
 CONFIDENT = 0.8  # section 5.1
 MARGIN = 0.10  # section 5.2
+RARER_THAN_BY_PLACE = (
+    "points at one of the two rarest in more than half of the cases, and above a fixed place"
+)
 
 
 class Best(NamedTuple):
@@ -86,8 +95,8 @@ def best_head(table: HeadTable, column: str, *, layer: int | None = None) -> Bes
 def importance_figures(table: HeadTable) -> dict[str, float]:
     """What Figures 1 and 2 show, as numbers of one model.
 
-    Layers are counted from 1, as in the paper. Needs the columns relevance, confidence, role,
-    offset and two_rarest.
+    Layers are counted from 1, as in the paper. Needs the columns relevance, confidence, role and
+    offset; without two_rarest nothing is said of the first layer.
     """
     relevance_LH = shares_by_layer(grid(table, "relevance"))
     confidence_LH = grid(table, "confidence")
@@ -102,7 +111,8 @@ def importance_figures(table: HeadTable) -> dict[str, float]:
         "rank correlation of relevance and confidence, layer 1": float(agreement_L[0]),
         "rank correlation of relevance and confidence, other layers": float(agreement_L[1:].mean()),
     }
-    return figures | _positional(table, relevance_LH, confidence_LH) | _first_layer(table)
+    first = _first_layer(table) if "two_rarest" in table.columns else {}
+    return figures | _positional(table, relevance_LH, confidence_LH) | first
 
 
 def _positional(table: HeadTable, relevance_LH: Tensor, confidence_LH: Tensor) -> dict[str, float]:
@@ -146,8 +156,13 @@ def _first_layer(table: HeadTable) -> dict[str, float]:
     }
 
 
-def rare_figures(table: HeadTable) -> dict[str, float]:
-    """Section 5.3: the head of layer 1 that points most at the two rarest words."""
+def rare_figures(table: HeadTable, place: Mapping[str, float]) -> dict[str, float]:
+    """Section 5.3: the head of layer 1 that points most at the two rarest words.
+
+    Args:
+        table: with the columns rarest, two_rarest, relevance and confidence.
+        place: what one fixed place reaches, from `fixed_place`.
+    """
     best = best_head(table, "two_rarest", layer=0)
     row = table.row(best.head)
     relevance_H = grid(table, "relevance")[0]
@@ -155,12 +170,72 @@ def rare_figures(table: HeadTable) -> dict[str, float]:
         "points at the rarest word": float(row["rarest"] or 0),
         "points at one of the two rarest": best.share,
         "points at one of the two rarest, low end": best.low,
-        "points at one of the two rarest in more than half of the cases": _reached(
-            best.share, best.low, HALF
-        ),
+        "points at one of the two rarest, high end": best.high,
+        "a fixed place is the rarest word": place["rarest"],
+        "a fixed place is one of the two rarest": place["two_rarest"],
+        RARER_THAN_BY_PLACE: _reached(best.share, best.low, max(HALF, place["two_rarest"])),
         "is the most relevant of its layer": float(int(relevance_H.argmax()) == best.head.index),
         "confidence": float(row["confidence"] or 0),
     }
+
+
+def fixed_place(sentences: Sequence[Sequence[str]], rank: Callable[[str], int]) -> dict[str, float]:
+    """Return how often one place, counted from either end, has the rarest words; the best place.
+
+    It is what a head reaches that always points at, say, the second word from the end. Sentences
+    and words are counted as in `rare_gold`, where each word of a sentence is a query.
+
+    Args:
+        sentences: the words of each.
+        rank: of a word, 0 for the commonest.
+
+    >>> fixed_place([["a", "kiwi", "ate"], ["a", "dodo"]], lambda word: 1000 * len(word))
+    {'rarest': 1.0, 'two_rarest': 1.0}
+    """
+    found = {"rarest": 0.0, "two_rarest": 0.0}
+    for gold in rare_gold(sentences, rank):
+        keys = {(item, key) for item, _, key in gold.right.tolist()}
+        words = {item: len(sentences[item]) for item, _ in keys}
+        hits: Counter[int] = Counter()
+        for item, key in keys:
+            for place in (key, key - words[item]):
+                hits[place] += words[item]
+        found[gold.label] = max(hits.values()) / sum(words.values())
+    return found
+
+
+def neighbour_figures(table: HeadTable, sentences: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Section 5.1: the best heads at the word before and after, and heads at any one distance.
+
+    Our shares leave out words that have no word at that distance. "Of all words" is the paper's
+    wording: there such words count as misses.
+
+    Args:
+        table: with the columns previous, next, offset and offset_share.
+        sentences: the words of each, as they were read.
+    """
+    lengths = [len(words) for words in sentences]
+
+    def have(offset: int) -> float:
+        return sum(max(0, length - abs(offset)) for length in lengths) / sum(lengths)
+
+    figures: dict[str, float] = {}
+    for column, offset in (("previous", -1), ("next", 1)):
+        best = best_head(table, column)
+        figures[f"{column}: best head"] = best.share
+        figures[f"{column}: best head, low end"] = best.low
+        figures[f"{column}: best head, high end"] = best.high
+        figures[f"{column}: best head, of all words"] = best.share * have(offset)
+    offset_LH, share_LH = grid(table, "offset"), grid(table, "offset_share")
+    have_LH = torch.tensor(
+        [[have(0 if math.isnan(x) else int(x)) for x in row] for row in offset_LH.tolist()]
+    )
+    away_LH = (offset_LH != 0) & ~offset_LH.isnan()
+    for name, found_LH in (("", share_LH), (", of all words", share_LH * have_LH)):
+        figures[f"heads at one distance for 90 %{name}"] = float(
+            (away_LH & (found_LH >= POSITIONAL_SHARE)).sum()
+        )
+    return figures
 
 
 def syntax_figures(
@@ -176,6 +251,8 @@ def syntax_figures(
         if label in table.columns and label in baselines:
             best = best_head(table, label)
             figures[f"{label}: best head"] = best.share
+            figures[f"{label}: best head, low end"] = best.low
+            figures[f"{label}: best head, high end"] = best.high
             figures[f"{label}: baseline"] = baselines[label]
             figures[f"{label}: 10 points above the baseline"] = _reached(
                 best.share, best.low, baselines[label] + MARGIN

@@ -19,8 +19,13 @@ How it is judged, decided before any result was seen:
    83 %*: reproduced within 10 points, partly within 20. Our subtitles are few, and the model knew
    Tatoeba first.
 2. *All models: at one of the two rarest in more than half of the cases*: 1 if the lower end of the
-   95 % interval over sentences is above half, 0.5 if only the share is.
+   95 % interval over sentences is above half, and above what the best fixed place reaches (the
+   second word from the end, for instance); 0.5 if only the share is.
 3. *It is the most relevant head of its layer*: 1 or 0.
+
+The fixed place was not asked for when the runs below were made. In sentences of 8 words it reaches
+about as much as the heads do, so that their shares above half showed nothing, and the claim is not
+measured until a run with the baseline is recorded.
 
 Frequencies and ranks are of whole words in lower case, counted over the English side of what each
 translator was trained on; words that were never seen there are the rarest of all. The paper counts
@@ -33,6 +38,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headwise.data.frequencies import WordRanks
+from headwise.data.words import words_in
 from headwise.experiments.base import Expected, Experiment
 from headwise.experiments.heads._inspecting import (
     Looking,
@@ -41,8 +48,14 @@ from headwise.experiments.heads._inspecting import (
     held_out,
     look,
     look_at_once,
+    ranks_path,
 )
-from headwise.experiments.heads._measures import best_head, rare_figures
+from headwise.experiments.heads._measures import (
+    RARER_THAN_BY_PLACE,
+    best_head,
+    fixed_place,
+    rare_figures,
+)
 from headwise.experiments.heads._pictures import draw_maps
 from headwise.experiments.heads._training import TARGETS, TINY, jobs_of, translator_run
 from headwise.journeys.translating import open_translator
@@ -52,7 +65,6 @@ from headwise.sites import Site, observe
 
 SUBTITLES = "en-ru subtitles"
 MODELS = (*(f"en-{target}" for target in TARGETS), SUBTITLES)
-HALF = "points at one of the two rarest in more than half of the cases"
 LENGTHS = range(8, 16)  # pieces of a sentence that is drawn
 
 
@@ -79,7 +91,10 @@ EXPECTED = (
         margin=0.1,
         partly=0.2,
     ),
-    *(Expected(f"{name}: {HALF}", 1.0, "section 5.3", partly=0.5) for name in MODELS),
+    *(
+        Expected(f"{name}: {RARER_THAN_BY_PLACE}", 1.0, "section 5.3", partly=0.5)
+        for name in MODELS
+    ),
     *(
         Expected(f"{name}: is the most relevant of its layer", 1.0, "section 5.3", partly=0.5)
         for name in MODELS
@@ -98,13 +113,20 @@ def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
     for jobs in wanted:
         seen = [look(config, run, job) for job in entering(config, run, jobs, figures)]
         for one in seen:
-            for metric, value in rare_figures(one.lines.table).items():
+            for metric, value in rare_figures(one.lines.table, _place(one)).items():
                 figures.setdefault(f"{one.job.name}: {metric}", []).append(value)
         if seen:
             maps[seen[0].title] = _map(config, run, seen[0])
     if maps:
         draw_maps(maps, run, "figure-5")
     return figures
+
+
+def _place(seen: Seen) -> dict[str, float]:
+    """Return what one fixed place reaches on the sentences a translator was inspected with."""
+    sentences = [words_in(line) for line in held_out(seen.config, seen.job)]
+    ranks = WordRanks.load(ranks_path(seen.config, seen.run, seen.job))
+    return fixed_place(sentences, ranks.rank)
 
 
 @torch.no_grad()

@@ -15,7 +15,9 @@ How it is judged, decided before any result was seen:
 1. *Fig. 6*: the probabilities of 0 and of 1 by their formulas against 200,000 draws; the largest
    difference is a figure, and must be below 0.01.
 2. *Gates end almost completely open or closed*: the share of gates with P(open) at most 0.1 or at
-   least 0.9 at the end of a training with a fixed lambda. Reproduced from 0.95, partly from 0.8.
+   least 0.9 at the end of a training with a fixed lambda. It has no verdict: before the first
+   update P(open) is above 0.9 for every gate, so that this share is 1 there too. What the paper
+   means needs P(g = 1) and P(g = 0), which the record below does not have.
 3. *Fine-tuning a trained model is 0.2 to 0.6 BLEU better than training with the penalty from the
    start*: BLEU at the same number of heads, a pair a seed. Reproduced if the interval over seeds
    comes within 0.2 of 0.4, partly within 0.6; since the first results also by its sign, see
@@ -31,9 +33,9 @@ as unpruned ones have, and 25.8 with 26; trained ones that are pruned within 2,0
 and 26.0, 0.6 more (0.1 to 1.0) and 0.2 more (-1.9 to 2.2). **They had twice as many updates in
 all**, as in the paper, and within 300 the sign was the other (24.8 and 20.0;
 results/prune/earlier/gates.json): this compares how long gates had at least as much as where one
-starts. That formulas agree with draws is said of our code, and of no result. Gates do end open or
-closed: with lambda 0.01 all but one in two hundred are decided, with 0.05 all; after 300 updates
-three in ten were not.
+starts. That formulas agree with draws is said of our code, and of no result. By P(open) alone, with
+lambda 0.01 all but one in two hundred gates are decided, with 0.05 all; after 300 updates three in
+ten were not.
 """
 
 from dataclasses import dataclass, replace
@@ -77,7 +79,7 @@ class Config(Pruning):
 
 EXPECTED = (
     Expected("formulas agree with draws", 1.0, "Fig. 6"),
-    Expected("en-ru: gates that are decided", 1.0, "section 6.1", margin=0.05, partly=0.2),
+    Expected("en-ru: gates that are decided", None, "section 6.1; so they are before training"),
     *(
         Expected(
             f"en-ru: {heads} heads: from trained less with gates from the start",

@@ -42,7 +42,8 @@ How it is measured, and where ours differs from the paper or it leaves a choice:
    that luck makes no peak; it must be 0.03 above the first evaluation and above the mean of the
    last three. (It was 0.01 until results were seen, which is below the sampling error of 400
    texts.)
-5. Embeddings start from GloVe's vectors of width 50, the ones at hand, and are trained; the paper
+5. Embeddings start from GloVe's vectors of width 50, of its 40,000 commonest words, the ones at
+   hand; other words start at random. They are trained; the paper
    names GloVe-6B and no width. relevance/random-embeddings starts from random ones.
 6. Adam with rate 0.001, as the released code; the paper names no optimiser. h has width 256, both
    directions together, as the paper has it.

@@ -28,7 +28,8 @@ Where ours goes beyond the paper or leaves a choice to be made:
 1. 100 runs of each task instead of 20, all at once; a run has its own start and its own data.
 2. An iteration is one update of Adam at 1e-3 on 128 fresh sequences; the paper does not say. Each
    evaluation is on 50 fresh sequences, the same for all runs, with the right tokens so far given;
-   the end mark counts as a token.
+   the end mark counts as a token. Before the output layer stands tanh(W [state; context]); the
+   paper gives the output layer the context. What fails, and how, may differ with that.
 3. All permutation runs go on to update 400, and the share of failing runs that pass 0.9 at an
    evaluation after the cut is given: they may be slow rather than stuck.
 4. Attention is "on the source" if it is largest at the position of the token to be copied. The mean

@@ -32,7 +32,8 @@ The commands:
 
 What was chosen:
 
-1. Model, data, success and cut as in `relevance/copying`; 100 runs of each kind.
+1. Model (with its layer before the output, which the paper does not have), data, success and cut as
+   in `relevance/copying`; 100 runs of each kind.
 2. Where attention is replaced the model is the same otherwise. Nothing is tuned for it.
 3. Rounding alone could make a run fail or succeed that is near the line: softmax is therefore
    trained a second time on the same runs with other data (*softmax, other data*), and its rescued

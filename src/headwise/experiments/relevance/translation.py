@@ -39,7 +39,8 @@ Where ours deviates, or the paper leaves it open:
 1. IWSLT'14 is trained on the 17,652 pairs at hand of 160,239, by default for 15 epochs instead of
    50, in the recorded run for 5: 5,459 updates instead of 500,000. Its figures are for another
    model than the paper's; BLEU (the paper: 33.3) is given without a verdict, and is of greedy
-   translations. It is evaluated every 1,000 updates, so that an s of 1,000 means "by then".
+   translations. It is evaluated every 1,000 updates, so that an s of 1,000 means "by then", and
+   neither s nor the accuracy there has a verdict: an agreement with the paper could not fail.
 2. Pairs with more than 95 pieces on a side are not trained on: none in Multi30k, 1 % of IWSLT'14.
 3. Multi30k is DE-EN as in Fig. 2, not "English to German" as in Appendix A.1. Pieces are 8,000 of
    SentencePiece's unigram model, learnt from both sides of the training part; optimiser Adam with
@@ -91,14 +92,25 @@ NEAR = 0.05  # of the random baseline
 Curves = dict[str, Tensor]
 
 
-def _table_1(
-    name: str, hr: float, at_s: float, best: float, *, s_margin: float
-) -> tuple[Expected, ...]:
+def _at_s(name: str, at_s: float) -> tuple[Expected, ...]:
+    """Return what is expected of s; IWSLT'14's is the first evaluation, and has no verdict."""
+    if name == "iwslt14":
+        said = "Table 1 has {} (160k pairs); ours is the first evaluation"
+        return (
+            Expected(f"{name}: s", None, said.format("1,000")),
+            Expected(f"{name}: accuracy at s", None, said.format(at_s)),
+        )
+    return (
+        Expected(f"{name}: s", 1000.0, "Table 1", margin=200.0, partly=600.0),
+        Expected(f"{name}: accuracy at s", at_s, "Table 1", margin=0.05, partly=0.15),
+    )
+
+
+def _table_1(name: str, hr: float, at_s: float, best: float) -> tuple[Expected, ...]:
     where = "Table 1" if name == "multi30k" else "Table 1 (160k pairs)"
     return (
         Expected(f"{name}: {HR}", hr, where, margin=0.05, partly=0.15),
-        Expected(f"{name}: s", 1000.0, where, margin=s_margin, partly=3 * s_margin),
-        Expected(f"{name}: accuracy at s", at_s, where, margin=0.05, partly=0.15),
+        *_at_s(name, at_s),
         Expected(f"{name}: best accuracy", best, where, margin=0.05, partly=0.15),
         Expected(f"{name}: hr above the random baseline", 1.0, "Section 3.4", partly=0.5),
         Expected(f"{name}: random baseline at most 0.1", 1.0, "Section 3.4", partly=0.5),
@@ -117,8 +129,8 @@ EXPECTED = (
     Expected("early: beta above alpha while alpha learns", 1.0, "Fig. 2", margin=0.05, partly=0.3),
     Expected("early: alpha starts at the baseline", 1.0, "Section 3.3", margin=0.05, partly=0.3),
     Expected("early: beta starts at the baseline", 1.0, "Section 3.3", margin=0.05, partly=0.3),
-    *_table_1("multi30k", 0.40, 0.46, 0.65, s_margin=200.0),
-    *_table_1("iwslt14", 0.39, 0.33, 0.66, s_margin=500.0),
+    *_table_1("multi30k", 0.40, 0.46, 0.65),
+    *_table_1("iwslt14", 0.39, 0.33, 0.66),
 )
 
 
