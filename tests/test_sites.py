@@ -183,7 +183,7 @@ def test_a_change_is_undone_when_its_block_fails(model, x_BTM):
 
 def test_a_change_that_was_undone_cannot_be_entered_again(model):
     change = masked(model, {"encoder.0.self": [0]})
-    with pytest.warns(UserWarning, match=r"encoder\.0\.self was not called"), change:
+    with change:
         pass
     with pytest.raises(ValueError, match="undone already; make a new one"), change:
         pass

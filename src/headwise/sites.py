@@ -60,17 +60,25 @@ class Head:
 
 @dataclass(eq=False)
 class Use:
-    """Whether a site that a verb acts on was called.
+    """Whether the sites that a verb acts on were called in a forward pass.
 
     Args:
-        what: the sites, as the subject of a sentence.
+        sites: their names.
         how: the verb as a participle, e.g. "masked".
-        called: whether any of them was.
+        ran: whether any site of the model was called.
+        called: whether any of these sites was.
     """
 
-    what: str
+    sites: tuple[str, ...]
     how: str
+    ran: bool = False
     called: bool = False
+
+    def mark(self, site: str) -> None:
+        """Note that a site of the model was called."""
+        self.ran = True
+        if site in self.sites:
+            self.called = True
 
 
 @dataclass(eq=False)
@@ -149,7 +157,7 @@ class Site:
     def mark_called(self) -> None:
         """Tell the verbs in effect here that they take effect."""
         for use in self.uses:
-            use.called = True
+            use.mark(self.name)
 
     def show(self, attended: Attended) -> None:
         """Call the watchers, once a computation: not when it is repeated in a backward pass."""
@@ -194,10 +202,11 @@ class Change:
 
     def _tell_unused(self) -> None:
         for use in self._uses:
-            if not use.called:
+            if use.ran and not use.called:
+                others = f" (and {len(use.sites) - 1} more)" if len(use.sites) > 1 else ""
                 warnings.warn(
-                    f"{use.what} was not called while it was {use.how}, so that had no effect. "
-                    "Did a forward pass run, and does it use this part of the model?",
+                    f"{use.sites[0]}{others} was not called while it was {use.how}, so that had no "
+                    "effect: the forward pass does not use this part of the model.",
                     stacklevel=4,
                 )
 
@@ -281,7 +290,7 @@ def observe(model: nn.Module, *watchers: Watcher, where: Where = "*") -> Change:
     """
     sites = find_sites(model, where=where)
     entries = [(site.watchers, watch) for site in sites for watch in watchers]
-    return _put(entries, _one_use(sites, "observed"))
+    return _put(model, entries, [Use(_names(sites), "observed")])
 
 
 def tapped(model: nn.Module, tap: Tap, *, where: Where = "*") -> Change:
@@ -292,7 +301,7 @@ def tapped(model: nn.Module, tap: Tap, *, where: Where = "*") -> Change:
     also through gradient checkpointing.
     """
     sites = find_sites(model, where=where)
-    return _put([(site.taps, tap) for site in sites], _one_use(sites, "guided"))
+    return _put(model, [(site.taps, tap) for site in sites], [Use(_names(sites), "guided")])
 
 
 def replace(model: nn.Module, attend: Attend, *, where: Where = "*") -> Change:
@@ -303,7 +312,7 @@ def replace(model: nn.Module, attend: Attend, *, where: Where = "*") -> Change:
     """
     sites = find_sites(model, where=where)
     entries = [(site.replacements, attend) for site in sites]
-    return _put(entries, _one_use(sites, "replaced"))
+    return _put(model, entries, [Use(_names(sites), "replaced")])
 
 
 def gated(model: nn.Module, gates: Mapping[str, Gate]) -> Change:
@@ -318,8 +327,8 @@ def gated(model: nn.Module, gates: Mapping[str, Gate]) -> Change:
     for name, gate in gates.items():
         num_heads = sites[_known(name, sites)].num_heads
         _check_gate(name, gate() if callable(gate) else gate, num_heads)
-    uses = [(sites[name], Use(name, "masked or gated")) for name in gates]
-    return _put([(sites[name].gates, gate) for name, gate in gates.items()], uses)
+    uses = [Use((name,), "masked or gated") for name in gates]
+    return _put(model, [(sites[name].gates, gate) for name, gate in gates.items()], uses)
 
 
 def masked(model: nn.Module, heads: Mapping[str, Iterable[int]]) -> Change:
@@ -391,19 +400,17 @@ def _head_numbers(heads: object) -> list[int]:
     return [whole_number(number) for number in numbers]
 
 
-def _one_use(sites: list[Site], how: str) -> list[tuple[Site, Use]]:
-    """One use of all sites that a pattern chose: some may be of no use for a given input."""
-    others = f" and {len(sites) - 1} more" if len(sites) > 1 else ""
-    use = Use(f"{sites[0].name}{others}", how)
-    return [(site, use) for site in sites]
+def _names(sites: list[Site]) -> tuple[str, ...]:
+    """Names of sites that a pattern chose. One use is theirs: an input may need only some."""
+    return tuple(site.name for site in sites)
 
 
-def _put(entries: list[tuple[list[Any], Any]], uses: list[tuple[Site, Use]]) -> Change:
+def _put(model: nn.Module, entries: list[tuple[list[Any], Any]], uses: list[Use]) -> Change:
     """Add each entry to its list; undoing takes that very entry out again."""
-    put = entries + [(site.uses, use) for site, use in uses]
+    put = entries + [(site.uses, use) for site in find_sites(model) for use in uses]
     for holder, entry in put:
         holder.append(entry)
-    return Change(partial(_take_out, put), list(dict.fromkeys(use for _, use in uses)))
+    return Change(partial(_take_out, put), uses)
 
 
 def _take_out(entries: list[tuple[list[Any], Any]]) -> None:

@@ -113,11 +113,9 @@ def test_nothing_of_headwise_is_in_the_configuration():
     assert model.config.to_dict() == before and model.config._attn_implementation == "sdpa"
     twin = hf.T5ForConditionalGeneration(model.config).eval()
     watch = Watch()
-    with observe(model, watch), pytest.warns(UserWarning, match="was not called"):
+    with observe(model, watch):
         outputs(twin, batch_of("T5"))
-        assert not watch.seen and not any("site" in module.__dict__ for module in twin.modules())
-        observe(model, watch).undo()
-        outputs(model, batch_of("T5"))
+    assert not watch.seen and not any("site" in module.__dict__ for module in twin.modules())
 
 
 def test_hosts_get_the_same_function_each_time_and_unadopted_ones_their_own():

@@ -76,9 +76,11 @@ def _attend_at_site(
 ) -> tuple[Tensor, Tensor | None]:
     # not module.__dict__: compiled graphs notice a new attribute, not a new key
     site = getattr(module, "site", None)
-    if not isinstance(site, Site) or not site.changes:
+    if not isinstance(site, Site):
         return function(module, query, key, value, attention_mask, *positional, **others)
     site.mark_called()
+    if not site.changes:
+        return function(module, query, key, value, attention_mask, *positional, **others)
     named = dict(others)
     scaling, dropout = named.pop("scaling", None), named.pop("dropout", 0.0)
     call = HostCall(
