@@ -34,6 +34,7 @@ from headwise.journeys.training_run import (
     TrainingSettings,
     check_settings,
     choose_weights,
+    complete_report,
     is_first_process,
     shared_run,
     training_bar,
@@ -43,7 +44,6 @@ from headwise.journeys.translator import load_weights
 from headwise.models import beam
 from headwise.models.caption import CaptionConfig, CaptionModel
 from headwise.recording import Run
-from headwise.reporting import write_report
 from headwise.training import fit, label_smoothed_sum
 from headwise.training.checkpoint import CHECKPOINT
 from headwise.training.loss import Summed
@@ -189,6 +189,7 @@ def train_captioning(config: CaptioningConfig, folder: Path) -> Run:
             note = _train(config, run, captioner, data)
             if is_first_process():
                 _finish(config, run, captioner, data.test, note)
+        complete_report(run)
     return run
 
 
@@ -293,7 +294,6 @@ def _finish(
     run.write_text("captions.txt", "".join(f"{' '.join(words)}\n" for words in found))
     figures = _scores(found, test.words())
     run.save_figures({**figures, **note, **training_figures(run, captioner.model)})
-    write_report(run)
 
 
 def _scores(found: list[list[str]], wanted: list[list[list[str]]]) -> dict[str, float | str]:

@@ -25,6 +25,7 @@ from headwise.journeys.training_run import (
     TrainingSettings,
     check_settings,
     choose_weights,
+    complete_report,
     process_count,
     shared_run,
     training_bar,
@@ -33,7 +34,6 @@ from headwise.journeys.training_run import (
 from headwise.journeys.translator import load_weights
 from headwise.models.xl import TransformerXL, XLConfig, segment_loss
 from headwise.recording import Run
-from headwise.reporting import write_report
 from headwise.training import fit
 from headwise.training.checkpoint import CHECKPOINT
 
@@ -137,6 +137,7 @@ def train_language(config: LanguageConfig, folder: Path) -> Run:
             reading = Reading(TransformerXL(config.shape()), rows=config.batch_size)
             note = _train(config, run, reading, data)
             _finish(config, run, reading.model, data, note)
+        complete_report(run)
     return run
 
 
@@ -238,4 +239,3 @@ def _finish(
         "valid_bits_per_character": _bits(config, model, data.valid),
     }
     run.save_figures({**figures, **note, **training_figures(run, model)})
-    write_report(run)

@@ -35,6 +35,7 @@ from headwise.journeys.pretraining_tasks import (
 from headwise.journeys.pretraining_text import TOKENIZER, PretrainingText, read_texts, text_in
 from headwise.journeys.training_run import (
     Clock,
+    complete_report,
     in_first_process_first,
     is_first_process,
     process_count,
@@ -46,7 +47,6 @@ from headwise.journeys.translator import load_weights
 from headwise.models.encoder import EncoderConfig
 from headwise.models.encoder_flops import training_flops
 from headwise.recording import Run
-from headwise.reporting import write_report
 from headwise.training import fit
 from headwise.training.averaging import keep_weights
 from headwise.training.progress import Report
@@ -93,6 +93,7 @@ def pretrain(config: PretrainingConfig, folder: Path, *, keep_at: Collection[int
             figures = _train(config, run, model, text, keep_at)
             if is_first_process():
                 _finish(config, run, model, figures)
+        complete_report(run)
     return run
 
 
@@ -222,7 +223,6 @@ def _finish(
         "model_flops_utilisation": _utilisation(config, model, trained["tokens_per_second"]),
     }
     run.save_figures({**losses, **trained, **speed})
-    write_report(run)
 
 
 def _utilisation(

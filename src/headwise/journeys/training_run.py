@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from headwise.recording import Run
 from headwise.recording.locking import writing_alone
+from headwise.reporting import write_report
 from headwise.training import BEST, FitConfig, average_checkpoints, progress_bar
 from headwise.training.averaging import kept_checkpoints
 from headwise.training.checkpoint import CHECKPOINT
@@ -106,6 +107,22 @@ def shared_run(folder: Path, config: TrainingSettings) -> Generator[Run]:
         with run or Run.open(folder) as opened:
             yield opened
     state.wait_for_everyone()
+
+
+def complete_report(run: Run) -> None:
+    """Write the report of a finished run, unless it was written after the figures were.
+
+    A run that was killed between the two is given its report when it is started again.
+    """
+    if is_first_process() and not _has_new_report(run):
+        write_report(run)
+
+
+def _has_new_report(run: Run) -> bool:
+    if not run.has("report.html"):
+        return False
+    figures, report = (run.path(name).stat() for name in ("figures.json", "report.html"))
+    return report.st_mtime_ns >= figures.st_mtime_ns
 
 
 def in_first_process_first(make: Callable[[], Any]) -> Any:
