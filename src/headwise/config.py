@@ -6,6 +6,7 @@ another such dataclass. There is no YAML and no registry: the dataclass is the d
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -47,6 +48,9 @@ _WORDS = {
     Path: "a path",
     NoneType: "none",
 }
+# control characters, line ends of Unicode, marks that change the direction of text, and halves of
+# surrogate pairs, which stand for bytes of a file name that are no text
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def override(config: T, settings: Sequence[str]) -> T:
@@ -114,6 +118,15 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     known = list(known)
     close = get_close_matches(name, known, n=1)
     return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known) or 'none'}."
+
+
+def printable(text: str) -> str:
+    r"""Escape what could change a terminal, such as an escape character in the name of a file.
+
+    >>> printable("a \x1b[31mred name")
+    'a \\x1b[31mred name'
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class _Mismatch(Exception):

@@ -17,6 +17,7 @@ from headwise.config import Dataclass, to_json
 from headwise.recording import files
 from headwise.recording.environment import describe_environment
 from headwise.recording.heads import HeadTable, plain_number
+from headwise.recording.locking import is_locked_here
 
 _UNSET = object()  # stands for a setting that a config does not have
 
@@ -60,6 +61,8 @@ class Run:
         else:
             _check_free(folder)
             run.write_json("config.json", settings)
+        if is_locked_here(folder):
+            files.remove_leftovers(folder)
         run._write_environment(seed=settings.get("seed"))
         return run
 
