@@ -208,11 +208,12 @@ def _check_column(name: str, config: "InspectConfig") -> None:
 
 def _tell_of_gaps(folder: Path) -> None:
     """Say what was cut and what could not be measured."""
+    from headwise.journeys.inspect import read_about
     from headwise.recording import Run
 
-    about = Run.open(folder).read_json("trace/inspection.json")
+    about = read_about(Run.open(folder))
     if cut := about["truncated_lines"]:
-        lines, limit = about["lines"], about["token_limit"]
+        lines, limit = about["lines"], about.get("token_limit")
         say(f"{cut} of {lines} lines were cut to {limit} tokens.")
     if cut := about["unfinished_translations"]:
         said = f"{cut} of {about['lines']} translations had not ended at their limit"

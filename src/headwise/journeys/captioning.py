@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from headwise.analysis.scores import caption_scores
-from headwise.config import from_json, to_json
+from headwise.config import to_json
 from headwise.data.captions import (
     CaptionBatch,
     CaptionData,
@@ -28,6 +28,7 @@ from headwise.data.captions import (
     read_captions,
 )
 from headwise.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from headwise.journeys.codec import read_vocabulary
 from headwise.journeys.same_data import check_data, checksum_of, keep_checksum
 from headwise.journeys.training_run import (
     Clock,
@@ -158,9 +159,9 @@ class Captioner:
         """The captioner of a finished run."""
         if not run.has("model.safetensors"):
             raise ValueError(f"{run.folder} holds no trained model yet; let the run finish first.")
-        model = CaptionModel(from_json(CaptionConfig, run.read_json("model.json")))
+        model = CaptionModel(run.read_settings("model.json", CaptionConfig))
         load_weights(model, run)
-        words = Vocabulary.from_json(run.path("vocabulary.json").read_text(encoding="utf-8"))
+        words = read_vocabulary(run, "vocabulary.json")
         return Captioner(model.eval(), words)
 
 

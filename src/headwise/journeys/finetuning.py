@@ -30,6 +30,7 @@ from headwise.journeys.tuning.reading import Row
 from headwise.journeys.tuning.starting import NO_MODEL, Start, Task, from_folder, from_nothing
 from headwise.journeys.tuning.tasks import class_name, examples_of, labels_of, read_task
 from headwise.journeys.tuning.training import train_part
+from headwise.json_files import check_shape
 from headwise.recording import Run
 from headwise.recording.locking import writing_alone
 
@@ -108,8 +109,12 @@ def _finish(run: Run, task: Task, rows: Sequence[Row], splits: Sequence[Split]) 
     parts = {split.name: Run.open(run.folder / split.name) for split in splits}
     write_predictions(run, [row for part in parts.values() for row in read_predictions(part)])
     own = {name: part.figures() for name, part in parts.items()}
-    scores = {name: figures[task.metric] for name, figures in own.items()}
     first = next(iter(own.values()))
+    shape = {name: float for name, value in first.items() if isinstance(value, float)}
+    counted = {"updates": int, MINUTES: float, "parameters": int, task.metric: float}
+    for name, figures in own.items():
+        check_shape(figures, shape | counted, name=str(parts[name].path("figures.json")))
+    scores = {name: figures[task.metric] for name, figures in own.items()}
     totals = {name: sum(figures[name] for figures in own.values()) for name in ("updates", MINUTES)}
     means = {
         name: fmean(figures[name] for figures in own.values())

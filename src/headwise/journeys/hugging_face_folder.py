@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from headwise.journeys.quiet import quiet_transformers
+from headwise.json_files import read_json
 
 __all__ = ["load_model", "load_tokenizer", "opened"]
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 POOLER = "pooler"  # the only part that is left out of files on purpose
 
 
@@ -59,6 +61,9 @@ def load_tokenizer(folder: Path) -> Any:
     """The tokenizer in a folder."""
     from transformers import AutoTokenizer  # lazy: takes seconds
 
+    for name in TOKENIZER_FILES:
+        if (folder / name).is_file():  # transformers takes any JSON, and fails in many ways
+            read_json(folder / name, dict)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from headwise.analysis.scores import bits_per_character
-from headwise.config import from_json, to_json
+from headwise.config import to_json
 from headwise.data.characters import BYTES, CharacterData, CharacterStream, read_characters
 from headwise.journeys.same_data import check_data, checksum_of, keep_checksum
 from headwise.journeys.training_run import (
@@ -145,7 +145,7 @@ def load_language_model(run: Run) -> TransformerXL:
     """The model of a finished run of `train_language`, in evaluation mode."""
     if not run.has("model.safetensors"):
         raise ValueError(f"{run.folder} holds no trained model yet; let the run finish first.")
-    model = TransformerXL(from_json(XLConfig, run.read_json("model.json")))
+    model = TransformerXL(run.read_settings("model.json", XLConfig))
     load_weights(model, run)
     return model.eval()
 

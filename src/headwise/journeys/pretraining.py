@@ -38,6 +38,7 @@ from headwise.journeys.training_run import (
     complete_report,
     in_first_process_first,
     is_first_process,
+    logged_rows,
     process_count,
     shared_run,
     training_bar,
@@ -107,7 +108,7 @@ def load_pretrained(run: Run) -> Pretrained:
             f"{run.folder} {gone or 'holds no trained model yet; let the run finish first'}."
         )
     config = from_json(PretrainingConfig, run.config())
-    model = fresh_model(config, from_json(EncoderConfig, run.read_json("model.json")))
+    model = fresh_model(config, run.read_settings("model.json", EncoderConfig))
     load_weights(model, run)
     return Pretrained(model.eval(), BytePieces.load(run.path(TOKENIZER)))
 
@@ -199,7 +200,7 @@ def _logging(run: Run, so_far: LossSoFar, guidance: Guidance | None, show: Repor
 def _last(run: Run) -> dict[str, float]:
     """The losses at the end of the training: of its last updates, and as evaluated after all."""
     every = run.metrics()
-    rows = [row for row in every if "task_loss" in row]
+    rows = logged_rows(run, "task_loss")
     last = rows[-max(1, len(rows) // LAST) :]
     names = {"task_loss": "train_loss", "guidance_loss": "guidance_loss"}
     trained = {

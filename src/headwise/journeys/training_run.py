@@ -212,9 +212,25 @@ def _loss_with(model: nn.Module, weights: Mapping[str, Tensor], evaluate: Evalua
     return next(iter(evaluate(model).values()))
 
 
+def logged_rows(run: Run, name: str = "step") -> list[dict[str, float | int]]:
+    """Return what a training logged with a metric; raise if there is nothing.
+
+    Args:
+        run: of the training.
+        name: of the metric.
+    """
+    rows = [row for row in run.metrics() if name in row]
+    if not rows:
+        raise ValueError(
+            f"{run.path('metrics.jsonl')} was cut or changed: it has no {name} of this training; "
+            "choose another folder to train again."
+        )
+    return rows
+
+
 def training_figures(run: Run, model: nn.Module) -> dict[str, float | int]:
     """Updates, minutes, median tokens a second and parameters of a training."""
-    rows = run.metrics()
+    rows = logged_rows(run)
     speeds = sorted(row["tokens_per_second"] for row in rows if "tokens_per_second" in row)
     return {
         "updates": max(int(row["step"]) for row in rows),
