@@ -603,3 +603,24 @@ def test_a_closed_stdout_ends_a_command_quietly():
     ) as gone:
         gone.stdout.close()  # as `head -1` does
         assert gone.stderr.read() == b"" and gone.wait() == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("mlm", "--layers", 10**12), "layers must be at most 1,000,000,000, got 1000000000000"),
+        (("mlm", "--layers", 10**9), "got 1,000,000,000 layers"),
+        (("electra", "--set", f"width={10**8}", "--set", "heads=1"), "parameters"),
+        (("lm", "--set", f"layers={10**6}"), "got 1,000,000 layers"),
+        (("caption", "--set", f"width={10**8}"), "parameters"),
+        (("translation", "--set", f"max_length={10**9}", "--set", f"tokens={10**9}"), "parameters"),
+        (("translation", "--set", "steps=1e30"), "wants a whole number, got '1e30'"),
+        (("translation", "--set", f"steps={10**30}"), "steps must be at most 1,000,000,000"),
+        (("classifier", "--set", f"batch_size={10**15}"), "batch_size must be at most"),
+        (("classifier", "--set", f"layers={10**8}"), "layers"),
+        (("lm", "--set", f"seed={2**70}"), "seed must be at most"),
+    ],
+)
+def test_absurd_sizes_are_refused_at_once(complaint, arguments, said):
+    assert said in complaint("train", *arguments)
+    assert not Path("runs").exists()

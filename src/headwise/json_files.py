@@ -34,7 +34,7 @@ def read_json(path: Path, shape: Any = object) -> Any:
         path: the file.
         shape: what it must hold, see above.
     """
-    return parse_json(read_text(path), shape, name=str(path))
+    return parse_json(path.read_bytes(), shape, name=str(path))
 
 
 def read_text(path: Path) -> str:
@@ -45,11 +45,11 @@ def read_text(path: Path) -> str:
         raise ValueError(f"{path} is not text in UTF-8 ({problem}); make it again.") from None
 
 
-def parse_json(text: str, shape: Any = object, *, name: str) -> Any:
+def parse_json(text: str | bytes, shape: Any = object, *, name: str) -> Any:
     """Return the value of a JSON text.
 
     Args:
-        text: of a file.
+        text: of a file, or its bytes in UTF-8.
         shape: what it must hold, see above.
         name: of the file, for error messages.
 
@@ -57,7 +57,7 @@ def parse_json(text: str, shape: Any = object, *, name: str) -> Any:
     {'step': 1}
     """
     try:
-        value = json.loads(text)
+        value = json.loads(text if isinstance(text, str) else text.decode("utf-8"))
     except RecursionError:
         raise ValueError(f"{name} is nested too deeply; it was changed. Make it again.") from None
     except ValueError as problem:

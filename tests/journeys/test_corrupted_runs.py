@@ -26,7 +26,7 @@ from tests.journeys import test_pretraining as small_pretraining
 from tests.journeys.corrupting import CORRUPTIONS, Command, sweep
 from tests.journeys.pruning.small_tasks import config_for, saved
 from tests.journeys.small_hosts import LINES
-from tests.journeys.small_translation import quietly, small_config
+from tests.journeys.small_translation import config_of, quietly, small_config
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 SHORT = {"steps": 4, "warmup": 1, "evaluate_every": 2, "checkpoint_every": 2}
@@ -244,4 +244,17 @@ EVERY = [name for name in vars(Runs) if not name.startswith("_")]
 def test_a_run_with_any_broken_file_is_right_or_refused_with_one_sentence(kind, runs, tmp_path):
     run, commands = runs(kind)
     faults = list(sweep(run, commands, tmp_path, corruptions=CORRUPTIONS, fields=True))
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("how", QUICK)
+def test_translators_say_one_sentence_of_a_broken_file(how, small_translation, tmp_path):
+    """The quick part of the sweep: files that `translate` and a training that is over read."""
+    config = settings_of(config_of(small_translation))
+    commands = [
+        Command("translate", "{run}", stdin=b"the dog\n"),
+        Command("train", "translation", "--out", "{run}", *config),
+    ]
+    names = ("config.json", "environment.json", "figures.json", "model.json", "pieces.model")
+    faults = list(sweep(small_translation, commands, tmp_path, names=names, corruptions=(how,)))
     assert not faults, "\n".join(faults)

@@ -93,4 +93,4 @@ class Vocabulary:
     @classmethod
     def from_json(cls, text: str) -> "Vocabulary":
         """Read back what `to_json` wrote; anything else is refused with a ValueError."""
-        return cls(tuple(parse_json(text, [str], name="A vocabulary")))
+        return cls(tuple(parse_json(text, [str], name="A vocabulary, a JSON list of words,")))

@@ -123,21 +123,6 @@ class Speed:
 
 
 # where there are two values in a cell, they are before > after, as the title says
-_RATIO = dict.fromkeys(("median", "low", "high"), float)
-SPEED_SHAPE = {  # of what `Speed.to_json` gives, as in headwise.json_files
-    "device": str,
-    "quality": ([float], None),
-    "verdicts": [str],
-    "workloads": [
-        {
-            "backend": str,
-            **dict.fromkeys(("batch", "length", "saved_flops"), float),
-            "time": {"before": float, "after": float, "ratio": _RATIO},
-            "memory": [float],
-            "flops": [float],
-        }
-    ],
-}
 HEADER = ("backend", "batch", "length", "ms", "times faster", "tokens/s", "GFLOP", "MB")
 
 

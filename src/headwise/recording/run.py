@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headwise.config import Dataclass, Kind, from_json, to_json
-from headwise.json_files import check_shape, parse_json, read_text
+from headwise.json_files import check_shape, parse_json, read_json, read_text
 from headwise.recording import files
 from headwise.recording.environment import describe_environment
 from headwise.recording.heads import HeadTable, plain_number
@@ -145,7 +145,7 @@ class Run:
         lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
         for number, line in enumerate(lines, start=1):
             try:
-                entry = parse_json(line.decode(), {"step": int, ...: float}, name="it")
+                entry = parse_json(line, {"step": int, ...: float}, name="it")
             except ValueError:
                 raise ValueError(
                     f"Line {number} of {path} is not a JSON object with a step and numbers; delete "
@@ -177,7 +177,7 @@ class Run:
             name: of the file.
             shape: what it must hold, as in `headwise.json_files`.
         """
-        return parse_json(self.read_text(name), shape, name=str(self.path(name)))
+        return read_json(self._existing(name), shape)
 
     def read_settings(self, name: str, kind: type[Kind]) -> Kind:
         """Read a JSON file of the run that `to_json` of a dataclass made.

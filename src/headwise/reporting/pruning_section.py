@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.pruning.comparing import SPEED_SHAPE
 from headwise.recording import HeadTable, Run
 from headwise.reporting.by_heads_kept import histogram, scatter
 from headwise.reporting.by_layer import class_of, grouped, legend
@@ -27,6 +26,21 @@ Trace = Mapping[str, Any]
 SPEED = "trace/speed.json"
 # shapes of files, as in headwise.json_files
 ABOUT = {"chosen_by": str, "shown": str, "before": {...: float}, "after": {...: float}}
+_RATIO = dict.fromkeys(("median", "low", "high"), float)
+SPEED_SHAPE = {  # of what `headwise.pruning.speed` measured
+    "device": str,
+    "quality": ([float], None),
+    "verdicts": [str],
+    "workloads": [
+        {
+            "backend": str,
+            **dict.fromkeys(("batch", "length", "saved_flops"), float),
+            "time": {"before": float, "after": float, "ratio": _RATIO},
+            "memory": [float],
+            "flops": [float],
+        }
+    ],
+}
 GATES = {"keep": {...: [int]}, "prob_open": {...: [float]}}
 
 
