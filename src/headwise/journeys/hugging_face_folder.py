@@ -59,14 +59,17 @@ def _mismatched(found: Mapping[str, Any]) -> list[str]:
 
 def load_tokenizer(folder: Path) -> Any:
     """The tokenizer in a folder."""
+    from tokenizers import Tokenizer
     from transformers import AutoTokenizer  # lazy: takes seconds
 
     for name in TOKENIZER_FILES:
         if (folder / name).is_file():  # transformers takes any JSON, and fails in many ways
             read_json(folder / name, dict)
     try:
+        if (folder / "tokenizer.json").is_file():  # a ValueError here is a bare Exception there
+            Tokenizer.from_buffer((folder / "tokenizer.json").read_bytes())
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{folder} has no tokenizer that can be loaded: {_first_line(error)}"
         ) from error
@@ -91,7 +94,9 @@ def opened(folder: Path) -> Generator[None]:
     except (
         OSError,
         ValueError,
-        KeyError,
+        LookupError,
+        TypeError,
+        AttributeError,
         RuntimeError,
         SafetensorError,
         StrictDataclassError,
