@@ -8,7 +8,7 @@ import torch
 
 from headwise.data.byte_pieces import BytePieces
 from headwise.hf import adopt
-from headwise.journeys.hugging_face_folder import load_model, load_tokenizer
+from headwise.journeys.hugging_face_folder import load_model, load_tokenizer, opened
 from headwise.journeys.inspecting.encoder_subject import EncoderSubject
 from headwise.journeys.inspecting.hugging_face_subject import (
     MAX_TRANSLATION,
@@ -146,7 +146,8 @@ def _hugging_face(folder: Path) -> Any:
 def _loaded(folder: Path) -> Any:
     import transformers
 
-    kind = _model_class(transformers, read_json(folder / "config.json", dict))
+    with opened(folder):
+        kind = _model_class(transformers, read_json(folder / "config.json", dict))
     return load_model(folder, kind)
 
 
