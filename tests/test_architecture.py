@@ -23,7 +23,7 @@ LAYERS = [  # a module may import from lower lines only, or from its own package
     {"training", "guidance", "analysis", "pruning"},
     {"models", "hf", "recording"},
     {"sites", "data"},
-    {"ops", "config"},
+    {"ops", "config", "json_files"},
 ]
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}
 MAX_FILE, MAX_FUNCTION, MAX_KERNEL = 500, 60, 120

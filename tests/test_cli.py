@@ -555,3 +555,72 @@ def test_what_holds_no_translator_is_said_in_one_sentence(complaint, small_trans
     shutil.copytree(small_translation, tmp_path / "half")
     (tmp_path / "half" / "model.safetensors").unlink()
     assert "holds no trained model yet" in complaint("translate", "half")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("[v2]", "[v2]"),
+        ("[red]x[/bold]", "[red]x[/bold]"),
+        (":smile:", ":smile:"),
+        ("a\x1b[31mb\nc\u202ed", r"a\x1b[31mb\nc\u202ed"),
+    ],
+)
+def test_names_are_printed_as_they_are_and_leave_the_terminal_alone(
+    command, bert, text, name, shown
+):
+    code, out, _ = command("inspect", bert, "--data", text, "--set", "sample=0", "--out", name)
+    assert code == 0 and f"Report: {shown}/report.html\n" in out
+    code, out, error = command("inspect", name, "--data", text)
+    assert code == 2 and not set("\x1b\u202e") & set(out + error)
+
+
+def test_a_name_that_is_no_text_is_refused_before_there_is_a_folder(complaint, bert, text):
+    assert r"'bad\udcff' is not" in complaint("inspect", bert, "--data", text, "--out", "bad\udcff")
+    assert not Path("bad\udcff").exists()
+
+
+def test_a_report_takes_the_place_of_a_symbolic_link(command, bert, text, tmp_path):
+    (tmp_path / "precious.html").write_text("mine")
+    (tmp_path / "page.html").symlink_to("precious.html")
+    given = ("inspect", bert, "--data", text, "--set", "sample=0", "--out")
+    assert command(*given, "page.html")[0] == 0
+    assert (tmp_path / "precious.html").read_text() == "mine"
+    page = tmp_path / "page.html"
+    assert not page.is_symlink() and page.read_text().startswith("<!")
+    (tmp_path / "folder.html").mkdir()
+    code, _, error = command(*given, "folder.html")
+    assert code == 2 and "folder.html is a folder" in error and not (tmp_path / "folder").exists()
+
+
+def test_a_closed_stdout_ends_a_command_quietly():
+    closed = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *HEADWISE, "--help"], capture_output=True, text=True
+    )
+    assert (closed.returncode, closed.stderr) == (0, "")
+    with subprocess.Popen(
+        [*HEADWISE, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as gone:
+        gone.stdout.close()  # as `head -1` does
+        assert gone.stderr.read() == b"" and gone.wait() == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("mlm", "--layers", 10**12), "layers must be at most 1,000,000,000, got 1000000000000"),
+        (("mlm", "--layers", 10**9), "got 1,000,000,000 layers"),
+        (("electra", "--set", f"width={10**8}", "--set", "heads=1"), "parameters"),
+        (("lm", "--set", f"layers={10**6}"), "got 1,000,000 layers"),
+        (("caption", "--set", f"width={10**8}"), "parameters"),
+        (("translation", "--set", f"max_length={10**9}", "--set", f"tokens={10**9}"), "parameters"),
+        (("translation", "--set", "steps=1e30"), "wants a whole number, got '1e30'"),
+        (("translation", "--set", f"steps={10**30}"), "steps must be at most 1,000,000,000"),
+        (("classifier", "--set", f"batch_size={10**15}"), "batch_size must be at most"),
+        (("classifier", "--set", f"layers={10**8}"), "layers"),
+        (("lm", "--set", f"seed={2**70}"), "seed must be at most"),
+    ],
+)
+def test_absurd_sizes_are_refused_at_once(complaint, arguments, said):
+    assert said in complaint("train", *arguments)
+    assert not Path("runs").exists()

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 from rich.table import Table
+from rich.text import Text
 from typer import Argument, Exit, Option, Typer
 
-from headwise.cli_parts import CONTINUES, Continued, Settings, console, given, interruptible
+from headwise.cli_parts import CONTINUES, Continued, Settings, console, given, interruptible, say
 from headwise.cli_train import train
+from headwise.config import printable
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -164,15 +166,24 @@ def inspect(
     wanted = out or Path("runs") / f"inspect-{model.resolve().name}-{data.name.split('.')[0]}"
     page = wanted if wanted.suffix == ".html" else None
     folder = wanted.with_suffix("") if page else wanted
+    if page and page.is_dir():
+        raise ValueError(f"A report is a file, but {page} is a folder; choose another path.")
     with interruptible(CONTINUES):
         table = inspect_folder(config, folder)
     if page:
-        page.write_bytes((folder / "report.html").read_bytes())
+        _write_page(page, folder)
     table = table.sort(sort) if sort and sort in table.columns else table
     _show(table, [*FIRST, *(name for name in table.columns if name not in FIRST)], folder, page)
     if sort and sort not in table.columns:
-        console.print(f"Not sorted: this model and these data give no {sort}.", markup=False)
+        say(f"Not sorted: this model and these data give no {sort}.")
     _tell_of_gaps(folder)
+
+
+def _write_page(page: Path, folder: Path) -> None:
+    """Write the report of a run to a page of its own, which takes the place of a symbolic link."""
+    from headwise.recording import files
+
+    files.write_text(page, (folder / "report.html").read_text(encoding="utf-8"))
 
 
 def _dev_text(model: Path) -> Path:
@@ -184,8 +195,7 @@ def _dev_text(model: Path) -> Path:
             f"Say what {model} is to read: --data FILE, text with a sentence a line or a treebank. "
             "Only a model that `prune` made, with its run beside it, has text of its own."
         )
-    said = f"Reading {path}, what {model} was measured with; --data takes another file."
-    console.print(said, soft_wrap=True, markup=False)
+    say(f"Reading {path}, what {model} was measured with; --data takes another file.")
     return path
 
 
@@ -200,17 +210,18 @@ def _check_column(name: str, config: "InspectConfig") -> None:
 
 def _tell_of_gaps(folder: Path) -> None:
     """Say what was cut and what could not be measured."""
+    from headwise.journeys.inspect import read_about
     from headwise.recording import Run
 
-    about = Run.open(folder).read_json("trace/inspection.json")
+    about = read_about(Run.open(folder))
     if cut := about["truncated_lines"]:
-        lines, limit = about["lines"], about["token_limit"]
-        console.print(f"{cut} of {lines} lines were cut to {limit} tokens.")
+        lines, limit = about["lines"], about.get("token_limit")
+        say(f"{cut} of {lines} lines were cut to {limit} tokens.")
     if cut := about["unfinished_translations"]:
         said = f"{cut} of {about['lines']} translations had not ended at their limit"
-        console.print(f"{said}; --set max_translation=N lets Hugging Face models write more.")
+        say(f"{said}; --set max_translation=N lets Hugging Face models write more.")
     for what, why in about["left_out"].items():
-        console.print(f"Not measured: {what}. {why}", markup=False)
+        say(f"Not measured: {what}. {why}")
 
 
 Pruned = Annotated[
@@ -262,7 +273,7 @@ def prune(
     with interruptible(CONTINUES):
         run = prune_folder(config, out)
     for part in summary(run, out):
-        console.print(part, soft_wrap=isinstance(part, str), markup=False)
+        console.print(part, soft_wrap=isinstance(part, str))
 
 
 @app.command()
@@ -304,9 +315,9 @@ def reproduce(
     with interruptible("the same command starts it again."):
         figures = reproduce(name, config, folder, save=save, part=part)
     console.print(_verdicts(experiment.expected, figures))
-    console.print(f"Run: {folder}")
+    say(f"Run: {folder}")
     if changed := changes_since(recorded, figures, part=part):
-        console.print(f"Not as recorded in results/: {', '.join(changed)}.")
+        say(f"Not as recorded in results/: {', '.join(changed)}.")
         raise Exit(1)
 
 
@@ -333,7 +344,7 @@ def data(
     with interruptible("nothing was left half-written."):
         paths = fetch_set(name, chosen)
     for path in paths:
-        console.print(path, soft_wrap=True)
+        say(str(path))
 
 
 # what follows `bench` is read by the benchmarks themselves, --help included
@@ -364,7 +375,7 @@ def _list_experiments() -> None:
     from headwise.experiments.shelf import experiment_names, summary_of
 
     for name in experiment_names():
-        console.print(f"[bold]{name}[/bold]  {summary_of(name)}")
+        console.print(Text.assemble((name, "bold"), f"  {summary_of(name)}"))
 
 
 def _verdicts(expected: "tuple[Expected, ...]", figures: "dict[str, Estimate]") -> Table:
@@ -386,21 +397,22 @@ def _show(table: "HeadTable", names: list[str], folder: Path, report: Path | Non
     shown = fitting(columns, names, width=console.width - max(len(str(head)) for head in heads))
     console.print(HeadTable(heads, {name: columns[name] for name in shown}))
     if len(heads) < len(table):
-        console.print(f"… and {len(table) - len(heads)} more heads.")
+        say(f"… and {len(table) - len(heads)} more heads.")
     measures = len(printed_names(columns))
-    console.print(f"All {len(table)} heads, {measures} measures: {folder / 'heads.json'}")
-    console.print(f"Report: {report or folder / 'report.html'}")
+    say(f"All {len(table)} heads, {measures} measures: {folder / 'heads.json'}")
+    say(f"Report: {report or folder / 'report.html'}")
 
 
 def main() -> None:
     """Run a command; bad input is one sentence and exit code 2."""
     try:
+        _check_text(sys.argv[1:])
         app(standalone_mode=True)
     except (ValueError, OSError) as error:
         # the library speaks of the folder it was given, which here is an option
         choose = r"choose (another|a new or empty) (folder|path)"
         said = re.sub(choose, r"\g<0> (--out)", str(error))
-        print("headwise:", *said.split(), file=sys.stderr)
+        print("headwise:", *map(printable, said.split()), file=sys.stderr)
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
@@ -409,6 +421,13 @@ def main() -> None:
         print("headwise: There is not enough memory:", first, file=sys.stderr)
         print("Take a smaller model, batch or text.", file=sys.stderr)
         sys.exit(2)
+
+
+def _check_text(arguments: list[str]) -> None:
+    """Refuse names of files that are no text, which no file of a run could hold."""
+    for argument in arguments:
+        if any("\ud800" <= letter <= "\udfff" for letter in argument):
+            raise ValueError(f"An argument is text in UTF-8, but {argument!r} is not; rename it.")
 
 
 def _is_out_of_memory(error: Exception) -> bool:

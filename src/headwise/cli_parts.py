@@ -1,16 +1,33 @@
 """What the commands share: options, how figures are shown, what Ctrl-C does."""
 
+import os
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from typer import Exit, Option
 
-console = Console(width=None if sys.stdout.isatty() else 200)
+from headwise.config import printable
+
+# a process may be started without them, as by `headwise data >&-`
+sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
+sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+
+
+class _PlainConsole(Console):
+    """A console that takes text as it is: no markup, no emoji codes, no control characters."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Make text of a string, also of one in the cell of a table."""
+        return super().render_str(printable(text), **options)
+
+
+console = _PlainConsole(width=None if sys.stdout.isatty() else 200, markup=False, emoji=False)
 
 Settings = Annotated[
     list[str], Option("--set", help="NAME=VALUE, any setting of the journey; may be repeated")
@@ -24,6 +41,11 @@ def given(options: Mapping[str, str | Path | float | int | None]) -> list[str]:
     return [f"{name}={value}" for name, value in options.items() if value is not None]
 
 
+def say(text: str) -> None:
+    """Print a sentence or a path on one line, which only the terminal breaks."""
+    console.print(text, soft_wrap=True)
+
+
 def show_figures(figures: Mapping[str, object], folder: Path) -> None:
     """A training's figures and where the run is; of several processes the first one shows them."""
     from headwise.journeys.training_run import is_first_process
@@ -35,7 +57,7 @@ def show_figures(figures: Mapping[str, object], folder: Path) -> None:
         shown = f"{value:,.4g}" if isinstance(value, float) else str(value)
         table.add_row(name.replace("_", " "), shown)
     console.print(table)
-    console.print(f"Run: {folder}")
+    say(f"Run: {folder}")
 
 
 @contextmanager

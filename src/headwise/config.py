@@ -5,7 +5,8 @@ another such dataclass. There is no YAML and no registry: the dataclass is the d
 """
 
 import dataclasses
-import math
+import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -35,6 +36,7 @@ class Dataclass(Protocol):
 T = TypeVar("T", bound=Dataclass)
 Kind = TypeVar("Kind")  # a dataclass; Python cannot check a class against a protocol with fields
 
+MOST, MOST_SEED = 10**9, 2**63 - 1  # whole numbers that a setting may be
 _TRUTH = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
@@ -47,6 +49,9 @@ _WORDS = {
     Path: "a path",
     NoneType: "none",
 }
+# control characters, line ends of Unicode, marks that change the direction of text, and halves of
+# surrogate pairs, which stand for bytes of a file name that are no text
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def override(config: T, settings: Sequence[str]) -> T:
@@ -73,6 +78,7 @@ def override(config: T, settings: Sequence[str]) -> T:
             raise ValueError(f"A setting is written NAME=VALUE, got {setting!r}.")
         outer, _, _ = name.strip().partition(".")
         changes[outer] = _overridden(config, changes, name.strip(), text.strip())
+        _check_size(outer, changes[outer])
     return dataclasses.replace(config, **changes) if changes else config
 
 
@@ -89,6 +95,8 @@ def from_json(kind: type[Kind], settings: Mapping[str, Any]) -> Kind:
         kind: the dataclass to build.
         settings: what was read from a JSON file.
     """
+    if not isinstance(cast(object, settings), Mapping):
+        raise ValueError(f"{kind.__name__} is made of a JSON object of settings, got {settings!r}.")
     annotations = _annotations(kind)
     values: dict[str, Any] = {}
     for name, value in settings.items():
@@ -116,6 +124,15 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known) or 'none'}."
 
 
+def printable(text: str) -> str:
+    r"""Escape what could change a terminal, such as an escape character in the name of a file.
+
+    >>> printable("a \x1b[31mred name")
+    'a \\x1b[31mred name'
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 class _Mismatch(Exception):
     """A value does not fit an annotation; the caller knows the setting's name and says so."""
 
@@ -135,6 +152,14 @@ def _overridden(config: Dataclass, changes: Mapping[str, Any], name: str, text: 
         return _from_text(text, annotation)
     except _Mismatch:
         raise _wrong_value(kind, name, annotation, text) from None
+
+
+def _check_size(name: str, value: Any) -> None:
+    """Refuse a number that no count, size or seed can be."""
+    most = MOST_SEED if "seed" in name else MOST
+    for number in cast(Sequence[Any], value) if isinstance(value, tuple) else (value,):
+        if isinstance(number, int) and abs(number) > most:
+            raise ValueError(f"{name} must be at most {most:,}, got {number}.")
 
 
 def _annotations(kind: type[Any]) -> dict[str, Any]:
@@ -214,7 +239,7 @@ def _from_value(value: Any, annotation: Any) -> Any:
         inner = cast(type[Dataclass], annotation)
         return from_json(inner, value) if isinstance(value, dict) else _fail()
     if annotation is float and type(value) in (int, float):
-        return float(value) if math.isfinite(value) else _fail()
+        return float(value) if abs(value) <= sys.float_info.max else _fail()  # nan is not either
     if annotation is Path and isinstance(value, str):
         return Path(value)
     if annotation in _WORDS:

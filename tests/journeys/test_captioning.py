@@ -1,5 +1,6 @@
 """Training a captioning model, on squares of three colours that are named."""
 
+import shutil
 import sys
 
 import pytest
@@ -87,6 +88,16 @@ def test_a_training_stopped_and_started_again_ends_the_same(finished, tmp_path, 
         train_captioning(CaptioningConfig(**SMALL), tmp_path / "run")
     again = train_captioning(CaptioningConfig(**SMALL), tmp_path / "run")
     assert lasting(again) == lasting(finished)
+
+
+def test_a_run_killed_before_its_report_is_given_one(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished.folder, folder)
+    (folder / "report.html").unlink()
+    figures = (folder / "figures.json").read_bytes()
+    train_captioning(CaptioningConfig(**SMALL), folder)
+    assert "</html>" in (folder / "report.html").read_text()
+    assert (folder / "figures.json").read_bytes() == figures
 
 
 def test_a_training_does_not_go_on_with_other_images(tmp_path, monkeypatch):

@@ -137,6 +137,16 @@ def test_a_finished_run_is_shown_without_its_data(files, finished, monkeypatch):
         finetune(dataclasses.replace(config, epochs=3), run.folder)
 
 
+def test_a_run_killed_before_its_report_is_given_one(files, finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished["classes"].folder, folder)
+    (folder / "report.html").unlink()
+    figures = (folder / "figures.json").read_bytes()
+    finetune(small_config(files["classes"]), folder)
+    assert "</html>" in (folder / "report.html").read_text()
+    assert (folder / "figures.json").read_bytes() == figures
+
+
 def test_a_batch_whose_words_were_all_cut_costs_nothing():
     encoder = Encoder(EncoderConfig.tiny(20))
     labels = torch.full((2, 8), IGNORED)

@@ -1,6 +1,7 @@
 """Training a language model of characters: it learns, remembers across a stop, and says bits."""
 
 import dataclasses
+import shutil
 import sys
 
 import pytest
@@ -81,6 +82,16 @@ def test_a_training_stopped_and_started_again_ends_the_same(finished, text, tmp_
     assert lasting(again) == lasting(finished)
     one, other = (run.load_tensors("model.safetensors") for run in (again, finished))
     assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_a_run_killed_before_its_report_is_given_one(finished, text, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished.folder, folder)
+    (folder / "report.html").unlink()
+    figures = (folder / "figures.json").read_bytes()
+    train_language(LanguageConfig(**SMALL, file=str(text)), folder)
+    assert "</html>" in (folder / "report.html").read_text()
+    assert (folder / "figures.json").read_bytes() == figures
 
 
 def test_a_training_goes_on_with_the_text_it_began_with_alone(text, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -154,6 +155,16 @@ def test_a_training_stopped_and_started_again_ends_the_same(
     assert lasting(again) == lasting(finished)
     one, other = (run.load_tensors("model.safetensors") for run in (again, finished))
     assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_a_run_killed_before_its_report_is_given_one(config, finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished.folder, folder)
+    (folder / "report.html").unlink()
+    figures = (folder / "figures.json").read_bytes()
+    pretrain(config, folder)
+    assert "</html>" in (folder / "report.html").read_text()
+    assert (folder / "figures.json").read_bytes() == figures
 
 
 def test_berts_two_tasks_and_electras(config, tmp_path):

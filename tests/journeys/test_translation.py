@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +91,16 @@ def test_a_training_stopped_and_started_again_ends_the_same(
     assert all(torch.equal(one[name], other[name]) for name in other)
 
 
+def test_a_run_killed_before_its_report_is_given_one(small_translation, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(small_translation, folder)
+    (folder / "report.html").unlink()
+    figures = (folder / "figures.json").read_bytes()
+    train_translation(config_of(small_translation), folder)
+    assert "</html>" in (folder / "report.html").read_text()
+    assert (folder / "figures.json").read_bytes() == figures
+
+
 def test_a_training_goes_on_only_with_the_texts_it_began_with(tmp_path, monkeypatch):
     folder, config = tmp_path / "run", _stopped(tmp_path, monkeypatch)
     path, environment = Path(config.train[0]), (folder / "environment.json").read_bytes()
@@ -140,6 +151,15 @@ def test_every_attention_trains_and_translates(attention, tmp_path):
     run = train_translation(small_config(tmp_path, **FAST, **places), tmp_path / "run")
     assert len(run.path("translations.txt").read_text().splitlines()) == 2
     assert run.read_json("model.json")["cross_attention"] == attention
+
+
+def test_batches_padded_as_on_a_gpu_stay_within_max_length(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "width_multiple", lambda: 8)
+    tiny = {"steps": 4, "warmup": 1, "evaluate_every": 4, "average": 1}
+    # the longest pairs have 18 to 21 pieces, which are padded to 24 where there is room
+    config = small_config(tmp_path, max_length=21, tokens=21, **tiny)
+    run = train_translation(config, tmp_path / "run")
+    assert run.figures()["train_pairs_too_long"] > 0 and run.figures()["updates"] == 4
 
 
 def test_languages_may_have_pieces_of_their_own(tmp_path):

@@ -464,7 +464,7 @@ def test_settings_that_are_none_are_refused(saved):
     (saved / "config.json").write_text("[]")
     files = json.loads((saved / RECIPE).read_text())["files"]
     rewritten(saved, files={**files, "config.json": digest(saved / "config.json")})
-    with pytest.raises(ValueError, match=r"config\.json must hold a JSON object of settings"):
+    with pytest.raises(ValueError, match=r"config\.json must hold a JSON object"):
         load(saved)
 
 

@@ -320,3 +320,10 @@ def test_examples_in_docstrings_hold(module):
     result = doctest.testmod(module)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_what_a_table_prints_leaves_the_terminal_alone():
+    table = HeadTable((Head("a", 0),), {"[red]\x1b[1mname": ("[bold]\x1b[2Jtext",)})
+    printed = str(table)
+    assert "\x1b" not in printed
+    assert r"[red]\x1b[1mname" in printed and r"[bold]\x1b[2Jtext" in printed

@@ -58,3 +58,21 @@ def test_where_folders_cannot_be_locked_nobody_is_refused(tmp_path, monkeypatch)
         monkeypatch.setattr("headwise.recording.locking.fcntl", None)
         with writing_alone(tmp_path):
             pass
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one_that_writes(tmp_path):
+    run, other = tmp_path / "run", tmp_path / "run" / "trace" / ".keep.partial.txt"
+    with writing_alone(run), Run.create(run, Config()) as made:
+        made.write_json("trace/one.json", {})
+    other.write_text("kept")
+    left = [run / ".heads.json.0a1b2c3d.partial", run / "trace" / ".x.y.ffffffff.partial"]
+    for path in left:
+        path.write_text("half")
+    half = run / "seed-0" / ".hugging-face.4711.partial"
+    half.mkdir(parents=True)
+    (half / "config.json").write_text("{}")
+    Run.create(run, Config())
+    assert all(path.exists() for path in (*left, half))  # without the lock somebody may be writing
+    with writing_alone(run), Run.create(run, Config()):
+        assert not any(path.exists() for path in (*left, half))
+    assert other.read_text() == "kept" and (run / "trace" / "one.json").exists()

@@ -318,3 +318,14 @@ def test_a_full_disk_is_told_as_other_troubles_of_files_are(here, monkeypatch):
     with pytest.raises(OSError, match=r"a\.safetensors could not be written: .*No space left"):
         here.save_tensors("a.safetensors", {"a": torch.zeros(1)})
     assert here.names("*.safetensors") == []
+
+
+def test_tensors_with_a_note_are_always_the_same_bytes(tmp_path):
+    run = Run.create(tmp_path / "run", Config())
+    note = {name: f"é {name}\n" for name in "hgfedcba"}
+    written = set()
+    for _ in range(6):
+        run.save_tensors("x.safetensors", {"a": torch.ones(3)}, note)
+        written.add(run.path("x.safetensors").read_bytes())
+    assert len(written) == 1 and run.note("x.safetensors") == note
+    assert run.load_tensors("x.safetensors")["a"].tolist() == [1, 1, 1]

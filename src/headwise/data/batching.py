@@ -22,13 +22,20 @@ class Padded:
     lengths: Int[Tensor, "*B"]  # how many of the row's ids are the sequence
 
 
-def pad(sequences: Sequence[Sequence[int]], *, value: int = 0, multiple: int = 1) -> Padded:
+def pad(
+    sequences: Sequence[Sequence[int]],
+    *,
+    value: int = 0,
+    multiple: int = 1,
+    most: int | None = None,
+) -> Padded:
     """Put sequences into one tensor, as wide as the longest, the rest filled with `value`.
 
     Args:
         sequences: none of them empty.
         value: what fills the rest of a row.
         multiple: the width is rounded up to a multiple of this, so that few widths occur.
+        most: padding goes no further than this width, the most that a model takes.
 
     >>> padded = pad([[5, 6, 7], [8]])
     >>> padded.ids.tolist(), padded.lengths.tolist()
@@ -39,7 +46,10 @@ def pad(sequences: Sequence[Sequence[int]], *, value: int = 0, multiple: int = 1
     lengths = [len(sequence) for sequence in sequences]
     if 0 in lengths:
         raise ValueError(f"Sequence {lengths.index(0)} is empty; leave empty sequences out.")
-    width = _rounded_up(max(lengths), multiple)
+    longest = max(lengths)
+    width = _rounded_up(longest, multiple)
+    if most is not None:
+        width = max(longest, min(width, most))
     rows = [[*sequence, *[value] * (width - len(sequence))] for sequence in sequences]
     return Padded(torch.tensor(rows, dtype=torch.long), torch.tensor(lengths, dtype=torch.long))
 

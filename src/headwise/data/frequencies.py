@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from headwise.data.source import write_whole
+from headwise.json_files import read_json
 
 __all__ = ["WordRanks"]
 
@@ -65,7 +66,7 @@ class WordRanks:
         if not path.is_file():
             raise ValueError(f"There are no word counts {path}; check the path.")
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = read_json(path)
             counts = {str(word): int(times) for word, times in content["counts"].items()}
             return WordRanks(counts, bool(content["lower"]))
         except (ValueError, KeyError, TypeError, AttributeError) as problem:

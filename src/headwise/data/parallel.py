@@ -27,7 +27,11 @@ class ParallelBatch(NamedTuple):
 
 
 def parallel_batch(
-    sources: Sequence[Ids], targets: Sequence[Ids], *, multiple: int = 1
+    sources: Sequence[Ids],
+    targets: Sequence[Ids],
+    *,
+    multiple: int = 1,
+    most: int | None = None,
 ) -> ParallelBatch:
     """Put marks and padding around the ids of some sentence pairs.
 
@@ -35,10 +39,11 @@ def parallel_batch(
         sources: ids of each source sentence.
         targets: ids of each translation.
         multiple: widths are rounded up to a multiple of this, so that few widths occur.
+        most: padding goes no further than this width, a model's `max_length`.
     """
-    source = pad([[*ids, EOS] for ids in sources], multiple=multiple)
-    target_in = pad([[BOS, *ids] for ids in targets], multiple=multiple)
-    target_out = pad([[*ids, EOS] for ids in targets], multiple=multiple)
+    source = pad([[*ids, EOS] for ids in sources], multiple=multiple, most=most)
+    target_in = pad([[BOS, *ids] for ids in targets], multiple=multiple, most=most)
+    target_out = pad([[*ids, EOS] for ids in targets], multiple=multiple, most=most)
     return ParallelBatch(
         source.ids, source.lengths, target_in.ids, target_out.ids, target_in.lengths
     )

@@ -24,11 +24,14 @@ class Pieces:
     shift: ClassVar[int] = 0  # what ids are larger by than SentencePiece's
 
     def __post_init__(self) -> None:
-        first = [self._processor.id_to_piece(number) for number in range(len(SPECIALS))]
+        first = [
+            self._processor.id_to_piece(number) for number in range(min(len(self), len(SPECIALS)))
+        ]
         if first != list(SPECIALS):
             raise ValueError(
                 f"A model of pieces starts with {', '.join(SPECIALS)}, but this one with "
-                f"{', '.join(first)}; train it with headwise.data.subword.train_pieces."
+                f"{', '.join(first) or 'nothing'}; train it with "
+                "headwise.data.subword.train_pieces."
             )
 
     def __len__(self) -> int:
@@ -68,7 +71,10 @@ class Pieces:
         """Read what `save` wrote."""
         if not path.is_file():
             raise ValueError(f"There is no model of pieces {path}; it may not be trained yet.")
-        return cls(path.read_bytes())
+        try:
+            return cls(path.read_bytes())
+        except ValueError as problem:
+            raise ValueError(f"{path} cannot be used: {problem}") from None
 
     def _check(self, number: int) -> None:
         if not 0 <= number < len(self):

@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+
+from headwise.json_files import parse_json
 
 __all__ = ["BOS", "EOS", "PAD", "SPECIALS", "UNK", "Vocabulary"]
 
@@ -92,12 +93,4 @@ class Vocabulary:
     @classmethod
     def from_json(cls, text: str) -> "Vocabulary":
         """Read back what `to_json` wrote; anything else is refused with a ValueError."""
-        try:
-            read: object = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"A vocabulary is a JSON list of words, but: {error}.") from error
-        words = cast("list[object]", read) if isinstance(read, list) else [None]
-        checked = tuple(word for word in words if isinstance(word, str))
-        if len(checked) != len(words):
-            raise ValueError(f"A vocabulary is a JSON list of words, got {text[:60]!r}.")
-        return cls(checked)
+        return cls(tuple(parse_json(text, [str], name="A vocabulary, a JSON list of words,")))

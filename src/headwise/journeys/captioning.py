@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from headwise.analysis.scores import caption_scores
-from headwise.config import from_json, to_json
+from headwise.config import to_json
 from headwise.data.captions import (
     CaptionBatch,
     CaptionData,
@@ -28,12 +28,14 @@ from headwise.data.captions import (
     read_captions,
 )
 from headwise.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from headwise.journeys.codec import read_vocabulary
 from headwise.journeys.same_data import check_data, checksum_of, keep_checksum
 from headwise.journeys.training_run import (
     Clock,
     TrainingSettings,
     check_settings,
     choose_weights,
+    complete_report,
     is_first_process,
     shared_run,
     training_bar,
@@ -43,7 +45,6 @@ from headwise.journeys.translator import load_weights
 from headwise.models import beam
 from headwise.models.caption import CaptionConfig, CaptionModel
 from headwise.recording import Run
-from headwise.reporting import write_report
 from headwise.training import fit, label_smoothed_sum
 from headwise.training.checkpoint import CHECKPOINT
 from headwise.training.loss import Summed
@@ -158,9 +159,9 @@ class Captioner:
         """The captioner of a finished run."""
         if not run.has("model.safetensors"):
             raise ValueError(f"{run.folder} holds no trained model yet; let the run finish first.")
-        model = CaptionModel(from_json(CaptionConfig, run.read_json("model.json")))
+        model = CaptionModel(run.read_settings("model.json", CaptionConfig))
         load_weights(model, run)
-        words = Vocabulary.from_json(run.path("vocabulary.json").read_text(encoding="utf-8"))
+        words = read_vocabulary(run, "vocabulary.json")
         return Captioner(model.eval(), words)
 
 
@@ -189,6 +190,7 @@ def train_captioning(config: CaptioningConfig, folder: Path) -> Run:
             note = _train(config, run, captioner, data)
             if is_first_process():
                 _finish(config, run, captioner, data.test, note)
+        complete_report(run)
     return run
 
 
@@ -293,7 +295,6 @@ def _finish(
     run.write_text("captions.txt", "".join(f"{' '.join(words)}\n" for words in found))
     figures = _scores(found, test.words())
     run.save_figures({**figures, **note, **training_figures(run, captioner.model)})
-    write_report(run)
 
 
 def _scores(found: list[list[str]], wanted: list[list[list[str]]]) -> dict[str, float | str]:

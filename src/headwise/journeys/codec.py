@@ -8,7 +8,7 @@ from headwise.data.subword import PiecePair, Pieces
 from headwise.data.vocabulary import Vocabulary
 from headwise.recording import Run
 
-__all__ = ["Codec", "InPieces", "InWords", "load_codecs", "save_codecs"]
+__all__ = ["Codec", "InPieces", "InWords", "load_codecs", "read_vocabulary", "save_codecs"]
 
 WORD_FILES = "source_vocabulary.json", "target_vocabulary.json"
 PIECE_FILES = "pieces.model", "source_pieces.model"  # of both languages, or of each its own
@@ -110,6 +110,14 @@ def load_codecs(run: Run) -> tuple[Codec, Codec]:
             f"{run.folder} holds no translator: neither pieces nor words are there; give the "
             "folder of a run of `headwise train translation` or `headwise demo`."
         )
-    texts = (run.path(name).read_text(encoding="utf-8") for name in WORD_FILES)
-    source, target = (InWords(Vocabulary.from_json(text)) for text in texts)
+    source, target = (InWords(read_vocabulary(run, name)) for name in WORD_FILES)
     return source, target
+
+
+def read_vocabulary(run: Run, name: str) -> Vocabulary:
+    """Return the vocabulary in a file of a run; one that was changed is refused by its name."""
+    text = run.read_text(name)
+    try:
+        return Vocabulary.from_json(text)
+    except ValueError as problem:
+        raise ValueError(f"{run.path(name)} cannot be used: {problem}") from None

@@ -229,7 +229,7 @@ def fetch_set(name: str, folder: Path) -> list[Path]:
     sets = _sets()
     if name not in sets:
         raise ValueError(f"There is no data set {name!r}. {suggestion(name, sets)}")
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
     with Progress(*columns, TransferSpeedColumn(), transient=True) as bar:
         tasks = {}
 

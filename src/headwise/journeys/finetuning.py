@@ -15,7 +15,7 @@ from typing import Any
 
 from headwise.data.pair_tasks import TextTask
 from headwise.journeys.same_data import check_data, checksum_of, keep_checksum
-from headwise.journeys.training_run import MINUTES, process_count
+from headwise.journeys.training_run import MINUTES, complete_report, process_count
 from headwise.journeys.tuning.classifier import Classifier
 from headwise.journeys.tuning.config import FinetuningConfig
 from headwise.journeys.tuning.judging import (
@@ -30,9 +30,9 @@ from headwise.journeys.tuning.reading import Row
 from headwise.journeys.tuning.starting import NO_MODEL, Start, Task, from_folder, from_nothing
 from headwise.journeys.tuning.tasks import class_name, examples_of, labels_of, read_task
 from headwise.journeys.tuning.training import train_part
+from headwise.json_files import check_shape
 from headwise.recording import Run
 from headwise.recording.locking import writing_alone
-from headwise.reporting import write_report
 
 __all__ = [
     "Classifier",
@@ -61,7 +61,8 @@ def finetune(config: FinetuningConfig, folder: Path) -> Run:
     if process_count() > 1:
         raise ValueError("Fine-tuning runs in one process; start it without accelerate launch.")
     if (folder / "figures.json").is_file():  # it is shown without its model and its data
-        with Run.create(folder, config) as finished:
+        with writing_alone(folder), Run.create(folder, config) as finished:
+            complete_report(finished)
             return finished
     task = read_task(config)
     checksum = checksum_of(task.classes, task.train, task.dev, task.test)
@@ -76,6 +77,7 @@ def finetune(config: FinetuningConfig, folder: Path) -> Run:
             keep = config.keep == "all" or (config.keep == "first" and not number)
             train_part(config, run, task, start, rows, split, keep=keep)
         _finish(run, task, rows, splits)
+        complete_report(run)
     return run
 
 
@@ -107,8 +109,12 @@ def _finish(run: Run, task: Task, rows: Sequence[Row], splits: Sequence[Split]) 
     parts = {split.name: Run.open(run.folder / split.name) for split in splits}
     write_predictions(run, [row for part in parts.values() for row in read_predictions(part)])
     own = {name: part.figures() for name, part in parts.items()}
-    scores = {name: figures[task.metric] for name, figures in own.items()}
     first = next(iter(own.values()))
+    shape = {name: float for name, value in first.items() if isinstance(value, float)}
+    counted = {"updates": int, MINUTES: float, "parameters": int, task.metric: float}
+    for name, figures in own.items():
+        check_shape(figures, shape | counted, name=str(parts[name].path("figures.json")))
+    scores = {name: figures[task.metric] for name, figures in own.items()}
     totals = {name: sum(figures[name] for figures in own.values()) for name in ("updates", MINUTES)}
     means = {
         name: fmean(figures[name] for figures in own.values())
@@ -132,7 +138,6 @@ def _finish(run: Run, task: Task, rows: Sequence[Row], splits: Sequence[Split]) 
             "texts_cut": sum(row.cut for row in rows),
         }
     )
-    write_report(run)
 
 
 def _commonest(task: Task, splits: Sequence[Split]) -> dict[str, Any]:

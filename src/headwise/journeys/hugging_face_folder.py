@@ -8,10 +8,12 @@ from typing import Any
 import torch
 
 from headwise.journeys.quiet import quiet_transformers
+from headwise.json_files import read_json
 from headwise.recording.checksums import sealed
 
 __all__ = ["load_model", "load_tokenizer", "opened"]
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 POOLER = "pooler"  # the only part that is left out of files on purpose
 
 
@@ -64,13 +66,19 @@ def _mismatched(found: Mapping[str, Any]) -> list[str]:
 
 def load_tokenizer(folder: Path) -> Any:
     """The tokenizer in a folder."""
+    from tokenizers import Tokenizer
     from transformers import AutoTokenizer  # lazy: takes seconds
 
+    for name in TOKENIZER_FILES:
+        if (folder / name).is_file():  # transformers takes any JSON, and fails in many ways
+            read_json(folder / name, dict)
     try:
+        if (folder / "tokenizer.json").is_file():  # a ValueError here is a bare Exception there
+            Tokenizer.from_buffer((folder / "tokenizer.json").read_bytes())
         tokenizer: Any = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{folder} has no tokenizer that can be loaded: {_trouble(error)}"
         ) from error
@@ -95,7 +103,9 @@ def opened(folder: Path) -> Generator[None]:
     except (
         OSError,
         ValueError,
-        KeyError,
+        LookupError,
+        TypeError,
+        AttributeError,
         RuntimeError,
         SafetensorError,
         StrictDataclassError,

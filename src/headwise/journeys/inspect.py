@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -40,12 +40,14 @@ from headwise.journeys.inspecting.identity import (
 from headwise.journeys.inspecting.sentence import Sentence
 from headwise.journeys.inspecting.subject import Subject
 from headwise.journeys.opening import open_subject
+from headwise.json_files import check_shape
 from headwise.recording import HeadTable, Run
 from headwise.recording.locking import writing_alone
 from headwise.reporting import write_report
 
-__all__ = ["InspectConfig", "inspect", "inspect_folder"]
+__all__ = ["InspectConfig", "inspect", "inspect_folder", "read_about"]
 
+ABOUT = "trace/inspection.json"
 NOTES = (
     "There are no labels: losses, and the predictions that relevance starts from, are those of the "
     "model's own top choice. A translator reads its own greedy translations.",
@@ -226,8 +228,7 @@ class _Work:
                 seconds = time.perf_counter() - started
                 _keep(run, found, sources, room=self.subject.room, seconds=seconds)
                 rmtree(run.path("state"), ignore_errors=True)
-            before = run.read_json("trace/inspection.json").get("sha256", {})
-            check_unchanged(before, sources, run.folder)
+            check_unchanged(read_about(run).get("sha256", {}), sources, run.folder)
             write_report(run)
             return run.heads()
 
@@ -249,6 +250,15 @@ def _aligned(config: InspectConfig) -> Corpus | None:
     return aligned_corpus(Path(config.data), Path(config.references), Path(config.alignments))
 
 
+def read_about(run: Run) -> dict[str, Any]:
+    """Return what a finished inspection says of itself, in `trace/inspection.json`."""
+    counts = ("lines", "truncated_lines", "unfinished_translations")
+    shape = {**dict.fromkeys(counts, int), "left_out": {...: str}}
+    about = run.read_json(ABOUT, shape)
+    check_shape(about.get("sha256", {}), {...: str}, name=str(run.path(ABOUT)))
+    return about
+
+
 def _keep(run: Run, found: Examined, sources: Sources, *, room: int, seconds: float) -> None:
     """Write what was found; the figures last, as they say that the rest is there."""
     for name, trace in found.traces.items():
@@ -265,7 +275,7 @@ def _keep(run: Run, found: Examined, sources: Sources, *, room: int, seconds: fl
         "notes": list(NOTES),
         "sha256": dict(sources),
     }
-    run.write_json("trace/inspection.json", {**counts, **about})
+    run.write_json(ABOUT, {**counts, **about})
     run.save_heads(found.table)
     found.table.to_csv(run.path("heads.csv"))
     if find_spec("pandas") and find_spec("pyarrow"):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from headwise.analysis.scores import bits_per_character
-from headwise.config import from_json, to_json
+from headwise.config import to_json
 from headwise.data.characters import BYTES, CharacterData, CharacterStream, read_characters
 from headwise.journeys.same_data import check_data, checksum_of, keep_checksum
 from headwise.journeys.training_run import (
@@ -25,6 +25,7 @@ from headwise.journeys.training_run import (
     TrainingSettings,
     check_settings,
     choose_weights,
+    complete_report,
     process_count,
     shared_run,
     training_bar,
@@ -33,7 +34,6 @@ from headwise.journeys.training_run import (
 from headwise.journeys.translator import load_weights
 from headwise.models.xl import TransformerXL, XLConfig, segment_loss
 from headwise.recording import Run
-from headwise.reporting import write_report
 from headwise.training import fit
 from headwise.training.checkpoint import CHECKPOINT
 
@@ -137,6 +137,7 @@ def train_language(config: LanguageConfig, folder: Path) -> Run:
             reading = Reading(TransformerXL(config.shape()), rows=config.batch_size)
             note = _train(config, run, reading, data)
             _finish(config, run, reading.model, data, note)
+        complete_report(run)
     return run
 
 
@@ -144,7 +145,7 @@ def load_language_model(run: Run) -> TransformerXL:
     """The model of a finished run of `train_language`, in evaluation mode."""
     if not run.has("model.safetensors"):
         raise ValueError(f"{run.folder} holds no trained model yet; let the run finish first.")
-    model = TransformerXL(from_json(XLConfig, run.read_json("model.json")))
+    model = TransformerXL(run.read_settings("model.json", XLConfig))
     load_weights(model, run)
     return model.eval()
 
@@ -238,4 +239,3 @@ def _finish(
         "valid_bits_per_character": _bits(config, model, data.valid),
     }
     run.save_figures({**figures, **note, **training_figures(run, model)})
-    write_report(run)

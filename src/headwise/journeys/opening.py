@@ -1,9 +1,8 @@
 """From a folder to something that can be inspected."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -24,6 +23,7 @@ from headwise.journeys.pretraining_tasks import PretrainingModel
 from headwise.journeys.run_kinds import RunKind, kind_of_run
 from headwise.journeys.translator import Translator
 from headwise.journeys.tuning.classifier import Classifier
+from headwise.json_files import read_json
 from headwise.models.encoder import Encoder
 from headwise.models.encoder_heads import (
     MaskedLM,
@@ -157,16 +157,14 @@ def _loaded(folder: Path) -> Any:
     import transformers
 
     with opened(folder):
-        kind = _model_class(transformers, json.loads((folder / "config.json").read_bytes()))
+        kind = _model_class(transformers, read_json(folder / "config.json", dict))
     return load_model(folder, kind)
 
 
-def _model_class(transformers: Any, settings: Any) -> Any:
+def _model_class(transformers: Any, settings: dict[str, Any]) -> Any:
     """The class the model was saved as, which keeps its output layer."""
-    if not isinstance(settings, dict):
-        raise ValueError("config.json must hold a JSON object of settings.")
-    named = cast(dict[str, Any], settings).get("architectures") or [""]
-    found = getattr(transformers, str(named[0]), None)
+    named = settings.get("architectures") or [""]
+    found = getattr(transformers, str(named[0]), None) if isinstance(named, list) else None
     is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
     return found if is_model else transformers.AutoModel
 

@@ -35,8 +35,10 @@ from headwise.journeys.pretraining_tasks import (
 from headwise.journeys.pretraining_text import TOKENIZER, PretrainingText, read_texts, text_in
 from headwise.journeys.training_run import (
     Clock,
+    complete_report,
     in_first_process_first,
     is_first_process,
+    logged_rows,
     process_count,
     shared_run,
     training_bar,
@@ -46,7 +48,6 @@ from headwise.journeys.translator import load_weights
 from headwise.models.encoder import EncoderConfig
 from headwise.models.encoder_flops import training_flops
 from headwise.recording import Run
-from headwise.reporting import write_report
 from headwise.training import fit
 from headwise.training.averaging import keep_weights
 from headwise.training.progress import Report
@@ -93,6 +94,7 @@ def pretrain(config: PretrainingConfig, folder: Path, *, keep_at: Collection[int
             figures = _train(config, run, model, text, keep_at)
             if is_first_process():
                 _finish(config, run, model, figures)
+        complete_report(run)
     return run
 
 
@@ -106,7 +108,7 @@ def load_pretrained(run: Run) -> Pretrained:
             f"{run.folder} {gone or 'holds no trained model yet; let the run finish first'}."
         )
     config = from_json(PretrainingConfig, run.config())
-    model = fresh_model(config, from_json(EncoderConfig, run.read_json("model.json")))
+    model = fresh_model(config, run.read_settings("model.json", EncoderConfig))
     load_weights(model, run)
     return Pretrained(model.eval(), BytePieces.load(run.path(TOKENIZER)))
 
@@ -198,7 +200,7 @@ def _logging(run: Run, so_far: LossSoFar, guidance: Guidance | None, show: Repor
 def _last(run: Run) -> dict[str, float]:
     """The losses at the end of the training: of its last updates, and as evaluated after all."""
     every = run.metrics()
-    rows = [row for row in every if "task_loss" in row]
+    rows = logged_rows(run, "task_loss")
     last = rows[-max(1, len(rows) // LAST) :]
     names = {"task_loss": "train_loss", "guidance_loss": "guidance_loss"}
     trained = {
@@ -222,7 +224,6 @@ def _finish(
         "model_flops_utilisation": _utilisation(config, model, trained["tokens_per_second"]),
     }
     run.save_figures({**losses, **trained, **speed})
-    write_report(run)
 
 
 def _utilisation(

@@ -117,7 +117,7 @@ def _load(source: Run) -> PretrainingText:
 
 
 def _checksum(run: Run) -> str:
-    return str(run.read_json(CHECKSUM)["sha256"]) if run.has(CHECKSUM) else ""
+    return str(run.read_json(CHECKSUM, {"sha256": str})["sha256"]) if run.has(CHECKSUM) else ""
 
 
 def _differ(checksum: str, text: PretrainingText) -> bool:

@@ -11,7 +11,13 @@ Counted = Callable[[int, int], None]  # (done, in all)
 @contextmanager
 def counting(label: str) -> Generator[Counted]:
     """A bar from 0 to all; call what it yields with (done, in all)."""
-    columns = (TextColumn(label), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    # brackets and braces of a label are text
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns) as bar:
         task = bar.add_task(label, total=None)
 

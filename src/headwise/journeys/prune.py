@@ -154,7 +154,7 @@ def _prune(
     parameters = count_parameters(task.model)
     if not run.has("before.json"):
         run.write_json("before.json", known or _measured(config, task, task.model))
-    before: dict[str, float] = run.read_json("before.json")
+    before: dict[str, float] = run.read_json("before.json", {task.quality: float, ...: float})
     run.write_text(DEV, "".join(f"{text}\n" for text in task.texts))
     functions = functions_of(config, task, run)
     heads = sum(site.num_heads for site in find_sites(task.model))

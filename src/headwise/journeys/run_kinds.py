@@ -37,7 +37,7 @@ def kind_of_run(folder: Path) -> RunKind | None:
 
 def _other(run: Run) -> str | None:
     """What a run is that holds none of these models, a sentence; None where it may hold one."""
-    held = run.read_json("model.json") if run.has("model.json") else {}
+    held = run.read_json("model.json", dict) if run.has("model.json") else {}
     for name, kind in OTHER_MODELS.items():
         if name in held or (name in run.config() and not held):
             return (

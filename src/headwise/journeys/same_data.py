@@ -56,7 +56,7 @@ def check_data(folder: Path, config: Dataclass, checksum: str) -> None:
     if not begun or (folder / "figures.json").is_file():
         return
     run = Run.open(folder)
-    before = str(run.read_json(DATA)["sha256"])
+    before = str(run.read_json(DATA, {"sha256": str})["sha256"])
     if run.config() == to_json(config) and before != checksum:
         raise ValueError(
             f"The data are not those that the run in {folder} began with: their checksum was "

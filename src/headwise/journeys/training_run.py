@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from headwise.recording import Run
 from headwise.recording.locking import writing_alone
+from headwise.reporting import write_report
 from headwise.training import BEST, FitConfig, average_checkpoints, progress_bar
 from headwise.training.averaging import kept_checkpoints
 from headwise.training.checkpoint import CHECKPOINT
@@ -108,6 +109,22 @@ def shared_run(folder: Path, config: TrainingSettings) -> Generator[Run]:
     state.wait_for_everyone()
 
 
+def complete_report(run: Run) -> None:
+    """Write the report of a finished run, unless it was written after the figures were.
+
+    A run that was killed between the two is given its report when it is started again.
+    """
+    if is_first_process() and not _has_new_report(run):
+        write_report(run)
+
+
+def _has_new_report(run: Run) -> bool:
+    if not run.has("report.html"):
+        return False
+    figures, report = (run.path(name).stat() for name in ("figures.json", "report.html"))
+    return report.st_mtime_ns >= figures.st_mtime_ns
+
+
 def in_first_process_first(make: Callable[[], Any]) -> Any:
     """Call a function in the first process, and then, when its files are there, in the others."""
     with _processes().main_process_first():
@@ -195,9 +212,25 @@ def _loss_with(model: nn.Module, weights: Mapping[str, Tensor], evaluate: Evalua
     return next(iter(evaluate(model).values()))
 
 
+def logged_rows(run: Run, name: str = "step") -> list[dict[str, float | int]]:
+    """Return what a training logged with a metric; raise if there is nothing.
+
+    Args:
+        run: of the training.
+        name: of the metric.
+    """
+    rows = [row for row in run.metrics() if name in row]
+    if not rows:
+        raise ValueError(
+            f"{run.path('metrics.jsonl')} was cut or changed: it has no {name} of this training; "
+            "choose another folder to train again."
+        )
+    return rows
+
+
 def training_figures(run: Run, model: nn.Module) -> dict[str, float | int]:
     """Updates, minutes, median tokens a second and parameters of a training."""
-    rows = run.metrics()
+    rows = logged_rows(run)
     speeds = sorted(row["tokens_per_second"] for row in rows if "tokens_per_second" in row)
     return {
         "updates": max(int(row["step"]) for row in rows),

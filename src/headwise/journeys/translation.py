@@ -29,6 +29,7 @@ from headwise.journeys.same_data import check_data, checksum_of, keep_checksum
 from headwise.journeys.training_run import (
     Clock,
     choose_weights,
+    complete_report,
     in_first_process_first,
     is_first_process,
     shared_run,
@@ -36,18 +37,17 @@ from headwise.journeys.training_run import (
     training_figures,
 )
 from headwise.journeys.translation_batches import (
-    MULTIPLE,
     Pairs,
     all_batches,
     encoded_pairs,
     pair_batches,
     validation_loss,
+    width_multiple,
 )
 from headwise.journeys.translation_settings import TranslationConfig
 from headwise.journeys.translator import Translator
 from headwise.models import Transformer
 from headwise.recording import Run
-from headwise.reporting import write_report
 from headwise.training import fit, label_smoothed_sum
 from headwise.training.loss import Summed
 from headwise.training.progress import clock
@@ -82,6 +82,7 @@ def train_translation(config: TranslationConfig, folder: Path) -> Run:
             note = _train(config, run, translator, texts)
             if is_first_process():
                 _finish(config, run, translator, texts.test, note)
+        complete_report(run)
     return run
 
 
@@ -173,12 +174,15 @@ def _fit(
         return {**validate(model), **_losses(so_far), **told}
 
     cuda = torch.cuda.is_available()
-    multiple = MULTIPLE if cuda else 1
+    most = model.config.max_length
+    multiple = width_multiple()
     with training_bar(config) as show:
         fit(
             model,
             loss,
-            pair_batches(train, tokens=config.tokens, multiple=multiple, seed=config.seed),
+            pair_batches(
+                train, tokens=config.tokens, multiple=multiple, most=most, seed=config.seed
+            ),
             run=run,
             config=config.fit_config(cuda=cuda, replayable=True),
             tokens=lambda batch: int(batch.target_lengths.sum()),
@@ -223,7 +227,6 @@ def _finish(
     lowered = tokenised_bleu(found, test.target, tokenize=tokens)
     scores = {**_score("bleu", cased), **_score("tokenised_bleu", lowered)}
     run.save_figures({**scores, **note, **training_figures(run, translator.model)})
-    write_report(run)
 
 
 def _score(name: str, score: Score) -> dict[str, float | str]:

@@ -12,10 +12,23 @@ from headwise.data.translation import Lines
 from headwise.data.vocabulary import PAD
 from headwise.journeys.translator import Translator
 
-__all__ = ["MULTIPLE", "Pairs", "all_batches", "encoded_pairs", "pair_batches", "validation_loss"]
+__all__ = [
+    "Pairs",
+    "all_batches",
+    "encoded_pairs",
+    "pair_batches",
+    "validation_loss",
+    "width_multiple",
+    "with_padding",
+]
 
 MULTIPLE = 8  # widths of batches on a GPU, whose matrices like it so
 Pairs = list[tuple[list[int], list[int]]]
+
+
+def width_multiple() -> int:
+    """Return the multiple that widths of training batches are rounded up to on this machine."""
+    return MULTIPLE if torch.cuda.is_available() else 1
 
 
 def encoded_pairs(translator: Translator, lines: Lines) -> Pairs:
@@ -30,23 +43,34 @@ def encoded_pairs(translator: Translator, lines: Lines) -> Pairs:
     return pairs
 
 
-def pair_batches(pairs: Pairs, *, tokens: int, multiple: int, seed: int) -> Epochs[ParallelBatch]:
+def pair_batches(
+    pairs: Pairs, *, tokens: int, multiple: int, most: int | None = None, seed: int
+) -> Epochs[ParallelBatch]:
     """Pairs of similar length together, in an order of each epoch's own.
 
     Args:
         pairs: of ids.
         tokens: in a batch, the longer side of each pair, padding included.
         multiple: of widths.
+        most: the width that padding never exceeds, a model's `max_length`.
         seed: of the order.
     """
 
     def collate(chosen: list[int]) -> ParallelBatch:
         sources, targets = zip(*(pairs[index] for index in chosen), strict=True)
-        return parallel_batch(sources, targets, multiple=multiple)
+        return parallel_batch(sources, targets, multiple=multiple, most=most)
 
     # a mark is added to each side
     lengths = [max(len(source), len(target)) + 1 for source, target in pairs]
+    tokens = with_padding(tokens, lengths, multiple=multiple)
     return Epochs(lengths, collate, tokens=tokens, multiple=multiple, seed=seed)
+
+
+def with_padding(tokens: int, lengths: Sequence[int], *, multiple: int) -> int:
+    """Return the batch size in tokens, large enough for the longest pair with its padding."""
+    longest = max(lengths)
+    rounded_up = -(-longest // multiple) * multiple
+    return max(tokens, rounded_up) if longest <= tokens else tokens
 
 
 def all_batches(pairs: Pairs, *, tokens: int) -> Sequence[ParallelBatch]:

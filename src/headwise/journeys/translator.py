@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from headwise.config import from_json, to_json
+from headwise.config import to_json
 from headwise.data.batching import pad
 from headwise.data.marian import MarianFolder, MarianPieces
 from headwise.data.parallel import ParallelBatch, parallel_batch
@@ -126,7 +126,7 @@ class Translator:
                 f"{run.folder} holds no trained model yet; let the run that makes it finish first."
             )
         source, target = load_codecs(run)
-        model = Transformer(from_json(TransformerConfig, run.read_json("model.json")))
+        model = Transformer(run.read_settings("model.json", TransformerConfig))
         if run.has(RECORD):
             rebuild(model, PruningRecord.from_json(run.read_json(RECORD)))
         load_weights(model, run)

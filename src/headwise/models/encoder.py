@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from headwise.models.attention import MultiHeadAttention, Phases
-from headwise.models.checks import check_dropouts, check_phases
+from headwise.models.checks import check_dropouts, check_phases, check_size
 
 __all__ = ["Encoder", "EncoderConfig", "Family", "initialize_normal"]
 
@@ -78,6 +78,12 @@ class EncoderConfig:
         for name in ("vocab", "width", "heads", "layers", "feed_forward", "max_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        check_size(
+            layers=self.layers,
+            width=self.width,
+            feed_forward=self.feed_forward,
+            rows=self.vocab + self.max_length,
+        )
         if self.width % self.heads:
             raise ValueError(
                 f"width must be a multiple of heads, got {self.width} and {self.heads}."

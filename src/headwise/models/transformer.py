@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from headwise.models.attention import MultiHeadAttention, Phases, recordable
 from headwise.models.cache import Cache, FixedCache
-from headwise.models.checks import check_dropouts, check_phases
+from headwise.models.checks import check_dropouts, check_phases, check_size
 
 Norm = Literal["pre", "post"]
 Shared = Literal["all", "target", "none"]  # source, target and output; the last two; nothing
@@ -81,6 +81,12 @@ class TransformerConfig:
         for name in ("source_vocab", "target_vocab", "width", "heads", "feed_forward"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        check_size(
+            layers=self.encoder_layers + self.decoder_layers,
+            width=self.width,
+            feed_forward=self.feed_forward,
+            rows=self.source_vocab + self.target_vocab + self.max_length,
+        )
         if self.width % self.heads or self.width % 2:
             raise ValueError(
                 f"width must be even and a multiple of heads, got {self.width} and {self.heads}."

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from headwise.models.attention import Phases
-from headwise.models.checks import check_phases
+from headwise.models.checks import check_phases, check_size
 from headwise.models.relative import Distances, RelativeAttention, sinusoids_of_distances
 from headwise.models.transformer import Norm, Residual, TransformerConfig, initialize
 
@@ -49,6 +49,12 @@ class XLConfig:
         for name in ("vocab", "layers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        check_size(
+            layers=self.layers,
+            width=self.width,
+            feed_forward=self.feed_forward,
+            rows=self.vocab + self.memory,
+        )
         if self.memory < 0:
             raise ValueError(f"memory must not be negative, got {self.memory}.")
         if self.distances not in get_args(Distances):

@@ -19,6 +19,7 @@ from rich.text import Text
 from torch import nn
 from transformers import PreTrainedModel
 
+from headwise.config import printable
 from headwise.hf import adopt, release
 from headwise.hf.adoption import backend_of, is_adopted
 from headwise.ops.graphs import on_a_stream, record
@@ -292,9 +293,9 @@ def _device_name(device: torch.device) -> str:
 def speed_table(measured: Mapping[str, Any]) -> Table:
     """What `Speed.to_json` gave, as a table that Rich prints, with what to make of it below."""
     said = [*quality_said(measured), *measured["verdicts"]]
-    title = Text(f"One forward pass on {measured['device']}, before > after")
+    title = Text(printable(f"One forward pass on {measured['device']}, before > after"))
     table = Table(box=None, header_style="bold", pad_edge=False, title=title)
-    table.caption = Text("\n".join(said))
+    table.caption = Text("\n".join(map(printable, said)))
     table.title_justify = table.caption_justify = "left"
     for name in HEADER:
         table.add_column(name, justify="left" if name == "backend" else "right", no_wrap=True)

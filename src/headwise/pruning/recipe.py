@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
+from headwise.json_files import read_json
 from headwise.pruning.record import PruningRecord
 from headwise.recording.checksums import check_files
 
@@ -115,13 +116,7 @@ def _read_json(path: Path) -> dict[str, Any]:
             f"There is no pruned model in {path.parent}: it has no {path.name}. Folders are made "
             "by headwise.pruning.save."
         )
-    try:
-        held: object = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as problem:  # of JSON, or of UTF-8
-        raise ValueError(f"{path} is not valid JSON ({problem}); it was cut short.") from None
-    if not isinstance(held, dict):
-        raise ValueError(f"{path} must hold a JSON object; save the model again.")
-    return cast(dict[str, Any], held)
+    return read_json(path, dict)
 
 
 def _fits(held: dict[str, Any]) -> bool:

@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from headwise.json_files import read_json
 from headwise.pruning import own
 from headwise.pruning.configuring import layers_in_config
 from headwise.pruning.cutting import rebuild
@@ -29,6 +30,7 @@ from headwise.pruning.record import PruningRecord, innermost, record_of
 from headwise.recording.checksums import digest
 from headwise.sites import Site, what_is_changed
 
+UNSEALED = ("environment.json",)  # its checksum would differ always, as it tells the time
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"
 OF_RUN = "model.json"  # the settings of a run's model, as its config.json is that of the run
 EXPORTED = frozenset({"model.onnx", "model.pt2"})
@@ -93,7 +95,7 @@ def seal(folder: Path, model: nn.Module, record: PruningRecord) -> None:
         files={
             path.relative_to(folder).as_posix(): digest(path)
             for path in sorted(folder.rglob("*"))  # a tokenizer may have folders
-            if path.is_file()
+            if path.is_file() and path.name not in UNSEALED
         },
         tied=_tied(model.state_dict()),
         buffers=_buffers(model),
@@ -245,13 +247,7 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 def _built(folder: Path, recipe: Recipe) -> nn.Module:
     """An unpruned model of the recipe's class; its weights do not matter."""
     path = folder / (OF_RUN if recipe.own and OF_RUN in recipe.files else SETTINGS)
-    try:
-        settings: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise ValueError(f"{path} cannot be read: {problem}.") from None
-    if not isinstance(settings, dict):
-        raise ValueError(f"{path} must hold a JSON object of settings.")
-    settings = cast(dict[str, Any], settings)
+    settings: dict[str, Any] = read_json(path, dict)
     if recipe.own and recipe.class_name in own.NAMED:
         return own.built(recipe.class_name, settings)
     return _hugging_face(folder, recipe, settings)

@@ -1,10 +1,14 @@
 """Files that are whole or absent: written under a temporary name in their folder, then renamed."""
 
 import os
+import re
+import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]+\.partial")
 
 
 @contextmanager
@@ -29,6 +33,22 @@ def write_text(path: Path, text: str) -> None:
     """Write a whole text file in UTF-8, or nothing."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete the temporary files and folders that a killed process left in a folder of a run.
+
+    Args:
+        folder: with the folders in it; nobody else may be writing there.
+    """
+    for parent, folders, names in os.walk(folder):
+        for name in filter(_TEMPORARY.fullmatch, names):
+            (Path(parent) / name).unlink()
+        left = [name for name in folders if _TEMPORARY.fullmatch(name)]
+        for name in left:
+            path = Path(parent) / name
+            path.unlink() if path.is_symlink() else shutil.rmtree(path)
+        folders[:] = [name for name in folders if name not in left]
 
 
 def _flush_to_disk(path: Path) -> None:

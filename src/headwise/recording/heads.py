@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from headwise.config import suggestion
+from headwise.config import printable, suggestion
 from headwise.recording import files
 from headwise.recording.head_cells import Value, printed, printed_names
 from headwise.sites import Head
@@ -248,7 +248,8 @@ class HeadTable:
             shown.append(name)
         yield self._printed({name: cells[name] for name in shown}, widths)
         if left := [name for name in cells if name not in shown]:
-            yield Text(f"{len(left)} more columns do not fit here: {', '.join(left)}.")
+            said = f"{len(left)} more columns do not fit here: {', '.join(left)}."
+            yield Text(printable(said))
 
     def _printed(self, cells: Mapping[str, Sequence[str]], widths: Mapping[str, int]) -> Table:
         table = Table(box=None, header_style="bold", pad_edge=False)
@@ -256,10 +257,12 @@ class HeadTable:
         for name in cells:
             is_text = any(isinstance(value, str) for value in self.columns[name])
             side = "left" if is_text else "right"
-            table.add_column(name.replace("_", " "), justify=side, min_width=widths[name])
+            shown = Text(printable(name.replace("_", " ")))
+            table.add_column(shown, justify=side, min_width=widths[name])
         for head, *row in zip(self.heads, *cells.values(), strict=True):
             # Text, because Rich would read brackets in a plain string as markup
-            table.add_row(str(head), *(Text(cell, no_wrap=True) for cell in row))
+            texts = (Text(printable(cell), no_wrap=True) for cell in (str(head), *row))
+            table.add_row(*texts)
         return table
 
     def __str__(self) -> str:

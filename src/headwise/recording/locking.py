@@ -10,7 +10,7 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-__all__ = ["writing_alone"]
+__all__ = ["is_locked_here", "writing_alone"]
 
 _HELD: set[tuple[int, int]] = set()  # device and number of the folders that this process has locked
 
@@ -31,8 +31,7 @@ def writing_alone(folder: Path) -> Generator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     file = os.open(folder, os.O_RDONLY)
     try:
-        known = os.fstat(file)
-        here = known.st_dev, known.st_ino
+        here = _identity(os.fstat(file))
         if here in _HELD:
             yield
             return
@@ -44,6 +43,15 @@ def writing_alone(folder: Path) -> Generator[None]:
             _HELD.remove(here)
     finally:
         os.close(file)
+
+
+def is_locked_here(folder: Path) -> bool:
+    """Return whether this process is inside a `writing_alone` block of the folder."""
+    return folder.is_dir() and _identity(folder.stat()) in _HELD
+
+
+def _identity(known: os.stat_result) -> tuple[int, int]:
+    return known.st_dev, known.st_ino
 
 
 def _lock(file: int, folder: Path) -> None:

@@ -6,19 +6,22 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, SupportsFloat, TextIO, cast
+from typing import Any, SupportsFloat, TextIO
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from headwise.config import Dataclass, to_json
+from headwise.config import Dataclass, Kind, from_json, to_json
+from headwise.json_files import check_shape, parse_json, read_json, read_text
 from headwise.recording import files
 from headwise.recording.checksums import plain_note, read_tensors, sealed_note
 from headwise.recording.environment import describe_environment
 from headwise.recording.heads import HeadTable, plain_number
+from headwise.recording.locking import is_locked_here
 
+TABLE = {"heads": [str], "columns": {...: [(str, float, None)]}}  # shape of heads.json
 _UNSET = object()  # stands for a setting that a config does not have
 
 
@@ -61,6 +64,8 @@ class Run:
         else:
             _check_free(folder)
             run.write_json("config.json", settings)
+        if is_locked_here(folder):
+            files.remove_leftovers(folder)
         run._write_environment(seed=settings.get("seed"))
         return run
 
@@ -96,8 +101,8 @@ class Run:
     def path(self, name: str) -> Path:
         """Where a file of the run is, or would be."""
         path = self.folder / name
-        folder = self.folder.resolve()
-        if path.resolve() == folder or not path.resolve().is_relative_to(folder):
+        folder, there = _resolved(self.folder), _resolved(path)
+        if there == folder or not there.is_relative_to(folder):
             raise ValueError(f"A name stays inside the run folder, but {name!r} does not.")
         return path
 
@@ -113,10 +118,7 @@ class Run:
 
     def config(self) -> dict[str, Any]:
         """The settings; `headwise.config.from_json` makes the dataclass of them."""
-        settings = self.read_json("config.json")
-        if not isinstance(settings, dict):
-            raise ValueError(f"{self.path('config.json')} must hold a JSON object of settings.")
-        return cast(dict[str, Any], settings)
+        return self.read_json("config.json", dict)
 
     def log(self, step: int, **metrics: SupportsFloat) -> None:
         """Append metrics to `metrics.jsonl`, at once on disk; nan and infinity raise.
@@ -144,12 +146,13 @@ class Run:
         lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
         for number, line in enumerate(lines, start=1):
             try:
-                entry = json.loads(line)
-                by_step.setdefault(entry["step"], {}).update(entry)
-            except (ValueError, KeyError, TypeError):
+                entry = parse_json(line, {"step": int, ...: float}, name="it")
+            except ValueError:
                 raise ValueError(
-                    f"Line {number} of {path} is not a JSON object with a step; delete that line."
+                    f"Line {number} of {path} is not a JSON object with a step and numbers; delete "
+                    "that line."
                 ) from None
+            by_step.setdefault(entry["step"], {}).update(entry)
         return [by_step[step] for step in sorted(by_step)]
 
     def write_text(self, name: str, text: str) -> None:
@@ -164,15 +167,31 @@ class Run:
             raise ValueError(f"{name} cannot be written as JSON: {problem}.") from None
         self.write_text(name, text + "\n")
 
-    def read_json(self, name: str) -> Any:
-        """Read a JSON file of the run."""
-        path = self._existing(name)
+    def read_text(self, name: str) -> str:
+        """Read a text file of the run."""
+        return read_text(self._existing(name))
+
+    def read_json(self, name: str, shape: Any = object) -> Any:
+        """Read a JSON file of the run; what is not whole is refused.
+
+        Args:
+            name: of the file.
+            shape: what it must hold, as in `headwise.json_files`.
+        """
+        return read_json(self._existing(name), shape)
+
+    def read_settings(self, name: str, kind: type[Kind]) -> Kind:
+        """Read a JSON file of the run that `to_json` of a dataclass made.
+
+        Args:
+            name: of the file.
+            kind: the dataclass.
+        """
+        held = self.read_json(name, dict)
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as problem:  # of JSON, or of UTF-8
-            raise ValueError(
-                f"{path} is not valid JSON ({problem}); it was cut short or changed. Make it again."
-            ) from None
+            return from_json(kind, held)
+        except ValueError as problem:
+            raise ValueError(f"{self.path(name)} cannot be used: {problem}") from None
 
     def save_tensors(
         self, name: str, tensors: Mapping[str, Tensor], note: Mapping[str, str] = {}
@@ -197,6 +216,7 @@ class Run:
             rights = temporary.stat().st_mode  # that other files get; the library gives fewer
             try:
                 safetensors.torch.save_file(copies, temporary, metadata=sealed_note(copies, note))
+                _sort_note(temporary)
                 temporary.chmod(rights)
             except SafetensorError as problem:  # a full disk, for one
                 raise OSError(f"{self.path(name)} could not be written: {problem}") from None
@@ -224,7 +244,11 @@ class Run:
 
     def heads(self) -> HeadTable:
         """The table of heads."""
-        return HeadTable.from_json(self.read_json("heads.json"))
+        held = self.read_json("heads.json", TABLE)
+        try:
+            return HeadTable.from_json(held)
+        except ValueError as problem:
+            raise ValueError(f"{self.path('heads.json')} cannot be used: {problem}") from None
 
     def save_figures(self, figures: Mapping[str, Any]) -> None:
         """Write the figures, the numbers a run was made for, to `figures.json`."""
@@ -232,7 +256,10 @@ class Run:
 
     def figures(self) -> dict[str, Any]:
         """The figures by name."""
-        return self.read_json("figures.json")
+        figures = self.read_json("figures.json", dict)
+        if not figures:
+            raise ValueError(f"{self.path('figures.json')} holds no figures; delete it.")
+        return figures
 
     def _existing(self, name: str) -> Path:
         if not self.has(name):
@@ -243,9 +270,17 @@ class Run:
         """The first start is kept as it was; each later one is added under "resumed"."""
         now = describe_environment(seed=seed)
         if self.has("environment.json"):
-            first = self.read_json("environment.json")
+            first = self.read_json("environment.json", dict)
+            check_shape(first.get("resumed", []), list, name=str(self.path("environment.json")))
             now = {**first, "resumed": [*first.get("resumed", []), now]}
         self.write_json("environment.json", now)
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (RuntimeError, OSError):  # which of them is a matter of the version of Python
+        raise ValueError(f"{path} is a symbolic link to itself; delete it.") from None
 
 
 def _finite(name: str, value: object, *, step: int) -> float | int:
@@ -282,6 +317,18 @@ def _drop_half_line(path: Path) -> None:
     if path.is_file():
         whole = path.read_bytes().rfind(b"\n") + 1
         os.truncate(path, whole)
+
+
+def _sort_note(path: Path) -> None:
+    """Order the note of a safetensors file by name: the library writes it in a random order."""
+    with path.open("rb+") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = dict(sorted(header.get("__metadata__", {}).items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(header["__metadata__"]) > 1 and len(text) <= length:  # padded by spaces, as before
+            file.seek(8)
+            file.write(text.ljust(length))
 
 
 def _broken_tensors(path: Path, problem: SafetensorError) -> ValueError:

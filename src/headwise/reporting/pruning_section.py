@@ -23,6 +23,25 @@ MOST_COLUMNS = 12  # of a table over training
 KINDS = {"encoder.self": "encoder", "decoder.self": "decoder", "decoder.cross": "decoder-encoder"}
 Keep = Mapping[str, Sequence[int]]
 Trace = Mapping[str, Any]
+SPEED = "trace/speed.json"
+# shapes of files, as in headwise.json_files
+ABOUT = {"chosen_by": str, "shown": str, "before": {...: float}, "after": {...: float}}
+_RATIO = dict.fromkeys(("median", "low", "high"), float)
+SPEED_SHAPE = {  # of what `headwise.pruning.speed` measured
+    "device": str,
+    "quality": ([float], None),
+    "verdicts": [str],
+    "workloads": [
+        {
+            "backend": str,
+            **dict.fromkeys(("batch", "length", "saved_flops"), float),
+            "time": {"before": float, "after": float, "ratio": _RATIO},
+            "memory": [float],
+            "flops": [float],
+        }
+    ],
+}
+GATES = {"keep": {...: [int]}, "prob_open": {...: [float]}}
 
 
 def is_pruning(run: Run) -> bool:
@@ -32,8 +51,8 @@ def is_pruning(run: Run) -> bool:
 
 def pruning_section(run: Run, table: HeadTable) -> Html:
     """Quality against heads kept, which heads these are, how sure gates were, and speed."""
-    about: Trace = run.read_json("trace/pruning.json")
-    gates: list[Trace] = [run.read_json(name) for name in run.names("trace/gates/*.json")]
+    about: Trace = run.read_json("trace/pruning.json", ABOUT)
+    gates: list[Trace] = [run.read_json(name, GATES) for name in run.names("trace/gates/*.json")]
     parts = [
         element("h2", "What was pruned"),
         element("p", str(about["chosen_by"]), attributes={"class": "hint"}),
@@ -42,7 +61,7 @@ def pruning_section(run: Run, table: HeadTable) -> Html:
         _kept_by_layer(table, str(about.get("functions", ""))),
         _over_training(table, gates),
         _certainty(gates),
-        _speed(run.read_json("trace/speed.json")) if run.has("trace/speed.json") else Html(""),
+        _speed(run.read_json(SPEED, SPEED_SHAPE)) if run.has(SPEED) else Html(""),
     ]
     return element("section", *parts, attributes={"id": "pruning"})
 

@@ -20,9 +20,9 @@ def progress_bar(steps: int, *, label: str = "training") -> Generator[Report]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total}  {task.fields[shown]}"),
+        TextColumn("{task.completed}/{task.total}  {task.fields[shown]}", markup=False),
         TimeRemainingColumn(),
     )
     with Progress(*columns) as bar:
@@ -41,7 +41,7 @@ def clock(label: str) -> Generator[None]:
     """What is being done, and for how long already."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     with Progress(*columns) as shown:
         shown.add_task(label, total=None)
         yield

@@ -11,7 +11,7 @@ import torch
 from headwise import cli, pruning
 from headwise.journeys import open_translator, prune_folder
 from headwise.journeys.opening import open_subject
-from headwise.journeys.prune import open_task
+from headwise.journeys.prune import open_task, run_folder
 from headwise.journeys.pruning.places import check_replaceable
 from headwise.journeys.translator import RECORD
 from headwise.pruning.recipe import RECIPE
@@ -20,7 +20,7 @@ from headwise.recording.checksums import digest
 from tests.journeys.pruning.small_tasks import config_for
 
 WEIGHTS = "model.safetensors"
-FILES = ("config.json", "environment.json", "model.json", WEIGHTS, "pieces.model", RECORD)
+FILES = ("config.json", "model.json", WEIGHTS, "pieces.model", RECORD)
 INPUTS = torch.tensor([[4, 5, 6, 2], [7, 8, 2, 0]]), torch.tensor([4, 3]), torch.tensor([[1], [1]])
 
 
@@ -57,9 +57,24 @@ def spoil(path, how):
         path.write_bytes(held[:-3] + bytes([held[-3] ^ 1]) + held[-2:])
 
 
+def test_the_same_pruning_gives_the_same_files(made, small_translation, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["another", "command"])  # which the environment tells
+    again = tmp_path / "again"
+    prune_folder(quick(small_translation), again)
+    differ = [name for name, found in digests(again).items() if found != digests(made)[name]]
+    assert differ == ["environment.json"]
+    one, other = (run_folder(folder) for folder in (made, again))
+    names = {path.relative_to(one) for path in one.rglob("*") if path.is_file()}
+    timed = {"environment.json", "figures.json", "report.html", "metrics.jsonl"}
+    for name in names:
+        if name.name not in timed:
+            assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
 def test_every_file_has_a_checksum(small):
     named = json.loads((small / RECIPE).read_text())["files"]
-    assert {*FILES} <= named.keys() and {*named, RECIPE} == digests(small).keys()
+    assert {*FILES} <= named.keys()
+    assert {*named, RECIPE, "environment.json"} == digests(small).keys()  # it tells the time
 
 
 OPENINGS = {

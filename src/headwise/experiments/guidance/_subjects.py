@@ -128,7 +128,7 @@ def trained_arms(folders: Sequence[str], *, layers: int, device: str) -> Iterato
         for seed, run in several:
             yield Arm(name, seed, lambda run=run: _opened(run, device), run)
             if name == "MLM":
-                shape = from_json(EncoderConfig, run.read_json("model.json"))
+                shape = run.read_settings("model.json", EncoderConfig)
                 pieces = BytePieces.load(run.path("tokenizer.json"))
                 yield untrained(shape, pieces, seed=seed, device=device)
 

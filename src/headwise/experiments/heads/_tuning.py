@@ -20,11 +20,11 @@ from headwise.journeys.training_run import (
 )
 from headwise.journeys.translating import open_translator
 from headwise.journeys.translation_batches import (
-    MULTIPLE,
     all_batches,
     encoded_pairs,
     pair_batches,
     validation_loss,
+    width_multiple,
 )
 from headwise.journeys.translator import Translator
 from headwise.recording.run import Run
@@ -100,7 +100,8 @@ def _train(config: TuningConfig, run: Run, translator: Translator, texts: Parall
     train = pair_batches(
         encoded_pairs(translator, texts.train),
         tokens=config.tokens,
-        multiple=MULTIPLE if cuda else 1,
+        multiple=width_multiple(),
+        most=translator.model.config.max_length,
         seed=config.seed,
     )
     held_out = all_batches(encoded_pairs(translator, texts.valid), tokens=config.tokens)

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -14,6 +14,7 @@ from headwise.journeys.inspecting.identity import Sources, check_unchanged
 from headwise.journeys.inspecting.sentence import Sentence
 from headwise.journeys.inspecting.subject import Prepared, Subject
 from headwise.journeys.progress import Counted
+from headwise.json_files import parse_json
 from headwise.ops.attended import Attended
 from headwise.recording import Run
 from headwise.recording.reading import Gold, Reading
@@ -57,6 +58,10 @@ class Seen:
     over: bool = False
 
 
+COUNTS = ("chunks", "sentences", "words", "truncated", "unfinished")
+NOTE = {**dict.fromkeys(COUNTS, int), "over": bool, "sources": {...: str}}  # shape of a bookmark
+
+
 @dataclass(frozen=True, eq=False)
 class Bookmark:
     """Where a pass of a run leaves its sums, so that a killed one loses seconds only."""
@@ -73,14 +78,15 @@ class Bookmark:
         """Give the recorders what was put away, if anything, and say how far that was."""
         if not self.run.has(self._file):
             return Seen()
-        note = json.loads(self.run.note(self._file)["seen"])
+        path = str(self.run.path(self._file))
+        note = parse_json(self.run.note(self._file).get("seen", ""), NOTE, name=path)
         check_unchanged(note.pop("sources"), self.sources, self.run.folder)
         tensors = self.run.load_tensors(self._file)
         for recorder in recorders:
             mark = f"{recorder.name}/"
             state = {k.removeprefix(mark): v for k, v in tensors.items() if k.startswith(mark)}
             recorder.load(state)
-        return Seen(**note)
+        return Seen(**{field.name: note[field.name] for field in fields(Seen)})
 
     def put(self, recorders: Sequence[Sums], seen: Seen) -> None:
         """Put the sums of the recorders away."""

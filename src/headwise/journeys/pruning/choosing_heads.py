@@ -228,7 +228,7 @@ def _chosen_before(config: PruneConfig, task: Task, run: Run) -> Chosen:
     """A choice without gates, made once: it is written down for a training that goes on."""
     heads = {site.name: site.num_heads for site in find_sites(task.model, where=config.where)}
     if run.has("keep.json"):
-        keep: Keep = run.read_json("keep.json")
+        keep: Keep = run.read_json("keep.json", {name: [int] for name in heads})
     else:
         keep = _choose(config, task)
         run.write_json("keep.json", keep)

@@ -28,7 +28,7 @@ def check_inputs(config: PruneConfig, run: Run) -> None:
     now = {str(path): digest(path) if path.is_file() else "" for path in _files(config)}
     if not run.has(INPUTS):
         run.write_json(INPUTS, now)
-    before = run.read_json(INPUTS)
+    before = run.read_json(INPUTS, {...: str})
     changed = [path for path in before | now if before.get(path) != now.get(path)]
     if changed:
         raise ValueError(

@@ -12,6 +12,7 @@ from headwise.journeys.pruning.choosing_heads import inspected
 from headwise.journeys.pruning.config import PruneConfig
 from headwise.journeys.pruning.task import Task
 from headwise.recording import HeadTable, Run
+from headwise.recording.run import TABLE
 
 __all__ = ["Functions", "functions_of"]
 
@@ -45,7 +46,7 @@ def functions_of(config: PruneConfig, task: Task, run: Run) -> Functions:
         return Functions(HeadTable((), {}), UNKNOWN)
     if not run.has(LOOKED):
         run.write_json(LOOKED, _look(config, task))
-    found = run.read_json(LOOKED)
+    found = run.read_json(LOOKED, {"table": TABLE, "note": str})
     return Functions(HeadTable.from_json(found["table"]), found["note"])
 
 

@@ -15,7 +15,7 @@ from headwise.journeys.pruning.config import PruneConfig
 from headwise.journeys.pruning.places import check_replaceable
 from headwise.journeys.pruning.task import IGNORED, Batch, Data, Predicted, Task
 from headwise.journeys.pruning.texts import first, read_pairs
-from headwise.journeys.translation_batches import MULTIPLE
+from headwise.journeys.translation_batches import width_multiple, with_padding
 from headwise.journeys.translator import Translator
 from headwise.models import Transformer
 from headwise.pruning.folders import recover, replacing_folder
@@ -80,13 +80,13 @@ def _data(translator: Translator, lines: Lines, *, tokens: int) -> Data:
         strict=True,
     )
     pairs = [pair for pair in both if max(map(len, pair)) <= translator.room]
-    multiple = MULTIPLE if torch.cuda.is_available() else 1
+    multiple, most = width_multiple(), translator.model.config.max_length
     if not pairs:
         raise ValueError(f"No sentence pair fits the {translator.room} pieces of the model.")
 
     def collate(chosen: Sequence[int]) -> Batch:
         sources, targets = zip(*(pairs[place] for place in chosen), strict=True)
-        batch = parallel_batch(sources, targets, multiple=multiple)
+        batch = parallel_batch(sources, targets, multiple=multiple, most=most)
         return {
             "source": batch.source,
             "source_lengths": batch.source_lengths,
@@ -95,4 +95,5 @@ def _data(translator: Translator, lines: Lines, *, tokens: int) -> Data:
         }
 
     lengths = [max(map(len, pair)) + 1 for pair in pairs]
+    tokens = with_padding(tokens, lengths, multiple=multiple)
     return Data(lengths, collate, tokens=tokens, multiple=multiple)

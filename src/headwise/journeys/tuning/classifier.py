@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from headwise.config import from_json, to_json
+from headwise.config import to_json
 from headwise.data.byte_pieces import BytePieces
 from headwise.journeys.hugging_face_folder import opened
 from headwise.journeys.quiet import quiet_transformers
@@ -31,6 +31,7 @@ __all__ = ["Classifier", "Reads", "class_scores"]
 Reads = Literal["text", "pair", "either", "words"]
 
 HUGGING_FACE = "hugging-face"  # the folder of such a model, in that of the run
+ABOUT = {"classes": [str], "reads": str, "pad": int, "length": int}  # shape of classifier.json
 AT_ONCE = 64  # rows judged together
 
 
@@ -181,14 +182,14 @@ class Classifier:
         """The one that a run keeps, on the CPU and in evaluation mode."""
         if not run.has("classifier.json"):
             raise ValueError(f"{run.folder} keeps no classifier; it may not be finished.")
-        about = run.read_json("classifier.json")
-        definition = run.path("tokenizer.json").read_text(encoding="utf-8")
+        about = run.read_json("classifier.json", ABOUT)
+        definition = run.read_text("tokenizer.json")
         pieces = Pieces(definition, about["pad"], about["length"])
         classes = tuple(about["classes"])
         reads: Reads = about["reads"]
         if not run.has("model.safetensors"):
             return Classifier(_hugging_face(run, tags=reads == "words"), pieces, classes, reads)
-        encoder = Encoder(from_json(EncoderConfig, run.read_json("model.json")))
+        encoder = Encoder(run.read_settings("model.json", EncoderConfig))
         kind = TokenClassifier if reads == "words" else SequenceClassifier
         model = kind(encoder, len(classes))
         model.load_state_dict(run.load_tensors("model.safetensors"))

@@ -9,11 +9,13 @@ from torch import Tensor
 from headwise.analysis import classification
 from headwise.analysis.classification import PairedTest, Part, confusion, paired_test
 from headwise.analysis.spans import span_counts, span_f1
+from headwise.json_files import parse_json
 from headwise.recording import Run
 
 __all__ = ["Prediction", "compare", "metrics_of", "read_predictions", "write_predictions"]
 
 PREDICTIONS = "predictions.jsonl"
+PREDICTION = {"part": str, "example": int, "gold": (str, [str]), "predicted": (str, [str])}
 Measure = Callable[[Tensor], Tensor]
 MEASURES: dict[str, Measure] = {
     "accuracy": classification.accuracy,
@@ -66,9 +68,10 @@ def read_predictions(run: Run) -> list[Prediction]:
     """The predictions of a run of `finetune`, training by training."""
     if not run.has(PREDICTIONS):
         raise ValueError(f"{run.folder} keeps no predictions; let the run finish first.")
-    text = run.path(PREDICTIONS).read_text(encoding="utf-8")
+    text, name = run.read_text(PREDICTIONS), str(run.path(PREDICTIONS))
     # "\n" only: words may hold other characters that count as line breaks
-    return [Prediction(**json.loads(line)) for line in text.rstrip("\n").split("\n")]
+    rows = [parse_json(line, PREDICTION, name=name) for line in text.rstrip("\n").split("\n")]
+    return [Prediction(*(row[field] for field in Prediction._fields)) for row in rows]
 
 
 def compare(a: Run, b: Run, *, samples: int = 2000, seed: int = 0) -> PairedTest:

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headwise.config import from_json
 from headwise.data.byte_pieces import BytePieces, train_byte_pieces
 from headwise.data.pair_tasks import TextTask
 from headwise.data.tagging import TaggedTask
@@ -89,7 +88,7 @@ def _finished(run: Run) -> bool:
 
 def _shape_of(run: Run) -> tuple[Encoder, BytePieces]:
     """Of a finished pre-training whose weights are not asked for, and need not be there."""
-    shape = from_json(EncoderConfig, run.read_json("model.json"))
+    shape = run.read_settings("model.json", EncoderConfig)
     return Encoder(shape), BytePieces.load(run.path(TOKENIZER))
 
 
