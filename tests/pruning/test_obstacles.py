@@ -112,6 +112,41 @@ def test_numbers_that_would_no_longer_be_true_are_refused():
             prune(model, {"decoder.1.self": [0, 1]})
 
 
+def test_what_rotates_all_heads_together_is_refused():
+    """EfficientLoFTR applies positions to queries before it splits them into heads."""
+    small = {"num_attention_heads": 2, "stage_num_blocks": [1, 1, 1, 1], "num_attention_layers": 1}
+    widths = {"stage_stride": [2, 1, 2, 2], "out_features": [8, 8, 8, 8], "hidden_size": 8}
+    model = built(hf.EfficientLoFTRConfig(**small, **widths))
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match="computes with dim, the width of the model, as that of"):
+        prune(model, {find_sites(model)[0].name: [1]})
+    assert all(torch.equal(model.state_dict()[name], old) for name, old in before.items())
+    assert record_of(model) is None
+
+
+def test_offloaded_weights_are_refused_and_left_alone(tmp_path):
+    build("Llama").save_pretrained(tmp_path)
+    places = {f"model.{part}": "cpu" for part in ("embed_tokens", "layers.1", "norm", "rotary_emb")}
+    places |= {"model.layers.0": "disk", "lm_head": "cpu"}
+    model = hf.LlamaForCausalLM.from_pretrained(
+        tmp_path, device_map=places, offload_folder=tmp_path / "offloaded"
+    )
+    wanted = adopt(model)(IDS).logits
+    for site in ("decoder.0.self", "decoder.1.self"):
+        with pytest.raises(ValueError, match=r"layers\.0\.\S+ are offloaded by accelerate, so"):
+            prune(model, {site: [0, 1]})
+    assert record_of(model) is None
+    assert torch.equal(model(IDS).logits, wanted)
+
+
+def test_a_model_without_weights_is_refused():
+    config = copy.deepcopy(build("BERT").config)
+    with torch.device("meta"):
+        model = adopt(hf.BertForMaskedLM(config))
+    with pytest.raises(ValueError, match=r"word_embeddings\.weight is on the meta device, which"):
+        prune(model, {"encoder.0.self": [0]})
+
+
 def test_layers_and_buffers_that_may_tell_heads_apart_are_refused():
     model = adopt(build("BERT"))
     attention = model.bert.encoder.layer[0].attention.self

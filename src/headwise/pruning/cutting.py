@@ -63,6 +63,17 @@ def prune(
     >>> print(record_of(model))
     18 of 24 heads left
     """
+    _check_here(model)
+    return _prune(model, keep, scale=scale)
+
+
+def _prune(
+    model: Model,
+    keep: Mapping[str, Sequence[int]] | Gates,
+    *,
+    scale: Mapping[str, Tensor | Sequence[float]] | None = None,
+) -> Model:
+    """`prune` without asking where the weights are: on the meta device shapes alone are cut."""
     gates = keep if isinstance(keep, Gates) else None
     if isinstance(keep, Gates):
         keep, scale = _of_gates(model, keep, scale)
@@ -108,10 +119,28 @@ def rebuild(model: Model, record: PruningRecord) -> Model:
             f"The record is of a model with {_described(record.heads)}, but this "
             f"{type(inner).__name__} has {_described(here)}; build it with the settings it had."
         )
-    prune(inner, record.kept)
+    _prune(inner, record.kept)
     if fresh and isinstance(inner, PreTrainedModel):
         take_sites_away(inner)
     return model
+
+
+def _check_here(model: nn.Module) -> None:
+    """Refuse weights that lie elsewhere: what stands in their place would be cut instead."""
+    for path, module in model.named_modules():
+        held: Any = getattr(module, "_hf_hook", None)  # accelerate's; a chain of them has `hooks`
+        if any(getattr(hook, "offload", False) for hook in getattr(held, "hooks", (held,))):
+            raise ValueError(
+                f"Weights of {path or type(model).__name__} are offloaded by accelerate, so heads "
+                "cannot be cut out of them; load the model without offloading, prune, save it, and "
+                "offload what pruning.load returns."
+            )
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise ValueError(
+                f"{name} is on the meta device, which holds no weights, so heads cannot be cut out "
+                "of it; load the weights before prune()."
+            )
 
 
 def _described(heads: Mapping[str, int]) -> str:

@@ -22,6 +22,8 @@ COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head")
 WIDTHS_OF_ALL = ("all_head_size", "inner_dim", "split_size")
 SHARED_COUNTS = ("num_key_value_heads", "num_key_value_groups")
 WIDTH = re.compile(r"^(?!.*window).*(dim|size|width)")  # what such a width is called elsewhere
+# The last size of what a module is given, by the name its code has for it.
+INPUT_WIDTH = re.compile(r"^\s*\w+, \w+, ([a-z]\w+) = \w+\.(?:shape|size\(\))\s*$", re.MULTILINE)
 BIAS = re.compile(r"(rel|pos|distance|attention|attn)\w*_bias")  # of scores, not of a layer
 # Layers that treat all heads alike: norms over the width of a head, as they are called in most
 # hosts, in Phi, HunYuan and Idefics; and rotations.
@@ -94,6 +96,9 @@ def _stale_number(holder: nn.Module, heads: int, width: int) -> str | None:
     source = "".join(_sources(type(holder)))
     if found := re.search(r"self\.config\.\w*heads\b", source):
         return found[0]
+    for name in INPUT_WIDTH.findall(source):
+        if re.search(rf"(?:view|reshape)\([^()]*\b{name}\b|\b{name} // ", source):
+            return f"{name}, the width of the model, as that of all heads"
     told = {*COUNTS, *WIDTHS_OF_ALL, *SHARED_COUNTS}
     for name in dict.fromkeys(re.findall(r"self\.(\w+)", source)):
         value = holder.__dict__.get(name)
