@@ -12,6 +12,8 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
+from headwise.pruning.own_counts import viewed
+
 # Those that are PyTorch alone. Others (flash attention) are libraries, or code from a hub: a folder
 # must not decide that they are run, so there the caller says so.
 RESTORED = ("eager", "sdpa", "flex_attention")
@@ -64,7 +66,7 @@ def _restore(host: PreTrainedModel, config: PreTrainedConfig, name: str) -> None
 def _configs(model: nn.Module) -> dict[str, PreTrainedConfig]:
     found: dict[int, tuple[str, PreTrainedConfig]] = {}
     for path, module in model.named_modules():
-        config: Any = getattr(module, "config", None)
+        config: Any = viewed(getattr(module, "config", None))
         if isinstance(config, PreTrainedConfig):
             found.setdefault(id(config), (path, config))
     return dict(found.values())

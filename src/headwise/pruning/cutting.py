@@ -1,5 +1,7 @@
 """Cutting heads out of a model: smaller projections, and the same outputs as with them masked."""
 
+import inspect
+import re
 from collections.abc import Mapping, Sequence
 from operator import index as whole_number
 from typing import Any, TypeVar, cast
@@ -10,14 +12,15 @@ from transformers import PreTrainedModel
 
 from headwise.config import suggestion
 from headwise.hf.adoption import adopt, is_adopted, take_sites_away
-from headwise.hf.naming import attention_modules
+from headwise.hf.naming import attention_modules, interface_forward
 from headwise.hf.projections import holder_of, output_projection
 from headwise.models.rnn import Seq2Seq
 from headwise.pruning.choosing import Keep
 from headwise.pruning.configuring import tell_config
 from headwise.pruning.gates import Gates
 from headwise.pruning.headless import Headless, JustBias
-from headwise.pruning.obstacles import COUNTS, WIDTHS_OF_ALL
+from headwise.pruning.obstacles import ASKS_CONFIG, COUNTS, WIDTHS_OF_ALL, named, numbers_of
+from headwise.pruning.own_counts import with_counts
 from headwise.pruning.parts import Anatomy, Heads, anatomy
 from headwise.pruning.position_bias import cut_bias, separate, shares_bias, tell_tied
 from headwise.pruning.record import PruningRecord, innermost, record_of
@@ -275,9 +278,19 @@ def _without_heads(model: nn.Module, found: Anatomy) -> None:
             holder,
             output=output.path.removeprefix(f"{path}.") if inside else None,
             cross=found.site.name.endswith(".cross"),
-            results=3 if shares_bias(holder) else 2,  # T5 hands its biases on
+            results=_results(holder),
         )
         model.set_submodule(path, stand_in.train(holder.training))
+
+
+def _results(holder: nn.Module) -> int:
+    """How many things attention returns: usually output and weights."""
+    if shares_bias(holder):
+        return 3  # T5 hands its biases on
+    forward = interface_forward(type(holder))
+    assert forward is not None
+    last = inspect.getsource(forward).rpartition("return ")[2]
+    return 1 if re.fullmatch(r"\w+\s*", last) else 2  # the images of Qwen-VL have no weights
 
 
 def _tell_counts(found: Anatomy, now: Heads) -> None:
@@ -293,6 +306,13 @@ def _tell_counts(found: Anatomy, now: Heads) -> None:
         told["num_key_value_heads"] = now.groups
     if "num_key_value_groups" in told and now.groups:
         told["num_key_value_groups"] = now.each
+    counts = {"groups": now.groups, "group width": now.groups * found.width}
+    counts["query width"] = now.queries * found.width
+    for name, number in numbers_of(found.holder).items():
+        told[name] = counts[number]
+    if named(found.holder, ASKS_CONFIG):
+        of_config = {"num_attention_heads": now.queries, "num_key_value_heads": now.groups}
+        told["config"] = with_counts(told["config"], of_config)
 
 
 def _tell_layer(layer: nn.Module) -> None:
