@@ -39,9 +39,17 @@ SPEECH = {
     "feature_projection_input_dim": 6,
     "layerdrop": 0.0,
 }
+WINDOWS = {
+    "image_size": 16,
+    "patch_size": 2,
+    "embed_dim": 32,
+    "depths": [2, 1],
+    "num_heads": [4, 4],
+    "window_size": 4,
+}
 
 # the names of a class and of its configuration, its settings, and what it is given: "text" to go
-# on with, or "sound"; names, as importing GPTBigCode warns
+# on with, "image" or "sound"; names, as importing GPTBigCode warns
 LAYOUTS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "GPT-NeoX": ("GPTNeoXForCausalLM", "GPTNeoXConfig", SIZES, "text"),
     "Persimmon": (
@@ -78,6 +86,7 @@ LAYOUTS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "text",
     ),
     "CTRL": ("CTRLLMHeadModel", "CTRLConfig", {**CODE, "dff": 64}, "text"),
+    "Swin": ("SwinModel", "SwinConfig", WINDOWS, "image"),
     "Wav2Vec2-BERT": ("Wav2Vec2BertModel", "Wav2Vec2BertConfig", SPEECH, "sound"),
     "Wav2Vec2-BERT, as Transformer-XL": (
         "Wav2Vec2BertModel",
@@ -100,14 +109,16 @@ def built(name: str, backend: str = "sdpa") -> hf.PreTrainedModel:
     rng = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for path, parameter in model.named_parameters():
-            if parameter.dim() == 1 or "norm" in path or "pos_bias" in path:
+            if parameter.dim() == 1 or "norm" in path or "bias" in path:
                 parameter.add_(0.3 * torch.randn(parameter.shape, generator=rng))
     return model
 
 
 def batch_of(name: str) -> dict[str, torch.Tensor]:
     """Two inputs."""
+    rng = torch.Generator().manual_seed(1)
     if LAYOUTS[name][3] == "sound":
-        rng = torch.Generator().manual_seed(1)
         return {"input_features": torch.randn(2, 9, 6, generator=rng)}
+    if LAYOUTS[name][3] == "image":
+        return {"pixel_values": torch.randn(2, 3, 16, 16, generator=rng)}
     return {"input_ids": torch.arange(3, 21).view(2, 9)}

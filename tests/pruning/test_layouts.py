@@ -45,10 +45,24 @@ def test_a_pruned_model_is_the_masked_one_also_when_loaded(name, backend, choose
     again = load(tmp_path / "small")
     assert again.config._attn_implementation == backend
     torch.testing.assert_close(run(again, name), wanted, **CLOSE)
-    # and pruned once more
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_loaded_model_is_pruned_once_more(name, tmp_path):
+    model = adopt(built(name))
+    save(prune(model, uneven_keep(model)), tmp_path / "small")
     site = find_sites(model)[-1].name
-    prune(model, {site: []})
-    torch.testing.assert_close(run(prune(adopt(again), {site: []}), name), run(model, name))
+    again = prune(adopt(load(tmp_path / "small")), {site: []})
+    torch.testing.assert_close(run(again, name), run(prune(model, {site: []}), name))
+
+
+def test_sites_that_are_numbered_anew_are_not_taken_for_others(tmp_path):
+    """Swin's layers are numbered within a stage, so that a lost one changes the others' names."""
+    model = adopt(built("Swin"))
+    save(prune(model, {"encoder.0.self": []}), tmp_path / "small")
+    again = adopt(load(tmp_path / "small"))
+    with pytest.raises(ValueError, match=r"encoder\.0\.self has 4 heads, but 0 by the record of"):
+        prune(again, {"encoder.1.self": [0]})
 
 
 @pytest.mark.parametrize("choose", [uneven_keep, bare_keep])

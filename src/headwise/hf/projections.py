@@ -96,6 +96,7 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout({"Wqkv": QKV}, code=r"qkv_states\.split\(\s*\[\s*self\.hidden_size,"),  # DBRX
     Layout({"qkv_proj": QKV}, code=r"query_states = qkv\[\.\.\., :query_pos\]"),  # Phi-3
     Layout({"qkv": QKV}, code=r"reshape\(\w+, 3, self\.num_heads, -1\)"),  # Qwen-VL's images
+    Layout({"qkv": QKV}, code=r"\[self\.q_dim, self\.kv_dim, self\.kv_dim\]"),  # EXAONE's images
     Layout(  # GPT-NeoX, Persimmon
         {"query_key_value": QKV},
         by_head=True,

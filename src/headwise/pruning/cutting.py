@@ -82,6 +82,7 @@ def _prune(
         keep, scale = _of_gates(model, keep, scale)
     sites = {site.name: site for site in find_sites(model)}
     record = record_of(model) or PruningRecord.of(list(sites.values()))
+    _check_names(sites, record)
     chosen = {name: _numbers(name, heads, sites, record) for name, heads in _items(keep)}
     factors = _factors(keep, chosen, scale or {})
     going = {
@@ -143,6 +144,17 @@ def _check_here(model: nn.Module) -> None:
             raise ValueError(
                 f"{name} is on the meta device, which holds no weights, so heads cannot be cut out "
                 "of it; load the weights before prune()."
+            )
+
+
+def _check_names(sites: Mapping[str, Site], record: PruningRecord) -> None:
+    """Refuse sites that are not called as in the record, which would then be of other layers."""
+    for name, site in sites.items():
+        if len(record.kept.get(name, ())) != site.num_heads:
+            raise ValueError(
+                f"{name} has {site.num_heads} heads, but {len(record.kept.get(name, ()))} by the "
+                "record of what was pruned: sites are numbered anew when a model that has layers "
+                "without heads is adopted again. Prune it at once, before it is saved."
             )
 
 

@@ -24,6 +24,7 @@ SHARED_COUNTS = ("num_key_value_heads", "num_key_value_groups")
 Number = Literal["query width", "groups", "group width"]
 NUMBERS: dict[str, dict[str, Number]] = {
     "DbrxAttention": {"hidden_size": "query width"},
+    "Exaone4_5_VisionAttention": {"q_dim": "query width", "kv_dim": "group width"},
     "GPTBigCodeAttention": {
         "embed_dim": "query width",
         "kv_heads": "groups",
@@ -54,6 +55,7 @@ ALIKE = (
 )
 ROTATION = "rotary_emb"
 SCALES = ("scaling", "per_dim_scale")  # parameters: a factor for each number of a head's width
+POSITION_TABLE = "relative_position_bias"  # with a bias for each head, and where to find it: Swin
 POSITIONS = "distance_embedding"  # a vector of a head's width for each distance
 BEFORE = ("sequence_reduction",)  # layers between a module's input and its projections: Segformer
 # How the classes of layers with quantised weights are called, and what they are parts of.
@@ -136,6 +138,7 @@ def _strange_layer(holder: nn.Module, known: Sequence[Tensor]) -> str | None:
         passive = isinstance(child, nn.Dropout | nn.Identity)
         if not (projects or passive or name in known_layers):
             return name
+        known_layers |= {name} if name == POSITION_TABLE and projects else set[str]()
     buffers = (name for name, _ in holder.named_buffers())
     return next((name for name in buffers if name.split(".")[0] not in known_layers), None)
 

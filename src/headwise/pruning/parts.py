@@ -34,6 +34,7 @@ class Extra(NamedTuple):
     name: str  # in the attention module
     kind: Kind
     wide: bool = False  # whether a head has as many numbers as it is wide, not one
+    axis: int = 0
 
 
 EXTRAS = (
@@ -47,6 +48,7 @@ EXTRAS = (
     Extra("bias_v", "query"),
     Extra("linear_pos.weight", "query", wide=True),  # the keys of distances: Conformers
     Extra("relative_k_proj.weight", "query", wide=True),  # Parakeet
+    Extra("relative_position_bias.relative_position_bias_table", "query", axis=1),  # Swin
     Extra("q_norm.weight", "query"),  # of NORMS alone
     Extra("q_norm.bias", "query"),
     Extra("k_norm.weight", "shared"),
@@ -184,7 +186,7 @@ def _of_theirs(holder: nn.Module, heads: Heads, width: int) -> list[Part]:
         path, _, last = extra.name.rpartition(".")
         owner = holder.get_submodule(path) if extra.name in found else holder
         if extra.name in found and (path not in ("q_norm", "k_norm") or named(owner, NORMS)):
-            part = Part(owner, last, 0, (extra.kind,), width if extra.wide else 1)
+            part = Part(owner, last, extra.axis, (extra.kind,), width if extra.wide else 1)
             parts += [part] if part.fits(heads) else []  # else it is an obstacle
     table = getattr(holder, TABLE, None)  # UMT5 has one a layer; T5's is shared
     if isinstance(table, nn.Embedding) and not shares_bias(holder):
