@@ -47,9 +47,19 @@ WINDOWS = {
     "num_heads": [4, 4],
     "window_size": 4,
 }
+PATCHES = {
+    "depth": 2,
+    "hidden_size": 32,
+    "num_heads": 4,
+    "intermediate_size": 64,
+    "patch_size": 2,
+    "temporal_patch_size": 1,
+    "spatial_merge_size": 2,
+    "out_hidden_size": 32,
+}
 
 # the names of a class and of its configuration, its settings, and what it is given: "text" to go
-# on with, "image" or "sound"; names, as importing GPTBigCode warns
+# on with, "image", "patches" or "sound"; names, as importing GPTBigCode warns
 LAYOUTS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "GPT-NeoX": ("GPTNeoXForCausalLM", "GPTNeoXConfig", SIZES, "text"),
     "Persimmon": (
@@ -87,6 +97,18 @@ LAYOUTS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     ),
     "CTRL": ("CTRLLMHeadModel", "CTRLConfig", {**CODE, "dff": 64}, "text"),
     "Swin": ("SwinModel", "SwinConfig", WINDOWS, "image"),
+    "Qwen3-VL's images": (
+        "Qwen3VLVisionModel",
+        "Qwen3VLVisionConfig",
+        {**PATCHES, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+        "patches",
+    ),
+    "EXAONE 4.5's images": (
+        "Exaone4_5_VisionModel",
+        "Exaone4_5_VisionConfig",
+        {**PATCHES, "num_key_value_heads": 2, "window_size": 4, "fullatt_block_indexes": [0, 1]},
+        "patches",
+    ),
     "Wav2Vec2-BERT": ("Wav2Vec2BertModel", "Wav2Vec2BertConfig", SPEECH, "sound"),
     "Wav2Vec2-BERT, as Transformer-XL": (
         "Wav2Vec2BertModel",
@@ -121,4 +143,7 @@ def batch_of(name: str) -> dict[str, torch.Tensor]:
         return {"input_features": torch.randn(2, 9, 6, generator=rng)}
     if LAYOUTS[name][3] == "image":
         return {"pixel_values": torch.randn(2, 3, 16, 16, generator=rng)}
+    if LAYOUTS[name][3] == "patches":
+        patches = torch.randn(16, 12, generator=rng)
+        return {"hidden_states": patches, "grid_thw": torch.tensor([[1, 4, 4]])}
     return {"input_ids": torch.arange(3, 21).view(2, 9)}

@@ -45,7 +45,7 @@ WIDTH = re.compile(
 )  # what such a width is called elsewhere
 # The last size of what a module is given, by the name its code has for it.
 INPUT_WIDTH = re.compile(r"^\s*\w+, \w+, ([a-z]\w+) = \w+\.(?:shape|size\(\))\s*$", re.MULTILINE)
-BIAS = re.compile(r"(rel|pos|distance|attention|attn)\w*_bias")  # of scores, not of a layer
+BIAS = re.compile(r"(rel|pos|distance|attention|attn)\w*_bias|_rpb_")  # of scores, not of a layer
 # Layers that treat all heads alike: norms over the width of a head, as they are called in most
 # hosts, in Phi, HunYuan and Idefics; and rotations.
 ALIKE = (
