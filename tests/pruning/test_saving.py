@@ -23,7 +23,7 @@ from headwise.pruning.record import record_of
 from headwise.pruning.saving import load, save
 from headwise.recording.checksums import digest
 from headwise.sites import find_sites, masked
-from tests.hf.families import FAMILIES, batch_of, build, outputs, randomised
+from tests.hf.families import FAMILIES, GROUPED, batch_of, build, outputs, randomised
 from tests.pruning.shrinking import bare_keep, randomised_biases, removed, uneven_keep
 from tests.pruning.small_disk import run_on_small_disk
 from tests.pruning.test_cutting_own import CASES, built, uneven
@@ -246,6 +246,90 @@ def test_transformers_refuses_a_layer_without_heads_and_does_not_make_it_up(name
         type(model).from_pretrained(tmp_path / "small")
     wanted = outputs(model, batch_of(name))
     torch.testing.assert_close(outputs(load(tmp_path / "small"), batch_of(name)), wanted)
+
+
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1}
+
+
+def test_infinite_numbers_in_the_settings_come_back(tmp_path):
+    config = hf.BambaConfig(**GROUPED, **MAMBA, mamba_chunk_size=8, attn_layer_indices=[1])
+    model = adopt(randomised(hf.BambaForCausalLM(config)).eval())
+    save(prune(model, {"decoder.1.self": [0, 1]}), tmp_path / "small")
+    again = load(tmp_path / "small")
+    assert again.config.time_step_limit[1] == float("inf")
+    torch.testing.assert_close(first_output(again), first_output(model))
+
+
+CAPPED = {"head_dim": 8, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 0.5}
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+def test_the_backend_comes_back_and_the_caller_may_choose_another(backend, tmp_path):
+    """sdpa ignores the softcapping of Gemma 2, so the two differ."""
+    config = hf.Gemma2Config(**GROUPED, **CAPPED, attn_implementation=backend)
+    model = adopt(randomised(hf.Gemma2ForCausalLM(config)).eval())
+    save(prune(model, {"decoder.0.self": [0, 1]}), tmp_path / "small")
+    again = load(tmp_path / "small")
+    assert again.config._attn_implementation == backend
+    torch.testing.assert_close(first_output(again), first_output(model))
+    other = "sdpa" if backend == "eager" else "eager"
+    changed = load(tmp_path / "small", attn_implementation=other)
+    assert changed.config._attn_implementation == other
+    assert not torch.allclose(first_output(changed), first_output(model), atol=1e-3)
+    with pytest.raises(ValueError, match='"nothing"` is not supported'):
+        load(tmp_path / "small", attn_implementation="nothing")
+
+
+def test_stacks_with_backends_of_their_own_keep_them(tmp_path):
+    model = prune(adopt(build("T5", "eager")), {"encoder.0.self": [0]})
+    release(model)
+    model.encoder.set_attn_implementation("sdpa")
+    save(model, tmp_path / "small")
+    again = load(tmp_path / "small")
+    backends = [part.config._attn_implementation for part in (again.encoder, again.decoder)]
+    assert backends == ["sdpa", "eager"]
+
+
+def test_a_backend_that_the_host_refuses_is_told_and_left_out(tmp_path):
+    config = hf.GptOssConfig(**GROUPED, num_local_experts=2, num_experts_per_tok=1)
+    model = adopt(randomised(hf.GptOssForCausalLM(config)).eval())
+    save(prune(model, {"decoder.0.self": [0, 1]}), tmp_path / "small")
+    rewritten(tmp_path / "small", attention={"": "sdpa"})
+    with pytest.warns(UserWarning, match="was saved with sdpa attention, which it refuses here"):
+        again = load(tmp_path / "small")
+    assert again.config._attn_implementation == "eager"
+
+
+def test_a_backend_that_headwise_does_not_adopt_comes_back(saved):
+    model = load(saved, attn_implementation="flex_attention")
+    assert model.config._attn_implementation == "flex_attention"
+    save(model, saved)
+    assert load(saved).config._attn_implementation == "flex_attention"
+
+
+def test_folders_without_a_backend_and_with_code_of_others_open_with_the_default(saved):
+    held = json.loads((saved / RECIPE).read_text())
+    del held["checksum"], held["attention"]
+    (saved / RECIPE).write_text(json.dumps({**held, "checksum": recipe._checksum(held)}))
+    assert load(saved).config._attn_implementation == "sdpa"
+    rewritten(saved, attention={"": "somebody/kernel"})
+    assert load(saved).config._attn_implementation == "sdpa"
+
+
+def test_headwise_s_own_models_have_no_backend_to_choose(tmp_path):
+    save(prune(built("pre-norm"), {"encoder.0.self": [1]}), tmp_path / "small")
+    with pytest.raises(ValueError, match="attn_implementation is for Hugging Face models, but"):
+        load(tmp_path / "small", attn_implementation="eager")
+
+
+def test_what_could_not_be_opened_is_not_saved(saved):
+    before = {path.name: digest(path) for path in saved.iterdir()}
+    model = small("RoBERTa")
+    model.config.num_hidden_layers = 3  # no longer true
+    with pytest.raises(ValueError, match=r"small was not written, as pruning\.load could not open"):
+        save(model, saved)
+    assert {path.name: digest(path) for path in saved.iterdir()} == before
+    assert [path.name for path in saved.parent.iterdir()] == ["small"]
 
 
 def test_generation_settings_and_tokenizers_come_along(tmp_path):

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from headwise.hf.naming import attention_modules, head_count
+from headwise.pruning.own_counts import viewed
 from headwise.pruning.record import PruningRecord
 
 READS_WIDTH = re.compile(r'getattr\(config, "head_dim"|config\.head_dim')
@@ -36,7 +37,7 @@ def tell_config(model: nn.Module, record: PruningRecord) -> PruningRecord:
         return record
     config: Any = model.config
     modules = list(attention_modules(model).values())
-    if not modules or any(module.config is not config for module in modules):
+    if not modules or any(viewed(module.config) is not config for module in modules):
         return record
     if _told_apart(config) or not all(_reads(module, READS_WIDTH) for module in modules):
         return record
@@ -68,7 +69,7 @@ def layers_in_config(model: PreTrainedModel, settings: Mapping[str, Any]) -> dic
     numbers: list[Any] = [getattr(x, "layer_idx", place) for place, x in enumerate(modules)]
     if len({number for number in numbers if isinstance(number, int)}) < len(modules):
         return {}  # no stack of numbered layers, as in an encoder and a decoder
-    if not modules or any(module.config is not config for module in modules):
+    if not modules or any(viewed(module.config) is not config for module in modules):
         return {}
     counts = [(head_count(module), _key_value_heads(module)) for module in modules]
     uneven = len({*counts}) > 1 or _told_apart(config)

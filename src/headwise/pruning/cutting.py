@@ -1,5 +1,6 @@
 """Cutting heads out of a model: smaller projections, and the same outputs as with them masked."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from operator import index as whole_number
 from typing import Any, TypeVar, cast
@@ -10,14 +11,15 @@ from transformers import PreTrainedModel
 
 from headwise.config import suggestion
 from headwise.hf.adoption import adopt, is_adopted, take_sites_away
-from headwise.hf.naming import attention_modules
+from headwise.hf.naming import attention_modules, interface_forward
 from headwise.hf.projections import holder_of, output_projection
 from headwise.models.rnn import Seq2Seq
 from headwise.pruning.choosing import Keep
 from headwise.pruning.configuring import tell_config
 from headwise.pruning.gates import Gates
 from headwise.pruning.headless import Headless, JustBias
-from headwise.pruning.obstacles import COUNTS, WIDTHS_OF_ALL
+from headwise.pruning.obstacles import ASKS_CONFIG, COUNTS, WIDTHS_OF_ALL, named, numbers_of
+from headwise.pruning.own_counts import with_counts
 from headwise.pruning.parts import Anatomy, Heads, anatomy
 from headwise.pruning.position_bias import cut_bias, separate, shares_bias, tell_tied
 from headwise.pruning.record import PruningRecord, innermost, record_of
@@ -63,11 +65,23 @@ def prune(
     >>> print(record_of(model))
     18 of 24 heads left
     """
+    _check_here(model)
+    return _prune(model, keep, scale=scale)
+
+
+def _prune(
+    model: Model,
+    keep: Mapping[str, Sequence[int]] | Gates,
+    *,
+    scale: Mapping[str, Tensor | Sequence[float]] | None = None,
+) -> Model:
+    """`prune` without asking where the weights are: on the meta device shapes alone are cut."""
     gates = keep if isinstance(keep, Gates) else None
     if isinstance(keep, Gates):
         keep, scale = _of_gates(model, keep, scale)
     sites = {site.name: site for site in find_sites(model)}
     record = record_of(model) or PruningRecord.of(list(sites.values()))
+    _check_names(sites, record)
     chosen = {name: _numbers(name, heads, sites, record) for name, heads in _items(keep)}
     factors = _factors(keep, chosen, scale or {})
     going = {
@@ -108,10 +122,39 @@ def rebuild(model: Model, record: PruningRecord) -> Model:
             f"The record is of a model with {_described(record.heads)}, but this "
             f"{type(inner).__name__} has {_described(here)}; build it with the settings it had."
         )
-    prune(inner, record.kept)
+    _prune(inner, record.kept)
     if fresh and isinstance(inner, PreTrainedModel):
         take_sites_away(inner)
     return model
+
+
+def _check_here(model: nn.Module) -> None:
+    """Refuse weights that lie elsewhere: what stands in their place would be cut instead."""
+    for path, module in model.named_modules():
+        held: Any = getattr(module, "_hf_hook", None)  # accelerate's; a chain of them has `hooks`
+        if any(getattr(hook, "offload", False) for hook in getattr(held, "hooks", (held,))):
+            raise ValueError(
+                f"Weights of {path or type(model).__name__} are offloaded by accelerate, so heads "
+                "cannot be cut out of them; load the model without offloading, prune, save it, and "
+                "offload what pruning.load returns."
+            )
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise ValueError(
+                f"{name} is on the meta device, which holds no weights, so heads cannot be cut out "
+                "of it; load the weights before prune()."
+            )
+
+
+def _check_names(sites: Mapping[str, Site], record: PruningRecord) -> None:
+    """Refuse sites that are not called as in the record, which would then be of other layers."""
+    for name, site in sites.items():
+        if len(record.kept.get(name, ())) != site.num_heads:
+            raise ValueError(
+                f"{name} has {site.num_heads} heads, but {len(record.kept.get(name, ()))} by the "
+                "record of what was pruned: sites are numbered anew when a model that has layers "
+                "without heads is adopted again. Prune it at once, before it is saved."
+            )
 
 
 def _described(heads: Mapping[str, int]) -> str:
@@ -246,9 +289,19 @@ def _without_heads(model: nn.Module, found: Anatomy) -> None:
             holder,
             output=output.path.removeprefix(f"{path}.") if inside else None,
             cross=found.site.name.endswith(".cross"),
-            results=3 if shares_bias(holder) else 2,  # T5 hands its biases on
+            results=_results(holder),
         )
         model.set_submodule(path, stand_in.train(holder.training))
+
+
+def _results(holder: nn.Module) -> int:
+    """How many things attention returns: usually output and weights."""
+    if shares_bias(holder):
+        return 3  # T5 hands its biases on
+    forward = interface_forward(type(holder))
+    assert forward is not None
+    last = inspect.getsource(forward).rpartition("return ")[2]
+    return 2 if "," in last else 1  # the image encoders of Qwen-VL return no weights
 
 
 def _tell_counts(found: Anatomy, now: Heads) -> None:
@@ -264,6 +317,13 @@ def _tell_counts(found: Anatomy, now: Heads) -> None:
         told["num_key_value_heads"] = now.groups
     if "num_key_value_groups" in told and now.groups:
         told["num_key_value_groups"] = now.each
+    counts = {"groups": now.groups, "group width": now.groups * found.width}
+    counts["query width"] = now.queries * found.width
+    for name, number in numbers_of(found.holder).items():
+        told[name] = counts[number]
+    if named(found.holder, ASKS_CONFIG):
+        of_config = {"num_attention_heads": now.queries, "num_key_value_heads": now.groups}
+        told["config"] = with_counts(told["config"], of_config)
 
 
 def _tell_layer(layer: nn.Module) -> None:

@@ -11,7 +11,7 @@ from transformers.cache_utils import EncoderDecoderCache
 
 # What an attention module may have behind its output projection, in this order. All else that it
 # has, and `obstacle` knows, is before the heads are mixed and goes with them.
-AFTER = ("output_dropout", "resid_dropout", "out_drop", "proj_drop")
+AFTER = ("output_dropout", "resid_dropout", "out_drop", "proj_drop", "projection_dropout")
 NORM = "LayerNorm"  # ALBERT adds what it was given and normalises inside
 
 
@@ -69,16 +69,17 @@ class Headless(nn.Module):
 
     def forward(
         self, hidden_states: Tensor, *others: Any, past_key_values: Any = None, **named: Any
-    ) -> tuple[Any, ...]:
+    ) -> Any:
         """What no heads say to each position; the other arguments were for heads."""
-        if past_key_values is not None and not self.cross:
-            _remember_length(past_key_values, hidden_states, self.layer_idx)
+        cache = past_key_values if past_key_values is not None else named.get("layer_past")
+        if cache is not None and not self.cross:
+            _remember_length(cache, hidden_states, self.layer_idx)
         out = hidden_states.new_zeros(*hidden_states.shape[:-1], 0)
         for name in self.then:
             out = self.get_submodule(name)(out)
         if NORM in self._modules:
             out = self.get_submodule(NORM)(hidden_states + out)
-        return out, *[None] * (self.results - 1)
+        return out if self.results == 1 else (out, *[None] * (self.results - 1))
 
 
 def _remember_length(cache: Any, hidden_states: Tensor, layer: int | None) -> None:

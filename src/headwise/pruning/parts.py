@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from headwise.hf.projections import (
+    BESIDE,
     InputProjection,
     Projection,
     holder_of,
@@ -17,12 +18,42 @@ from headwise.hf.projections import (
 from headwise.models.attention import MultiHeadAttention
 from headwise.models.relative import RelativeAttention
 from headwise.models.rnn import Seq2Seq
-from headwise.pruning.obstacles import obstacle
+from headwise.pruning.obstacles import layer_of_others, named, obstacle
 from headwise.pruning.position_bias import TABLE, shares_bias
 from headwise.sites import Site
 
 Kind = Literal["query", "shared"]  # a part for each head, or for each group that shares keys
-WIDTHS = ("head_width", "head_dim", "attention_head_size", "key_value_proj_dim")
+WIDTHS = ("head_width", "head_dim", "attention_head_size", "key_value_proj_dim", "head_size")
+# Norms that treat each head alone, but have a weight for every head.
+NORMS = ("ChameleonLayerNorm", "CohereLayerNorm", "Cohere2LayerNorm")
+
+
+class Extra(NamedTuple):
+    """A parameter that attention of Hugging Face may have for each head beside its projections."""
+
+    name: str  # in the attention module
+    kind: Kind
+    wide: bool = False  # whether a head has as many numbers as it is wide, not one
+    axis: int = 0
+
+
+EXTRAS = (
+    Extra("sinks", "query"),  # what GPT-OSS can attend to instead of a word
+    Extra("g_proj.weight", "query"),  # a factor for the output of each head: Step 3.7
+    Extra("gate_proj.weight", "query", wide=True),  # and for each number of it: AFMoE, HRM
+    Extra("gate_proj.bias", "query", wide=True),
+    Extra("pos_bias_u", "query"),  # what Transformer-XL adds to queries: Conformers
+    Extra("pos_bias_v", "query"),
+    Extra("bias_u", "query"),  # Parakeet
+    Extra("bias_v", "query"),
+    Extra("linear_pos.weight", "query", wide=True),  # the keys of distances: Conformers
+    Extra("relative_k_proj.weight", "query", wide=True),  # Parakeet
+    Extra("relative_position_bias.relative_position_bias_table", "query", axis=1),  # Swin
+    Extra("q_norm.weight", "query"),  # of NORMS alone
+    Extra("q_norm.bias", "query"),
+    Extra("k_norm.weight", "shared"),
+    Extra("k_norm.bias", "shared"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +82,11 @@ class Part:
     def size(self, queries: int, groups: int) -> int:
         """How long the axis must be for so many heads."""
         return sum(queries if kind == "query" else groups for kind in self.blocks) * self.unit
+
+    def fits(self, heads: "Heads") -> bool:
+        """Whether the axis is as long as it must be."""
+        tensor, size = self.tensor, self.size(heads.queries, heads.groups)
+        return tensor.dim() > self.axis and tensor.shape[self.axis] == size
 
     def cut(self, queries: Sequence[int], groups: Sequence[int], *, before: "Heads") -> None:
         """Keep the slices of these heads, and of these groups of keys and values."""
@@ -96,15 +132,16 @@ def anatomy(model: nn.Module, site: Site) -> Anatomy:
     Raises if the module has something whose share of a head is not known, see `obstacle`: cutting
     the rest would leave it wrong.
     """
-    _, holder = holder_of(model, site)
+    path, holder = holder_of(model, site)
     if isinstance(holder, Seq2Seq):
         return _of_recurrent(site, holder)
+    _check_plain(model, path, holder, site)
     inputs, output = input_projections(model, site), output_projection(model, site)
     width = _head_width(holder, output)
     groups = _key_rows(inputs, site, width) // width
     heads = Heads(site.num_heads, groups)
     writes = [Part(output.module, "weight", 0 if output.transposed else 1, ("query",), width)]
-    beside = [*_of_ours(model, holder, width), *_of_theirs(holder, site)]
+    beside = [*_of_ours(model, holder, width), *_of_theirs(holder, heads, width)]
     parts = [*_of_inputs(inputs, width), *writes, *beside]
     found = Anatomy(site, holder, heads, width, parts, writes)
     _check_sizes(found)
@@ -118,9 +155,12 @@ def _of_inputs(inputs: Sequence[InputProjection], width: int) -> list[Part]:
         kinds: tuple[Kind, ...] = tuple(
             "query" if block == "query" else "shared" for block in layer.blocks
         )
-        parts.append(Part(layer.module, "weight", int(layer.transposed), kinds, width))
+        if layer.by_head:  # the blocks of a head are one slice
+            kinds = kinds[:1]
+        unit = width * len(layer.blocks) // len(kinds)
+        parts.append(Part(layer.module, "weight", int(layer.transposed), kinds, unit))
         if isinstance(layer.module.bias, Tensor):
-            parts.append(Part(layer.module, "bias", 0, kinds, width))
+            parts.append(Part(layer.module, "bias", 0, kinds, unit))
     return parts
 
 
@@ -138,15 +178,16 @@ def _of_ours(model: nn.Module, holder: nn.Module, width: int) -> list[Part]:
     return parts
 
 
-def _of_theirs(holder: nn.Module, site: Site) -> list[Part]:
+def _of_theirs(holder: nn.Module, heads: Heads, width: int) -> list[Part]:
     """What attention of Hugging Face may have for each head beside its projections."""
     parts: list[Part] = []
-    gates = getattr(holder, "g_proj", None)  # with which Step 3.7 computes a factor for each
-    if isinstance(gates, nn.Linear) and gates.out_features == site.num_heads:
-        parts.append(Part(gates, "weight", 0, ("query",), 1))
-    sinks = getattr(holder, "sinks", None)  # what GPT-OSS can attend to instead of a word
-    if isinstance(sinks, nn.Parameter) and sinks.shape == (site.num_heads,):
-        parts.append(Part(holder, "sinks", 0, ("query",), 1))
+    found = dict(holder.named_parameters())
+    for extra in EXTRAS:
+        path, _, last = extra.name.rpartition(".")
+        owner = holder.get_submodule(path) if extra.name in found else holder
+        if extra.name in found and (path not in ("q_norm", "k_norm") or named(owner, NORMS)):
+            part = Part(owner, last, extra.axis, (extra.kind,), width if extra.wide else 1)
+            parts += [part] if part.fits(heads) else []  # else it is an obstacle
     table = getattr(holder, TABLE, None)  # UMT5 has one a layer; T5's is shared
     if isinstance(table, nn.Embedding) and not shares_bias(holder):
         parts.append(Part(table, "weight", 1, ("query",), 1))
@@ -171,26 +212,31 @@ def _key_rows(inputs: Sequence[InputProjection], site: Site, width: int) -> int:
     weight = layer.module.weight
     assert isinstance(weight, Tensor)
     rows = weight.shape[int(layer.transposed)]
-    if "query" in layer.blocks:
+    if "query" in layer.blocks and not layer.by_head:
         rows -= site.num_heads * width
-    return rows // sum(block != "query" for block in layer.blocks)
+    return rows // sum(block != "query" or layer.by_head for block in layer.blocks)
 
 
 def _check_sizes(found: Anatomy) -> None:
     queries, groups = found.heads.queries, found.heads.groups
-    fits = groups > 0 and queries % groups == 0
-    for part in found.parts:
-        if part.tensor.dim() <= part.axis or not fits:
-            break
-        fits = part.tensor.shape[part.axis] == part.size(queries, groups)
-        if not fits:
-            break
-    if not fits:
+    even = groups > 0 and queries % groups == 0
+    if not even or not all(part.fits(found.heads) for part in found.parts):
         raise ValueError(
             f"{found.site.name} has {queries} heads of width {found.width}, which do not make up "
             f"the projections of {type(found.holder).__name__}, so its heads cannot be told "
-            "apart. Quantised and adapted layers must be turned back into plain ones first."
+            "apart."
         )
+
+
+def _check_plain(model: nn.Module, path: str, holder: nn.Module, site: Site) -> None:
+    """Refuse layers that are not plain linear ones, with what to do about them."""
+    layers = dict(holder.named_children())
+    parent = model.get_submodule(path.rpartition(".")[0])
+    for name in BESIDE if path else ():
+        child = getattr(getattr(parent, name.split(".")[0], None), name.split(".")[1], None)
+        layers |= {name: child} if isinstance(child, nn.Module) else {}
+    if problem := layer_of_others(layers):
+        raise ValueError(f"{type(holder).__name__} of {site.name} {problem}.")
 
 
 def _check_complete(model: nn.Module, found: Anatomy) -> None:

@@ -14,7 +14,7 @@ from headwise.recording.checksums import check_files
 
 FORMAT = 1
 RECIPE = "pruning.json"
-TEXTS = ("files", "tied", "buffers")  # {name: text} each
+TEXTS = ("files", "tied", "buffers", "attention")  # {name: text} each
 FIELDS = {"class_name": str, "own": bool, "versions": dict, **dict.fromkeys(TEXTS, dict)}
 
 
@@ -30,6 +30,8 @@ class Recipe:
         tied: names of parameters that are another one's, {name: that one's name}.
         buffers: dtypes of floating buffers that are not saved, as they follow from the settings.
         versions: of what wrote it, for messages.
+        attention: the attention backends of a Hugging Face model, by module; older folders have
+            none.
     """
 
     class_name: str
@@ -39,6 +41,7 @@ class Recipe:
     tied: dict[str, str]
     buffers: dict[str, str]
     versions: dict[str, str | None]
+    attention: dict[str, str]
 
     def write(self, folder: Path) -> None:
         """Write it, with a checksum of its own."""
@@ -57,7 +60,7 @@ class Recipe:
                 f"{_written_by(held)}; this version reads format {FORMAT}. Use that version."
             )
         checksum = held.pop("checksum", None)
-        if checksum != _checksum(held) or not _fits(held):
+        if checksum != _checksum(held) or not _fits(held := {"attention": {}, **held}):
             raise ValueError(f"{path} was changed after it was written; save the model again.")
         return Recipe(
             **{name: held[name] for name in FIELDS},

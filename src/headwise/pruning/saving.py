@@ -4,9 +4,9 @@
     model = pruning.load("small/")
 
 A folder holds `model.safetensors`, `config.json` of the original class, and `pruning.json` with the
-record, versions and checksums, which the pruned run of a translator holds too. Checksums find what
-was damaged or changed by mistake; against somebody who changes both file and checksum there is only
-that nothing is ever unpickled or run.
+record, attention backends, versions and checksums, which the pruned run of a translator holds too.
+Checksums find what was damaged or changed by mistake; against somebody who changes both file and
+checksum there is only that nothing is ever unpickled or run.
 """
 
 import json
@@ -16,11 +16,12 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from headwise.json_files import read_json
 from headwise.pruning import own
+from headwise.pruning.backends import backends_of, set_backends
 from headwise.pruning.configuring import layers_in_config
 from headwise.pruning.cutting import rebuild
 from headwise.pruning.folders import recover, replacing_folder
@@ -52,6 +53,10 @@ def save(model: nn.Module, folder: Path | str, tokenizer: SavesItself | None = N
     A folder that `save` made before is replaced; any other that holds files is refused. If writing
     fails, as on a full disk, what was there stays.
 
+    Before it is put in place the new folder is opened as `load` opens it: files are read again for
+    their checksums, and a model without memory for weights is built, pruned and compared with the
+    names and shapes in the file.
+
     Args:
         model: one that `prune` has pruned; adopted or not.
         folder: to make or replace.
@@ -75,6 +80,7 @@ def save(model: nn.Module, folder: Path | str, tokenizer: SavesItself | None = N
             if tokenizer is not None:
                 _save_tokenizer(tokenizer, new)
             seal(new, inner, record)
+            _check_opens(new, folder)
     except (SafetensorError, OSError) as problem:  # a full disk, by either name
         reason = getattr(problem, "strerror", None) or problem
         raise OSError(f"{folder} could not be written ({reason}); it is as it was.") from problem
@@ -100,24 +106,48 @@ def seal(folder: Path, model: nn.Module, record: PruningRecord) -> None:
         tied=_tied(model.state_dict()),
         buffers=_buffers(model),
         versions=versions(),
+        attention=backends_of(model),
     ).write(folder)
 
 
-def load(folder: Path | str) -> Any:
+def load(folder: Path | str, *, attn_implementation: str | None = None) -> Any:
     """The model that `save` wrote, on the CPU and in eval mode; a Hugging Face one not adopted.
 
     Of a pruned run of a translator it is the Transformer; `headwise translate` opens all of it.
     Only JSON and safetensors are read, never a pickle, whatever else lies in the folder. A folder
     that is not whole, or was changed since, is refused with one sentence.
+
+    Args:
+        folder: that `save` wrote.
+        attn_implementation: the attention backend of a Hugging Face model, by transformers' name.
+            By default it is the one the model was saved with, if that was eager, sdpa or
+            flex_attention; else transformers chooses.
     """
     folder = Path(folder)
     recover(folder)
     recipe = Recipe.read(folder)
     recipe.check_files(folder)
     tensors = _read_tensors(folder)
-    model = rebuild(_built(folder, recipe), recipe.record)
+    model = rebuild(_built(folder, recipe, attn_implementation), recipe.record)
     _fill(model, tensors, recipe, folder)
+    set_backends(model, recipe.attention, attn_implementation)
     return model.eval()
+
+
+def _check_opens(new: Path, folder: Path) -> None:
+    """Open a folder as `load` does, with the shapes of its tensors in the place of weights."""
+    try:
+        recipe = Recipe.read(new)
+        recipe.check_files(new)
+        with safe_open(new / WEIGHTS, framework="pt") as held, torch.device("meta"):
+            names: list[str] = held.keys()
+            shapes = {name: torch.empty(held.get_slice(name).get_shape()) for name in names}
+            _fill(rebuild(_built(new, recipe), recipe.record), shapes, recipe, new)
+    except ValueError as problem:
+        said = str(problem).replace(str(new), str(folder))
+        raise ValueError(
+            f"{folder} was not written, as pruning.load could not open it: {said}"
+        ) from problem
 
 
 def _check_known(model: nn.Module) -> None:
@@ -244,19 +274,24 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
         ) from None
 
 
-def _built(folder: Path, recipe: Recipe) -> nn.Module:
+def _built(folder: Path, recipe: Recipe, backend: str | None = None) -> nn.Module:
     """An unpruned model of the recipe's class; its weights do not matter."""
     path = folder / (OF_RUN if recipe.own and OF_RUN in recipe.files else SETTINGS)
     settings: dict[str, Any] = read_json(path, dict)
     if recipe.own and recipe.class_name in own.NAMED:
+        if backend is not None:
+            raise ValueError(
+                f"attn_implementation is for Hugging Face models, but {folder} holds a "
+                f"{recipe.class_name} of headwise; leave it out."
+            )
         return own.built(recipe.class_name, settings)
-    return _hugging_face(folder, recipe, settings)
+    return _hugging_face(folder, recipe, settings, backend)
 
 
-def _hugging_face(folder: Path, recipe: Recipe, settings: dict[str, Any]) -> nn.Module:
+def _hugging_face(
+    folder: Path, recipe: Recipe, settings: dict[str, Any], backend: str | None
+) -> nn.Module:
     import transformers
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers.initialization import no_init_weights
 
     kind: Any = getattr(transformers, recipe.class_name, None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
@@ -270,15 +305,8 @@ def _hugging_face(folder: Path, recipe: Recipe, settings: dict[str, Any]) -> nn.
             settings.pop(name, None)
         else:
             settings[name] = value
-    configuration: Any = kind.config_class
-    try:
-        with no_init_weights():
-            model: Any = kind(configuration.from_dict(settings))
-    except (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as problem:
-        raise ValueError(
-            f"No {recipe.class_name} can be built with {folder / SETTINGS}: "
-            f"{(str(problem).strip() or type(problem).__name__).splitlines()[0]}"
-        ) from problem
+    eager = backend == "eager" or {*recipe.attention.values()} == {"eager"}
+    model = _constructed(folder, kind, settings, "eager" if eager else None)
     if (folder / "generation_config.json").is_file():
         model.generation_config = transformers.GenerationConfig.from_pretrained(
             folder, local_files_only=True
@@ -286,12 +314,34 @@ def _hugging_face(folder: Path, recipe: Recipe, settings: dict[str, Any]) -> nn.
     return model
 
 
+def _constructed(folder: Path, kind: Any, settings: dict[str, Any], backend: str | None) -> Any:
+    """Build a model; some classes choose now what they attend with, so they are told."""
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers.initialization import no_init_weights
+
+    problems = (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError)
+    try:
+        with no_init_weights():
+            return kind(kind.config_class.from_dict({**settings, "attn_implementation": backend}))
+    except problems as problem:
+        raise ValueError(
+            f"No {kind.__name__} can be built with {folder / SETTINGS}: "
+            f"{(str(problem).strip() or type(problem).__name__).splitlines()[0]}"
+        ) from problem
+
+
 def _harmless(settings: Any) -> Any:
-    """Settings without those that name code of others to compute with, fetched from the hub."""
+    """Settings without those that name code of others to compute with, fetched from the hub.
+
+    Numbers that JSON does not have are turned back, {"__float__": "Infinity"} as transformers
+    writes them.
+    """
     if isinstance(settings, list):
         return [_harmless(each) for each in cast(list[Any], settings)]
     if not isinstance(settings, dict):
         return settings
+    if {*cast(dict[str, Any], settings)} == {"__float__"}:
+        return float(cast(dict[str, Any], settings)["__float__"])
     return {
         name: _harmless(value)
         for name, value in cast(dict[str, Any], settings).items()
