@@ -9,7 +9,7 @@ from torch import nn
 from headwise.hf import adopt
 from headwise.hf.naming import head_count, interface_forward
 from headwise.sites import find_sites
-from tests.hf.families import FAMILIES, SIZES, build
+from tests.hf.families import ADAPTED, EVERY, SIZES, build
 
 ENCODER = ["encoder.0.self", "encoder.1.self"]
 DECODER = ["decoder.0.self", "decoder.1.self"]
@@ -23,10 +23,10 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", EVERY)
 def test_sites_are_named_by_stack_layer_and_what_they_look_at(name):
-    sites = find_sites(adopt(build(name)))
-    wanted = ["encoder.0.self"] if name == "ALBERT" else NAMES[FAMILIES[name].kind]
+    sites = find_sites(adopt(build(name, "eager" if name in ADAPTED else "sdpa")))
+    wanted = ["encoder.0.self"] if name == "ALBERT" else NAMES[EVERY[name].kind]
     assert [site.name for site in sites] == wanted
     assert {site.num_heads for site in sites} == {4}
 

@@ -1,6 +1,6 @@
 """Proof that adopting and watching a model change nothing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from headwise.hf.adapters import give_site
 from headwise.hf.adoption import adopt, is_adopted, take_sites_away, unwrapped
 from headwise.hf.backends import CannotFollow
 from headwise.hf.naming import attention_modules
@@ -107,7 +108,7 @@ def _watched_outputs(
 @contextmanager
 def _adopted(
     model: nn.Module, host: PreTrainedModel, watcher: Watcher, unobserved: Mapping[str, str]
-) -> Iterator[None]:
+) -> Generator[None]:
     """Adopt a model and observe the sites that can be observed."""
     adopt(model)
     if all(site.name in unobserved for site in find_sites(host)):
@@ -168,7 +169,7 @@ def _set_sites_aside(host: PreTrainedModel) -> dict[str, Site]:
 
 def _put_sites_back(host: nn.Module, sites: dict[str, Site]) -> None:
     for path, site in sites.items():
-        host.get_submodule(path).__dict__["site"] = site
+        give_site(host.get_submodule(path), site)
 
 
 def _outputs(model: nn.Module, batch: Mapping[str, Any]) -> list[Tensor]:
