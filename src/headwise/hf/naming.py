@@ -86,6 +86,8 @@ def head_count(module: nn.Module) -> int:
             count = getattr(holder, name, None)
             if isinstance(count, int):
                 return count
+    if isinstance(groups := getattr(module, "groups", None), int):  # of channels, in Florence-2
+        return groups
     raise ValueError(f"{type(module).__name__} does not say how many heads it has.")
 
 
