@@ -174,6 +174,36 @@ FAMILIES = {
         },
     ),
 }
+# Hosts that do not ask the attention interface, for which headwise has adapters.
+ADAPTED = {
+    "MPNet": Family("text", hf.MPNetForMaskedLM, hf.MPNetConfig, SIZES),
+    "DeBERTa-v2": Family(
+        "text",
+        hf.DebertaV2ForMaskedLM,
+        hf.DebertaV2Config,
+        {**SIZES, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+    ),
+    "DeBERTa-v3": Family(
+        "text",
+        hf.DebertaV2ForMaskedLM,
+        hf.DebertaV2Config,
+        {
+            **SIZES,
+            "relative_attention": True,
+            "pos_att_type": "p2c|c2p",
+            "share_att_key": True,
+            "position_buckets": 4,
+            "norm_rel_ebd": "layer_norm",
+            "position_biased_input": False,
+            "type_vocab_size": 0,
+            "conv_kernel_size": 3,
+        },
+    ),
+}
+EVERY = {**FAMILIES, **ADAPTED}
+CELLS = [(name, backend) for name in FAMILIES for backend in BACKENDS] + [
+    (name, "eager") for name in ADAPTED
+]
 WITH_CACHE = [name for name, family in FAMILIES.items() if family.kind not in ("text", "image")]
 
 
@@ -185,7 +215,7 @@ def build(name: str, backend: str = "sdpa", **settings: Any) -> hf.PreTrainedMod
 def batch_of(name: str, *, padding: str = "none") -> Batch:
     """Three inputs of one family, with padding on no side, the "right" or the "left"."""
     rng = torch.Generator().manual_seed(1)
-    kind = FAMILIES[name].kind
+    kind = EVERY[name].kind
     if kind == "image":
         return {"pixel_values": torch.randn(3, 3, 16, 16, generator=rng)}
     batch: Batch = {"input_ids": torch.randint(5, 95, (3, 9), generator=rng)}
@@ -217,7 +247,7 @@ def outputs(model: nn.Module, batch: Batch, **options: Any) -> Tensor:
 def cached_steps(model: nn.Module, name: str, **options: Any) -> Iterator[Any]:
     """What the model returns for two tokens, one more, and two more, each using the cache."""
     batch = batch_of(name)
-    key = "decoder_input_ids" if FAMILIES[name].kind == "two stacks" else "input_ids"
+    key = "decoder_input_ids" if EVERY[name].kind == "two stacks" else "input_ids"
     tokens_BT = batch.pop(key)
     cache = None
     for part in (tokens_BT[:, :2], tokens_BT[:, 2:3], tokens_BT[:, 3:5]):
@@ -246,7 +276,7 @@ class Watch:
 
 @cache
 def _build(name: str, backend: str, settings: tuple[tuple[str, Any], ...]) -> hf.PreTrainedModel:
-    family = FAMILIES[name]
+    family = EVERY[name]
     config = family.config(**{**family.settings, **dict(settings)}, attn_implementation=backend)
     model = family.model(config)
     assert config._attn_implementation == backend

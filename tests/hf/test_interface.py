@@ -14,7 +14,8 @@ from headwise.ops import softmax_attention, topk_attention
 from headwise.sites import observe, replace
 from tests.hf.families import (
     BACKENDS,
-    FAMILIES,
+    CELLS,
+    EVERY,
     WITH_CACHE,
     Batch,
     Watch,
@@ -26,12 +27,11 @@ from tests.hf.families import (
 )
 
 HUGE = torch.finfo(torch.float32).min
-every_family = pytest.mark.parametrize("name", FAMILIES)
+every_cell = pytest.mark.parametrize(("name", "backend"), CELLS)
 both_backends = pytest.mark.parametrize("backend", BACKENDS)
 
 
-@every_family
-@both_backends
+@every_cell
 @pytest.mark.parametrize("padding", ["none", "right", "left"])
 def test_statistics_are_those_of_the_weights_an_eager_host_returns(name, backend, padding):
     batch = batch_of(name, padding=padding)
@@ -46,7 +46,7 @@ def test_statistics_are_those_of_the_weights_an_eager_host_returns(name, backend
             assert not blind_BHQ.any()  # at least one key is real
         else:
             assert not (blind_BHQ & ~padded_BQ[:, None]).any()
-        if FAMILIES[name].kind == "crossed":  # what a blind query carries on depends on the backend
+        if EVERY[name].kind == "crossed":  # what a blind query carries on depends on the backend
             blind_BHQ = blind_BHQ | padded_BQ[:, None]
         assert_statistics_are_of(attended, weights_BHQK, ~blind_BHQ)
 
@@ -232,7 +232,7 @@ def kind_of(name: str, site: str) -> str:
     """Where the host puts the weights of a site."""
     if site.endswith(".cross"):
         return "cross_attentions"
-    if FAMILIES[name].kind == "two stacks":
+    if EVERY[name].kind == "two stacks":
         return site.split(".")[0] + "_attentions"
     return "attentions"
 

@@ -3,13 +3,14 @@
 import copy
 
 import pytest
+import torch
 import transformers as hf
 from torch import nn
 
-from headwise.hf import adopt
+from headwise.hf import adopt, check_parity
 from headwise.hf.naming import head_count, interface_forward
 from headwise.sites import find_sites
-from tests.hf.families import FAMILIES, SIZES, build
+from tests.hf.families import ADAPTED, EVERY, SIZES, build
 
 ENCODER = ["encoder.0.self", "encoder.1.self"]
 DECODER = ["decoder.0.self", "decoder.1.self"]
@@ -23,10 +24,10 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", EVERY)
 def test_sites_are_named_by_stack_layer_and_what_they_look_at(name):
-    sites = find_sites(adopt(build(name)))
-    wanted = ["encoder.0.self"] if name == "ALBERT" else NAMES[FAMILIES[name].kind]
+    sites = find_sites(adopt(build(name, "eager" if name in ADAPTED else "sdpa")))
+    wanted = ["encoder.0.self"] if name == "ALBERT" else NAMES[EVERY[name].kind]
     assert [site.name for site in sites] == wanted
     assert {site.num_heads for site in sites} == {4}
 
@@ -69,6 +70,23 @@ def test_a_pair_of_bert_models_is_an_encoder_and_a_decoder():
 def test_only_what_asks_the_interface_is_taken_for_attention():
     assert interface_forward(nn.MultiheadAttention) is None
     assert interface_forward(hf.BertModel) is None
+
+
+def test_groups_of_channels_are_heads_where_channels_attend_to_channels():
+    vision = {
+        "embed_dim": [8, 16],
+        "num_heads": [2, 4],
+        "num_groups": [4, 2],
+        "depths": [1, 1],
+        "window_size": 4,
+        "patch_size": [3, 3],
+        "patch_stride": [2, 2],
+        "patch_padding": [1, 1],
+        "patch_prenorm": [False, True],
+    }
+    model = hf.Florence2VisionBackbone(hf.Florence2VisionConfig(**vision)).eval()
+    assert check_parity(model, {"hidden_states": torch.randn(2, 3, 16, 16)})
+    assert [site.num_heads for site in find_sites(adopt(model))] == [2, 4, 4, 2]
 
 
 def test_a_module_that_hides_its_heads_is_refused():

@@ -7,7 +7,7 @@ import transformers as hf
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from tests.hf.families import FAMILIES, SIZES, build
+from tests.hf.families import ADAPTED, EVERY, SIZES, build
 
 LINES = [
     "the small dog saw some cats .",
@@ -30,7 +30,7 @@ def tokenizer_for(name: str) -> PreTrainedTokenizerFast:
     fast = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
     fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast.post_processor = processors.TemplateProcessing(
-        single=FRAMES[FAMILIES[name].kind],
+        single=FRAMES[EVERY[name].kind],
         special_tokens=[(mark, ids[mark]) for mark in ("<s>", "</s>")],
     )
     return PreTrainedTokenizerFast(
@@ -45,7 +45,7 @@ def tokenizer_for(name: str) -> PreTrainedTokenizerFast:
 
 def host(name: str) -> hf.PreTrainedModel:
     """A model of a family; the translator ends its sentences at different lengths."""
-    model = build(name)
+    model = build(name, "eager" if name in ADAPTED else "sdpa")
     if name == "BART":
         model.final_logits_bias[0, 2] = ENDING
     return model

@@ -39,7 +39,7 @@ SITES = {
         *("decoder.0.self", "decoder.0.cross", "decoder.1.self", "decoder.1.cross"),
     ],
 }
-SITES["T5"] = SITES["BART"]
+SITES |= {"T5": SITES["BART"], "MPNet": SITES["BERT"], "DeBERTa-v3": SITES["BERT"]}
 LOOKING = {"sample": 0}  # where heads look, and not what they are worth
 
 
@@ -65,7 +65,7 @@ def bert(tmp_path):
     return save(host("BERT"), tokenizer_for("BERT"), tmp_path / "model")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SITES)
 def test_there_is_a_row_for_each_head_and_every_measure_is_in_range(name):
     table = table_of(name, LINES * 2, sample=12, ablation_lines=10)
     assert sorted(map(str, table.heads)) == sorted(

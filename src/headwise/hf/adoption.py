@@ -6,6 +6,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
+from headwise.hf.adapters import adapter_of, give_site, take_site
 from headwise.hf.interface import is_installed, placeholder
 from headwise.hf.naming import (
     asks_registry_directly,
@@ -38,7 +39,7 @@ def adopt(model: Model) -> Model:
         _check_module(module)
     names = site_names(modules)
     for path, module in modules.items():
-        module.__dict__["site"] = Site(names[path], head_count(module), placeholder)
+        give_site(module, Site(names[path], head_count(module), placeholder))
     return model
 
 
@@ -58,7 +59,7 @@ def release(model: nn.Module) -> None:
 def take_sites_away(host: PreTrainedModel) -> None:
     """Release a model whatever its sites are used for."""
     for module in host.modules():
-        module.__dict__.pop("site", None)
+        take_site(module)
 
 
 def unwrapped(model: nn.Module) -> PreTrainedModel:
@@ -122,6 +123,8 @@ def _check_reachable(host: PreTrainedModel, modules: dict[str, nn.Module]) -> No
 
 
 def _check_module(module: nn.Module) -> None:
+    if adapter_of(type(module)) is not None:
+        return  # whatever the configuration says: it attends in one way
     name = type(module).__name__
     backend = backend_of(cast(PreTrainedConfig, module.config))
     if backend not in ("eager", "sdpa") and asks_registry_directly(type(module)):

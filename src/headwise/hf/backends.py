@@ -23,7 +23,8 @@ from headwise.ops.scores import Scores
 from headwise.sites import Site
 
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
-Kind = Literal["eager", "sdpa", "flex", "flash", "paged", "unknown"]
+Kind = Literal["eager", "sdpa", "flex", "flash", "paged", "adapter", "unknown"]
+ADAPTER = "headwise adapter"  # the name under which a module with an adapter attends
 
 # an additive mask hides by this or less: -10,000 as people write it, also as bfloat16 rounds it
 HIDING = -9e3
@@ -127,6 +128,8 @@ def _classified(name: str, function: Attention, is_default: bool) -> Backend:
     """
     if name.startswith("paged|"):
         return Backend("paged")
+    if name == ADAPTER:
+        return Backend("adapter", ("position_bias",))
     if is_default:
         return _classify_eager(function)
     plain = function.func if isinstance(function, partial) else function

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from headwise.hf.backends import (
+    ADAPTER,
     Attention,
     HostCall,
     check_followed,
@@ -109,6 +110,50 @@ def _attend_at_site(
     return out_BQHE, weights
 
 
+def attend_in_adapter(
+    module: nn.Module,
+    function: Attention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    scaling: float,
+    dropout: float,
+    position_bias: Tensor | None,
+    output_attentions: bool,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attend at the site of a module that does not ask the interface, see `headwise.hf.adapters`.
+
+    Args:
+        module: that has the site.
+        function: computes what the host computes, called like transformers' attention functions.
+        query: of shape (B, H, Q, D), as keys and values.
+        key: as many heads.
+        value: as many heads.
+        mask: boolean, True where a query attends, or added to scores.
+        scaling: of the product of queries and keys.
+        dropout: of weights, 0 when evaluated.
+        position_bias: added to scores, (B, H, Q, K).
+        output_attentions: whether the host returns weights.
+        others: more arguments of the function.
+    """
+    given = {"scaling": scaling, "dropout": dropout, "position_bias": position_bias, **others}
+    return _attend_at_site(
+        module,
+        query,
+        key,
+        value,
+        mask,
+        name=ADAPTER,
+        function=function,
+        is_default=False,
+        output_attentions=output_attentions,
+        **given,
+    )
+
+
 def _own(
     call: HostCall, function: Attention, *positional: Any, **others: Any
 ) -> tuple[Tensor, Tensor | None]:
@@ -147,15 +192,17 @@ def _replaced(call: HostCall) -> tuple[Tensor, Tensor | None]:
     call.site.show(attended)
     call.site.hand_on(attended.scores)
     out_BQHE = call.site.gated(attended.out).transpose(1, 2).contiguous()
-    wanted = call.backend.kind == "eager" and _attentions_wanted()
-    return out_BQHE, attended.weights if wanted else None
+    return out_BQHE, attended.weights if _attentions_wanted(call) else None
 
 
-def _attentions_wanted() -> bool:
-    """Whether the weights that eager attention returns are kept by the host.
+def _attentions_wanted(call: HostCall) -> bool:
+    """Whether the weights that attention returns, if it does, are kept by the host.
 
-    Most hosts have a collector, which says so. Without one the host itself may use them.
+    An adapter is told so. Most hosts have a collector, which says so. Without one the host itself
+    may use them.
     """
+    if call.backend.kind != "eager":
+        return call.backend.kind == "adapter" and call.others["output_attentions"]
     from transformers.utils import output_capturing
 
     collected = output_capturing._active_collector.get()  # pyright: ignore[reportPrivateUsage]

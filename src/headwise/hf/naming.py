@@ -5,21 +5,29 @@ import re
 from collections import Counter
 from functools import cache
 from types import FunctionType
+from typing import cast
 
 from torch import nn
+
+from headwise.hf.adapters import adapter_of
 
 CROSS = re.compile(r"cross|encoder_attn|encdec", re.IGNORECASE)
 HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head")
 
 
 def attention_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules that route attention through transformers' attention interface, by path."""
+    """The modules that can have sites, by path: they ask the interface or have an adapter."""
     return {path: m for path, m in model.named_modules() if interface_forward(type(m)) is not None}
 
 
 @cache
 def interface_forward(kind: type[nn.Module]) -> FunctionType | None:
-    """The forward in which a class, or one it calls through super(), asks the interface."""
+    """The forward in which a class, or one it calls through super(), asks the interface.
+
+    For a class with an adapter it is the adapter's.
+    """
+    if adapter := adapter_of(kind):
+        return cast(FunctionType, vars(adapter)["forward"])
     for base in kind.__mro__:
         forward = inspect.unwrap(base.__dict__["forward"]) if "forward" in base.__dict__ else None
         if not isinstance(forward, FunctionType) or base is nn.Module:
@@ -73,11 +81,13 @@ def site_names(modules: dict[str, nn.Module]) -> dict[str, str]:
 
 def head_count(module: nn.Module) -> int:
     """How many query heads an attention module has."""
-    for holder in (module, module.config):
+    for holder in (module, getattr(module, "config", None)):
         for name in HEAD_COUNTS:
             count = getattr(holder, name, None)
             if isinstance(count, int):
                 return count
+    if isinstance(groups := getattr(module, "groups", None), int):  # of channels, in Florence-2
+        return groups
     raise ValueError(f"{type(module).__name__} does not say how many heads it has.")
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from headwise.hf.adapters import give_site
 from headwise.hf.adoption import adopt, is_adopted, take_sites_away, unwrapped
 from headwise.hf.backends import CannotFollow
 from headwise.hf.naming import attention_modules
@@ -168,7 +169,7 @@ def _set_sites_aside(host: PreTrainedModel) -> dict[str, Site]:
 
 def _put_sites_back(host: nn.Module, sites: dict[str, Site]) -> None:
     for path, site in sites.items():
-        host.get_submodule(path).__dict__["site"] = site
+        give_site(host.get_submodule(path), site)
 
 
 def _outputs(model: nn.Module, batch: Mapping[str, Any]) -> list[Tensor]:

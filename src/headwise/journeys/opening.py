@@ -18,6 +18,7 @@ from headwise.journeys.inspecting.hugging_face_subject import (
 from headwise.journeys.inspecting.identity import check_finite
 from headwise.journeys.inspecting.own_subjects import TranslatorSubject
 from headwise.journeys.inspecting.subject import Subject
+from headwise.journeys.inspecting.text_alone import check_reads_text
 from headwise.journeys.pretraining import load_pretrained
 from headwise.journeys.pretraining_tasks import PretrainingModel
 from headwise.journeys.run_kinds import RunKind, kind_of_run
@@ -144,11 +145,7 @@ def _hugging_face(folder: Path) -> Any:
             f"{folder} holds a {type(model).__name__} of headwise without its words. From Python, "
             "observe(pruning.load(folder), Profile()) works for it."
         )
-    if model.main_input_name != "input_ids":
-        raise ValueError(
-            f"{type(model).__name__} reads {model.main_input_name}, not text. From Python, "
-            "adopt(model) and observe(model, Profile()) work for it."
-        )
+    check_reads_text(model)
     check_finite(model)
     return model
 

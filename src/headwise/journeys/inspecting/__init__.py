@@ -3,7 +3,7 @@
 sentence, corpus, sampling   what is read
 subject, own_subjects,       how a model reads it
 hugging_face_subject,
-at_hand, opening
+at_hand, text_alone, opening
 annotating, passing, rules   one pass: where heads look
 asking, worth, importance,   a closer look at a sample: how much heads matter
 means

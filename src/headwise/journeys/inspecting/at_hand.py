@@ -14,6 +14,7 @@ from headwise.journeys.codec import Codec, InWords
 from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
 from headwise.journeys.inspecting.own_subjects import ClassifierSubject, TranslatorSubject
 from headwise.journeys.inspecting.subject import Subject
+from headwise.journeys.inspecting.text_alone import check_reads_text
 from headwise.journeys.opening import padding_right
 from headwise.models import Transformer
 from headwise.models.classifier import TransformerClassifier
@@ -26,6 +27,8 @@ __all__ = ["evaluated", "subject_of"]
 def evaluated(model: nn.Module) -> Generator[None]:
     """A model with sites, evaluated and not trained, for the length of the block."""
     host = _host(model)
+    if host is not None:
+        check_reads_text(host)
     had_sites = host is None or is_adopted(host)
     training = {module: module.training for module in model.modules()}
     try:
@@ -61,7 +64,9 @@ def subject_of(
     if isinstance(model, Transformer | Seq2Seq):
         return TranslatorSubject(model, *_codecs(model, tokenizer), special)
     own = padding_right(copy.deepcopy(tokenizer))
-    return HuggingFaceSubject(model, own, special, max_translation)
+    # Sentence Transformers' models take a batch as one argument, and give no tokens' outputs
+    reader = unwrapped(model) if isinstance(model, nn.Sequential) else model
+    return HuggingFaceSubject(reader, own, special, max_translation)
 
 
 def _host(model: nn.Module) -> PreTrainedModel | None:
