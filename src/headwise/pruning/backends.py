@@ -23,8 +23,7 @@ def backends_of(model: nn.Module) -> dict[str, str]:
     """Return the backend of each configuration, {path of the first module that has it: name}."""
     found: dict[str, str] = {}
     for path, config in _configs(model).items():
-        given: str | None = config._attn_implementation  # pyright: ignore[reportPrivateUsage]
-        name = (given or "eager").rpartition("_over_")[2]  # as adopted models may call it
+        name: str = config._attn_implementation or "eager"  # pyright: ignore[reportPrivateUsage]
         if name in RESTORED:
             found[path] = name
     return found
