@@ -59,7 +59,7 @@ def test_eager_attention_under_another_name_is_adopted():
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8}
     model = hf.TimesFmModel(hf.TimesFmConfig(**sizes, num_attention_heads=2))
     model.config._attn_implementation_internal = "eager"
-    assert [site.name for site in find_sites(adopt(model))] == ["encoder.0.self"]
+    assert [site.name for site in find_sites(adopt(model))] == ["decoder.0.self"]
 
 
 def test_attention_computed_beside_the_interface_is_refused():
