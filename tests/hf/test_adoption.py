@@ -208,3 +208,26 @@ def backends(model: nn.Module) -> set[str | None]:
     """The attention implementations that the parts of a model name."""
     held = [getattr(module, "config", None) for module in model.modules()]
     return {config._attn_implementation for config in held if config is not None}
+
+
+def test_hosts_that_take_functions_past_the_interface_are_refused():
+    from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import DiTAttention
+    from transformers.models.sam2.configuration_sam2 import Sam2MaskDecoderConfig
+    from transformers.models.sam2.modeling_sam2 import Sam2Attention, Sam2PreTrainedModel
+
+    class Host(Sam2PreTrainedModel):
+        def __init__(self, attention: nn.Module):
+            super().__init__(Sam2MaskDecoderConfig())
+            self.attention = attention
+
+    model = Host(Sam2Attention(Sam2MaskDecoderConfig()))
+    assert find_sites(adopt(model))
+    release(model)
+    model.attention.config._attn_implementation_internal = "flash_attention_2"
+    with pytest.raises(ValueError, match="past the attention interface when it attends"):
+        adopt(model)
+    omni = DiTAttention(hf.Qwen2_5OmniDiTConfig(num_attention_heads=2, head_dim=8, hidden_size=16))
+    model.attention.config._attn_implementation_internal = "sdpa"
+    model.other = omni
+    with pytest.raises(ValueError, match=r"DiTAttention of Host compute attention outside"):
+        adopt(model)
