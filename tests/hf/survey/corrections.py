@@ -227,6 +227,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     },
     "qwen4_exp": BLIND,
     "dia": {"decoder_input_ids": (2, 5, 9)},
+    "deberta_v2": {"attention_mask": [[1] * 10] * 2},  # padded queries see nothing there
     "siglip2": {
         "pixel_values": (2, 16, 192),
         "pixel_attention_mask": (2, 16),

@@ -232,7 +232,7 @@ class HuggingFaceSubject:
 
     def _shifted(self, source_BT: Tensor) -> Tensor:
         """The source one position later, as BART reads it where there is nothing to generate."""
-        config = self.model.config
+        config = self.model.config.get_text_config(decoder=True)
         start = config.decoder_start_token_id
         start_B1 = torch.full_like(
             source_BT[:, :1], config.pad_token_id if start is None else start
@@ -240,7 +240,7 @@ class HuggingFaceSubject:
         return torch.cat([start_B1, source_BT[:, :-1]], dim=1)
 
     def _end_marks(self, device: torch.device) -> Tensor:
-        config = self.model.config
+        config = self.model.config.get_text_config(decoder=True)
         ends = getattr(self.model, "generation_config", config).eos_token_id
         listed = ends if isinstance(ends, list) else [ends]
         known = [mark for mark in [*listed, config.pad_token_id] if mark is not None]
