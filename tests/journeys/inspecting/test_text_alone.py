@@ -68,8 +68,8 @@ REFUSED = {
     "BlipForImageTextRetrieval also needs pixel_values": lambda: hf.BlipForImageTextRetrieval(
         hf.BlipConfig(text_config=TWO_TEXTS, vision_config=VISION)
     ),
-    "DiaForConditionalGeneration writes sound": lambda: dia(hf.DiaForConditionalGeneration),
-    "DiaModel writes sound": lambda: dia(hf.DiaModel),
+    "DiaForConditionalGeneration codes of sound": lambda: dia(hf.DiaForConditionalGeneration),
+    "DiaModel codes of sound": lambda: dia(hf.DiaModel),
 }
 
 

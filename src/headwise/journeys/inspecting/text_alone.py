@@ -11,7 +11,7 @@ __all__ = ["check_reads_text"]
 OF_TEXT = ("input_ids", "attention_mask")  # what a tokenizer gives every model
 OF_OTHERS = ("pixel_values", "input_features", "input_values")  # images and sound
 COUNTS = ("num_codebooks", "num_channels")  # tokens that a decoder of sound has at each position
-COMPARES = ("bridgetower",)  # needs images as well, which neither its methods nor signature say
+COMPARES = ("bridgetower", "idefics")  # need images, which neither methods nor signature say
 
 
 def check_reads_text(model: PreTrainedModel) -> None:
@@ -29,10 +29,10 @@ def check_reads_text(model: PreTrainedModel) -> None:
         )
     if not _takes(model, "input_ids"):
         raise ValueError(f"{name} takes no input_ids, so it does not read text. {instead}")
-    if _writes_sound(model):
+    if _has_codes_of_sound(model):
         raise ValueError(
-            f"{name} writes sound, of which inspect knows no words; it reads models that write "
-            f"text or nothing. {instead}"
+            f"{name} reads or writes codes of sound, of which inspect knows no words; it takes "
+            f"models of text alone. {instead}"
         )
 
 
@@ -54,10 +54,11 @@ def _compares(model: PreTrainedModel) -> bool:
     return twins and (hasattr(model, "get_text_features") or config.model_type in COMPARES)
 
 
-def _writes_sound(model: PreTrainedModel) -> bool:
-    """Whether what a model generates, or what its decoder reads, are codes of sound."""
+def _has_codes_of_sound(model: PreTrainedModel) -> bool:
+    """Whether what a model generates or reads at each position are codes of sound."""
     decoders = [getattr(model.config, name, None) for name in ("decoder_config", "decoder")]
     codes = [getattr(decoder, count, 1) for decoder in decoders for count in COUNTS]
+    codes.append(getattr(model.config, "num_codebooks", 1))
     generates = model.can_generate() and "text" not in getattr(model, "output_modalities", ["text"])
     return generates or any(isinstance(count, int) and count > 1 for count in codes)
 
