@@ -68,8 +68,8 @@ REFUSED = {
     "BlipForImageTextRetrieval also needs pixel_values": lambda: hf.BlipForImageTextRetrieval(
         hf.BlipConfig(text_config=TWO_TEXTS, vision_config=VISION)
     ),
-    "DiaForConditionalGeneration codes of sound": lambda: dia(hf.DiaForConditionalGeneration),
-    "DiaModel codes of sound": lambda: dia(hf.DiaModel),
+    "DiaForConditionalGeneration reads or writes codes": lambda: dia(hf.DiaForConditionalGeneration),
+    "DiaModel reads or writes codes": lambda: dia(hf.DiaModel),
 }
 
 
