@@ -74,6 +74,11 @@ class Use:
     ran: bool = False
     called: bool = False
 
+    @property
+    def first(self) -> str:
+        """The name of the first site."""
+        return next(iter(self.sites))
+
     def mark(self, site: str) -> None:
         """Note that a site of the model was called."""
         self.ran = True
@@ -191,7 +196,7 @@ class Change:
     def undo(self) -> None:
         """Put everything back. A second call does nothing."""
         if self._put_back():
-            self._tell_unused()
+            self._tell_unused(stacklevel=3)
 
     def _put_back(self) -> bool:
         """Undo the change, if that was not done already."""
@@ -200,14 +205,14 @@ class Change:
             undo()
         return undo is not None
 
-    def _tell_unused(self) -> None:
+    def _tell_unused(self, stacklevel: int) -> None:
         for use in self._uses:
             if use.ran and not use.called:
                 others = f" (and {len(use.sites) - 1} more)" if len(use.sites) > 1 else ""
                 warnings.warn(
-                    f"{use.sites[0]}{others} was not called while it was {use.how}, so that had no "
+                    f"{use.first}{others} was not called while it was {use.how}, so that had no "
                     "effect: the forward pass does not use this part of the model.",
-                    stacklevel=4,
+                    stacklevel=stacklevel,
                 )
 
     def __enter__(self) -> Change:
@@ -221,10 +226,8 @@ class Change:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is not None:
-            self._put_back()
-        else:
-            self.undo()
+        if self._put_back() and error is None:
+            self._tell_unused(stacklevel=3)
 
 
 def find_sites(model: nn.Module, *, where: Where = "*") -> list[Site]:

@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
 from headwise.hf.adapters import adapter_of, give_site, take_site
-from headwise.hf.interface import is_installed, placeholder
+from headwise.hf.interface import install, is_installed, placeholder
 from headwise.hf.naming import (
     asks_registry_directly,
     attention_modules,
@@ -35,6 +35,7 @@ def adopt(model: Model) -> Model:
         return model
     modules = attention_modules(host)
     _check_reachable(host, modules)
+    _check_unused(modules)
     for module in modules.values():
         _check_module(module)
     names = site_names(modules)
@@ -43,16 +44,21 @@ def adopt(model: Model) -> Model:
     return model
 
 
-def release(model: nn.Module) -> None:
+def release(model: nn.Module, *, force: bool = False) -> None:
     """Take the sites away.
 
     Raises while something is still observed, replaced, gated or guided there: undo that first.
+
+    Args:
+        model: that was adopted.
+        force: release it anyway. A copy of a model whose heads were masked has no other way.
     """
     host = unwrapped(model)
     if not is_adopted(host):
         raise ValueError(f"{type(host).__name__} was not adopted, so there is nothing to release.")
-    if changed := what_is_changed(find_sites(host), of=type(host).__name__):
-        raise ValueError(f"{changed}; undo that before release().")
+    changed = what_is_changed(find_sites(host), of=type(host).__name__)
+    if changed and not force:
+        raise ValueError(f"{changed}; undo that before release(), or call it with force=True.")
     take_sites_away(host)
 
 
@@ -67,14 +73,24 @@ def unwrapped(model: nn.Module) -> PreTrainedModel:
 
     Known are those of torch.compile, data-parallel training, PEFT and Sentence Transformers.
     """
+    inner = innermost(model)
+    if not isinstance(inner, PreTrainedModel):
+        raise ValueError(
+            f"A Hugging Face model (a PreTrainedModel) was wanted, got {type(model).__name__}. "
+            "Adopt the Hugging Face model inside it; Headwise's own models need no adoption."
+        )
+    inside = set(inner.modules())
+    if any(isinstance(part, PreTrainedModel) and part not in inside for part in model.modules()):
+        raise ValueError(
+            f"{type(model).__name__} holds several Hugging Face models. Adopt each by itself."
+        )
+    return inner
+
+
+def innermost(model: nn.Module) -> nn.Module:
+    """The model inside the wrappers that are known; itself if it is in none."""
     inner = model
-    while not isinstance(inner, PreTrainedModel):
-        wrapped = _wrapped(inner)
-        if wrapped is None:
-            raise ValueError(
-                f"A Hugging Face model (a PreTrainedModel) was wanted, got {type(model).__name__}. "
-                "Adopt the Hugging Face model inside it; Headwise's own models need no adoption."
-            )
+    while not isinstance(inner, PreTrainedModel) and (wrapped := _wrapped(inner)) is not None:
         inner = wrapped
     return inner
 
@@ -83,8 +99,9 @@ def _wrapped(wrapper: nn.Module) -> nn.Module | None:
     """What a wrapper holds, one level down; None if it is none."""
     if hasattr(wrapper, "get_base_model"):  # PEFT
         return cast(Any, wrapper).get_base_model()
-    # torch.compile, DataParallel and DistributedDataParallel, Sentence Transformers' first module
-    for name in ("_orig_mod", "module", "auto_model", "0"):
+    if isinstance(wrapper, nn.Sequential):  # Sentence Transformers
+        return cast(nn.Module | None, getattr(wrapper[0], "auto_model", None))
+    for name in ("_orig_mod", "module"):  # torch.compile, DataParallel, DistributedDataParallel
         inner = getattr(wrapper, name, None)
         if isinstance(inner, nn.Module):
             return inner
@@ -94,7 +111,7 @@ def _wrapped(wrapper: nn.Module) -> nn.Module | None:
 def is_adopted(host: PreTrainedModel) -> bool:
     """Whether `adopt` was called on this model."""
     modules = attention_modules(host).values()
-    return bool(modules) and all("site" in module.__dict__ for module in modules)
+    return bool(modules) and all(isinstance(m.__dict__.get("site"), Site) for m in modules)
 
 
 def backend_of(config: PreTrainedConfig) -> str:
@@ -115,10 +132,25 @@ def _check_reachable(host: PreTrainedModel, modules: dict[str, nn.Module]) -> No
             f"{', '.join(sorted(missed))} of {name} compute attention outside transformers' "
             "attention interface; headwise would see only a part of the model, so it refuses."
         )
+    install()  # again, where another tool has put transformers' own back
     if not is_installed():
         raise ValueError(
             "Another tool has replaced AttentionInterface.get_interface of transformers, through "
-            "which headwise reaches a model's attention. Undo that, then import headwise again."
+            "which headwise reaches a model's attention. Undo that first."
+        )
+
+
+def _check_unused(modules: dict[str, nn.Module]) -> None:
+    """Raise if a part of the model has sites that are in use, or something else in their place."""
+    held = [module.__dict__.get("site") for module in modules.values()]
+    if any(site is not None and not isinstance(site, Site) for site in held):
+        raise ValueError(
+            "An attention module of the model has an attribute `site` that is none of headwise's. "
+            "Rename it, as headwise keeps its own there."
+        )
+    if changed := what_is_changed([site for site in held if isinstance(site, Site)]):
+        raise ValueError(
+            f"A part of this model was adopted before, and {changed}; undo that first."
         )
 
 
@@ -132,8 +164,8 @@ def _check_module(module: nn.Module) -> None:
             f"{name} takes some attention functions past the attention interface when it attends "
             f'with {backend!r}. Call model.set_attn_implementation("sdpa") first.'
         )
-    if backend == "eager" and getattr(module, "reorder_and_upcast_attn", False):
+    if getattr(module, "reorder_and_upcast_attn", False):
         raise ValueError(
-            f"{name} computes eager attention outside the interface when "
-            "reorder_and_upcast_attn is set. Use sdpa, or set it to False."
+            f"{name} computes eager attention outside the interface when reorder_and_upcast_attn "
+            "is set. Set it to False; with sdpa it has no effect."
         )

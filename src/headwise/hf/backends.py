@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from types import FunctionType
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -29,6 +30,7 @@ ADAPTER = "headwise adapter"  # the name under which a module with an adapter at
 # an additive mask hides by this or less: -10,000 as people write it, also as bfloat16 rounds it
 HIDING = -9e3
 
+DENSE = "headwise_dense"  # the attribute of a BlockMask that keeps it as a tensor
 # Arguments that eager attention may have, and names that its code may use, so that what it
 # computes is softmax attention with the changes listed in `obeys`. All of transformers' own do.
 # fmt: off
@@ -114,10 +116,10 @@ class HostCall:
 @torch.compiler.assume_constant_result  # which takes plain functions only, hence two
 def classify(name: str, function: Attention, is_default: bool) -> Backend:
     """Say what an attention function computes, as a constant of compiled graphs."""
-    return _classified(name, function, is_default)
+    known = _classified_once if isinstance(function, FunctionType) else _classified
+    return known(name, function, is_default)
 
 
-@cache
 def _classified(name: str, function: Attention, is_default: bool) -> Backend:
     """Say what an attention function computes.
 
@@ -142,6 +144,9 @@ def _classified(name: str, function: Attention, is_default: bool) -> Backend:
     return Backend("unknown")
 
 
+_classified_once = cache(_classified)
+
+
 def _classify_eager(function: Attention) -> Backend:
     """Accept the eager attentions that only use names known to be harmless or followed."""
     if not inspect.isfunction(function):
@@ -156,6 +161,8 @@ def _classify_eager(function: Attention) -> Backend:
     if "sinks" in names:
         obeys.append("sinks")
         known |= SINK_NAMES
+    if code.co_freevars:  # a closure may do anything
+        return Backend("unknown")
     if names <= known and EAGER_ARGUMENTS.issuperset(arguments) and not _reads_keywords(function):
         return Backend("eager", tuple(obeys))
     return Backend("unknown")
@@ -242,7 +249,11 @@ def _flex_mask(call: HostCall) -> Tensor:
         raise CannotFollow(call.site, f"its mask is a {type(given).__name__}")
     batch, heads = (int(given.shape[axis]) for axis in (0, 1))
     lengths = call.query.shape[2], call.key.shape[2]
-    return create_mask(given.mask_mod, batch, heads, *lengths, device=str(call.query.device))
+    known: dict[tuple[int, int], Tensor] = given.__dict__.setdefault(DENSE, {})
+    if lengths not in known:  # all layers of a pass have one BlockMask
+        device = str(call.query.device)
+        known[lengths] = create_mask(given.mask_mod, batch, heads, *lengths, device=device)
+    return known[lengths]
 
 
 def _first_position(call: HostCall, mask: Tensor) -> int:
@@ -305,7 +316,7 @@ def _is_packed(call: HostCall) -> bool:
         return False
     if call.attention_mask is not None or position_ids.dim() != 2 or len(position_ids) != 1:
         return False
-    return bool((position_ids.diff(dim=-1) < 0).any())
+    return bool((position_ids.diff(dim=-1) != 1).any())
 
 
 def _flash_visibility(call: HostCall) -> Visibility:
@@ -313,22 +324,13 @@ def _flash_visibility(call: HostCall) -> Visibility:
     n_queries, n_keys = call.query.shape[2], call.key.shape[2]
     causal = _is_causal(call) and n_queries > 1
     first = n_keys - n_queries if causal or _looks_back(call) else 0
-    window = call.others.get("sliding_window")
-    parts: list[Tensor] = []
-    position_K = torch.arange(n_keys, device=call.query.device)
-    position_Q = position_K[n_keys - n_queries :, None] if n_queries <= n_keys else position_K
-    if window is not None and n_keys > window:
-        parts.append(((position_Q - position_K).abs() < window)[None, None])
+    mask = None
     if call.attention_mask is not None:
-        seen_BK = call.attention_mask.bool()
-        parts.append(seen_BK[:, None, None, :n_keys])
-        if n_queries == n_keys:
-            parts.append(seen_BK[:, None, :, None])  # a padded query gets zeros
-    if not parts:
-        return Visibility(None, None, causal or (n_queries == 1 and _looks_back(call)), first)
-    mask = parts[0]
-    for part in parts[1:]:
-        mask = mask & part
-    if causal:
-        mask = mask & (position_K <= position_Q)
-    return Visibility(mask, None, False, first)
+        mask = call.attention_mask.bool()[:, None, None, :n_keys]
+    window = call.others.get("sliding_window")
+    if window is not None and n_keys > window:
+        position_K = torch.arange(n_keys, device=call.query.device)
+        position_Q = position_K[-n_queries:, None]
+        near = ((position_Q - position_K).abs() < window)[None, None]
+        mask = near if mask is None else mask & near
+    return Visibility(mask, None, causal or (n_queries == 1 and _looks_back(call)), first)

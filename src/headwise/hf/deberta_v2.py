@@ -39,6 +39,7 @@ class DisentangledSelfAttention(Adapter, modeling_deberta_v2.DisentangledSelfAtt
         rel_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute what DeBERTa computes, at the site if anything is in effect there."""
+        self.site.mark_called()
         if not self.site.changes:
             return super().forward(
                 hidden_states,

@@ -6,9 +6,12 @@ it returns calls the same function, at the module's site if it has one. No confi
 touched, so a model without sites, or built from an adopted model's configuration, is itself.
 """
 
+import inspect
 import math
-from functools import cache, partial
-from typing import Any, cast
+import threading
+from functools import partial
+from types import FunctionType
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +20,7 @@ from transformers import AttentionInterface
 from headwise.hf.backends import (
     ADAPTER,
     Attention,
+    Backend,
     HostCall,
     check_followed,
     classify,
@@ -27,25 +31,50 @@ from headwise.hf.backends import (
 from headwise.hf.masks import tag_masks
 from headwise.ops.attended import Attended
 from headwise.ops.rows import softmax_rows
-from headwise.sites import Site, in_backward
+from headwise.sites import Attend, Site, in_backward
 
 WRAPPED = "headwise_wraps"  # the attribute of our get_interface that names transformers' own
+ROUTED = "headwise_routes"  # the attribute of an attention function that keeps what stands for it
+OWN = getattr(AttentionInterface.get_interface, WRAPPED, AttentionInterface.get_interface)
+
+
+class Asked(NamedTuple):
+    """What a host asked the interface for.
+
+    Args:
+        name: of the backend.
+        function: that transformers found.
+        is_default: whether that is the eager attention of the host's own file.
+    """
+
+    name: str
+    function: Attention
+    is_default: bool
+
+
+class _Running(threading.local):
+    """Modules whose unknown attention function runs in this thread: it may ask for another."""
+
+    def __init__(self) -> None:
+        self.modules: set[int] = set()
+
+
+_running = _Running()
 
 
 def install() -> None:
-    """Wrap `AttentionInterface.get_interface`. Doing it twice changes nothing."""
-    own = AttentionInterface.get_interface
-    if hasattr(own, WRAPPED):
+    """Wrap `AttentionInterface.get_interface`, unless something else stands in its place."""
+    if AttentionInterface.get_interface is not OWN:
         return
 
     def get_interface(
         self: AttentionInterface, attn_implementation: str | None, default: Attention
     ) -> Attention:
-        function = own(self, cast(str, attn_implementation), default)
-        routed = _routed if torch.compiler.is_compiling() else _routed_once
-        return routed(attn_implementation or "eager", function, function is default)
+        function = OWN(self, cast(str, attn_implementation), default)
+        asked = Asked(attn_implementation or "eager", function, function is default)
+        return _routed(asked)
 
-    setattr(get_interface, WRAPPED, own)
+    setattr(get_interface, WRAPPED, OWN)
     AttentionInterface.get_interface = get_interface
     tag_masks()
 
@@ -55,59 +84,88 @@ def is_installed() -> bool:
     return hasattr(AttentionInterface.get_interface, WRAPPED)
 
 
-def _routed(name: str, function: Attention, is_default: bool) -> Attention:
-    """The same function, at the site of the module it is called with."""
-    return partial(_attend_at_site, name=name, function=function, is_default=is_default)
+def _routed(asked: Asked) -> Attention:
+    """The same function, at the site of the module it is called with.
 
-
-_routed_once = cache(_routed)  # compiled graphs do without: they would watch the cache change
+    A function keeps what it was routed to, so that a host gets the same one each time. Compiled
+    graphs do without, since they would be compiled again when it is kept.
+    """
+    if torch.compiler.is_compiling() or not isinstance(asked.function, FunctionType):
+        return partial(_attend_at_site, asked)
+    kept: dict[tuple[str, bool], Attention] = asked.function.__dict__.setdefault(ROUTED, {})
+    key = asked.name, asked.is_default
+    if key not in kept:
+        kept[key] = partial(_attend_at_site, asked)
+    return kept[key]
 
 
 def _attend_at_site(
+    asked: Asked,
     module: nn.Module,
+    /,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Any,
+    attention_mask: Any = None,
     *positional: Any,
-    name: str,
-    function: Attention,
-    is_default: bool,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
+    arguments = module, query, key, value, attention_mask, *positional
     # not module.__dict__: compiled graphs notice a new attribute, not a new key
     site = getattr(module, "site", None)
-    if not isinstance(site, Site):
-        return function(module, query, key, value, attention_mask, *positional, **others)
+    if not isinstance(site, Site) or _runs_already(module):
+        return asked.function(*arguments, **others)
     site.mark_called()
     if not site.changes:
-        return function(module, query, key, value, attention_mask, *positional, **others)
+        return asked.function(*arguments, **others)
     named = dict(others)
     scaling, dropout = named.pop("scaling", None), named.pop("dropout", 0.0)
-    call = HostCall(
-        module,
-        site,
-        name,
-        classify(name, function, is_default),
-        query,
-        key,
-        value,
-        attention_mask,
-        scaling,
-        dropout,
-        named,
-    )
+    # arguments by position may be anything
+    backend = Backend("unknown") if positional else classify(*asked)
+    start = module, site, asked.name, backend
+    call = HostCall(*start, query, key, value, attention_mask, scaling, dropout, named)
     if site.replacements:
         return _replaced(call)
-    out_BQHE, weights = _own(call, function, *positional, **others)
+    out, weights = _own(call, asked.function, arguments, others)
     if _somebody_looks(site):
         scores = scores_of(call)
         site.hand_on(scores)
         if site.watchers:
-            site.show(Attended(out_BQHE.transpose(1, 2), scores, softmax_rows))
-    if site.gates:
-        out_BQHE = site.gated(out_BQHE.transpose(1, 2)).transpose(1, 2).contiguous()
-    return out_BQHE, weights
+            site.show(Attended(out.transpose(1, 2), scores, softmax_rows))
+    return (_gated(call, out) if site.gates else out), weights
+
+
+def _runs_already(module: nn.Module) -> bool:
+    """Whether the interface is asked from inside an attention function of this very module."""
+    return not torch.compiler.is_compiling() and id(module) in _running.modules
+
+
+def _own(
+    call: HostCall, function: Attention, arguments: tuple[Any, ...], others: dict[str, Any]
+) -> tuple[Tensor, Tensor | None]:
+    """Let the host's function compute. An unknown one may ask the interface for another itself."""
+    if call.backend.kind != "unknown" or torch.compiler.is_compiling():
+        return function(*arguments, **others)
+    _running.modules.add(id(call.module))
+    try:
+        return function(*arguments, **others)
+    finally:
+        _running.modules.discard(id(call.module))
+
+
+def _gated(call: HostCall, out: Tensor) -> Tensor:
+    """Gate heads in an output of shape (B, Q, H, E), (B, Q, H * E) or, paged, (T, H, E)."""
+    heads = call.site.num_heads
+    by_head = out
+    if out.dim() == 3:
+        by_head = out[None] if call.backend.kind == "paged" else out.unflatten(2, (heads, -1))
+    if by_head.dim() != 4 or by_head.shape[2] != heads:
+        raise ValueError(
+            f"The attention function {call.name!r} of {call.site.name} returns {tuple(out.shape)}, "
+            f"in which the {heads} heads are not found, so they cannot be masked or gated."
+        )
+    gated = call.site.gated(by_head.transpose(1, 2)).transpose(1, 2).contiguous()
+    return gated.view(out.shape)
 
 
 def attend_in_adapter(
@@ -140,32 +198,9 @@ def attend_in_adapter(
         others: more arguments of the function.
     """
     given = {"scaling": scaling, "dropout": dropout, "position_bias": position_bias, **others}
-    return _attend_at_site(
-        module,
-        query,
-        key,
-        value,
-        mask,
-        name=ADAPTER,
-        function=function,
-        is_default=False,
-        output_attentions=output_attentions,
-        **given,
-    )
-
-
-def _own(
-    call: HostCall, function: Attention, *positional: Any, **others: Any
-) -> tuple[Tensor, Tensor | None]:
-    """Let the host's function compute. An unknown one may ask the interface for another itself."""
-    arguments = call.module, call.query, call.key, call.value, call.attention_mask, *positional
-    if call.backend.kind != "unknown":
-        return function(*arguments, **others)
-    del call.module.__dict__["site"]
-    try:
-        return function(*arguments, **others)
-    finally:
-        call.module.__dict__["site"] = call.site
+    given["output_attentions"] = output_attentions
+    asked = Asked(ADAPTER, function, is_default=False)
+    return _attend_at_site(asked, module, query, key, value, mask, **given)
 
 
 def _somebody_looks(site: Site) -> bool:
@@ -176,8 +211,10 @@ def _somebody_looks(site: Site) -> bool:
 
 def _replaced(call: HostCall) -> tuple[Tensor, Tensor | None]:
     check_followed(call)
-    seen = visibility(call)
-    attended = call.site.replacements[-1](
+    seen, extras, op = visibility(call), extras_of(call), call.site.replacements[-1]
+    if extras and not torch.compiler.is_compiling():
+        _check_takes(op, extras, call.site)
+    attended = op(
         call.query,
         call.key,
         call.value,
@@ -187,12 +224,25 @@ def _replaced(call: HostCall) -> tuple[Tensor, Tensor | None]:
         lengths=None,
         scale=_unusual(call.scaling, call.query.shape[-1]),
         dropout=call.dropout,
-        **extras_of(call),
+        **extras,
     )
     call.site.show(attended)
     call.site.hand_on(attended.scores)
     out_BQHE = call.site.gated(attended.out).transpose(1, 2).contiguous()
     return out_BQHE, attended.weights if _attentions_wanted(call) else None
+
+
+def _check_takes(op: Attend, extras: dict[str, Any], site: Site) -> None:
+    """Raise if an op cannot take the cap or the sink of a host."""
+    known = inspect.signature(op).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        return
+    if missing := [name for name in extras if name not in known]:
+        raise ValueError(
+            f"{site.name} computes with {' and '.join(f'{name}=' for name in missing)}, which the "
+            "op that replaces it does not take. Give it that argument, or leave this site out with "
+            "where=."
+        )
 
 
 def _attentions_wanted(call: HostCall) -> bool:

@@ -66,7 +66,7 @@ def only_hides(additive: Tensor, added: Tensor) -> bool:
         additive: the mask.
         added: what it adds to scores that it does not hide.
     """
-    if _in_a_graph():
+    if torch.compiler.is_compiling() or _in_a_graph():  # exported graphs too
         return getattr(additive, HIDES, False)
     return not bool(added.any())
 

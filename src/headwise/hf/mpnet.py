@@ -32,6 +32,7 @@ class MPNetSelfAttention(Adapter, modeling_mpnet.MPNetSelfAttention):
         **others: Any,
     ) -> tuple[Tensor] | tuple[Tensor, Tensor | None]:
         """Compute what MPNet computes, at the site if anything is in effect there."""
+        self.site.mark_called()
         if not self.site.changes:
             return super().forward(
                 hidden_states, attention_mask, position_bias, output_attentions, **others

@@ -1,16 +1,17 @@
 """Proof that adopting and watching a model change nothing."""
 
+import copy
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import Cache, PreTrainedModel
 
 from headwise.hf.adapters import give_site
-from headwise.hf.adoption import adopt, is_adopted, take_sites_away, unwrapped
+from headwise.hf.adoption import adopt, take_sites_away, unwrapped
 from headwise.hf.backends import CannotFollow
 from headwise.hf.naming import attention_modules
 from headwise.ops.attended import Attended
@@ -67,9 +68,13 @@ def check_parity(model: nn.Module, batch: Mapping[str, Any]) -> Parity:
             f"A batch is a mapping from argument names to values, got {type(batch).__name__}."
         )
     host = unwrapped(model)
-    set_aside = _set_sites_aside(host) if is_adopted(host) else None
+    if isinstance(model, nn.Sequential):  # Sentence Transformers takes a batch as one argument
+        model = host
+    set_aside = _set_sites_aside(host)
     try:
         alone = _outputs(model, batch)
+        if not alone:
+            raise ValueError(f"{type(model).__name__} returned no tensors to compare.")
         watched, calls, unobserved = _watched_outputs(model, host, batch)
         equal, gap = _compare(alone, watched)
         first, repeatable = None, True
@@ -78,8 +83,7 @@ def check_parity(model: nn.Module, batch: Mapping[str, Any]) -> Parity:
             repeatable = _compare(alone, again)[0]
             first = _first_different(model, host, batch, unobserved)
     finally:
-        if set_aside is not None:
-            _put_sites_back(host, set_aside)
+        _put_sites_back(host, set_aside)
     return Parity(equal, len(alone), gap, calls, first, repeatable, unobserved)
 
 
@@ -179,7 +183,9 @@ def _outputs(model: nn.Module, batch: Mapping[str, Any]) -> list[Tensor]:
     cuda = sorted({device.index or 0 for device in devices if device.type == "cuda"})
     with torch.random.fork_rng(devices=cuda), torch.no_grad():
         torch.manual_seed(0)
-        return _tensors(model(**batch))
+        # whatever the model writes into, a cache for one, is its own each time
+        own = {k: v if isinstance(v, Tensor) else copy.deepcopy(v) for k, v in batch.items()}
+        return _tensors(model(**own))
 
 
 def _tensors(output: Any) -> list[Tensor]:
@@ -190,6 +196,10 @@ def _tensors(output: Any) -> list[Tensor]:
         return [tensor for value in output.values() for tensor in _tensors(value)]
     if isinstance(output, list | tuple):
         return [tensor for value in output for tensor in _tensors(value)]
+    if isinstance(output, Cache):
+        return [tensor for layer in output.layers for tensor in _tensors(vars(layer))]
+    if is_dataclass(output):
+        return [t for one in fields(output) for t in _tensors(getattr(output, one.name))]
     return []
 
 

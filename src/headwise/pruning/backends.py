@@ -12,6 +12,8 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
+from headwise.config import printable
+from headwise.hf.adoption import backend_of
 from headwise.pruning.own_counts import viewed
 
 # Those that are PyTorch alone. Others (flash attention) are libraries, or code from a hub: a folder
@@ -23,9 +25,7 @@ def backends_of(model: nn.Module) -> dict[str, str]:
     """Return the backend of each configuration, {path of the first module that has it: name}."""
     found: dict[str, str] = {}
     for path, config in _configs(model).items():
-        name: str = config._attn_implementation or "eager"  # pyright: ignore[reportPrivateUsage]
-        if name in RESTORED:
-            found[path] = name
+        found[path] = backend_of(config)
     return found
 
 
@@ -45,8 +45,16 @@ def set_backends(model: nn.Module, saved: Mapping[str, str], wanted: str | None)
         return
     for path, config in _configs(model).items():
         name, module = saved.get(path), model.get_submodule(path)
-        if name in RESTORED and name != config._attn_implementation:  # pyright: ignore[reportPrivateUsage]
+        if name is None or name == backend_of(config):
+            continue
+        if name in RESTORED:
             _restore(module if isinstance(module, PreTrainedModel) else parts[0], config, name)
+        else:
+            warnings.warn(
+                f"The model was saved with {printable(name)} attention and is loaded with "
+                f"{backend_of(config)}, so outputs may differ; pass attn_implementation= to load.",
+                stacklevel=4,
+            )
 
 
 def _restore(host: PreTrainedModel, config: PreTrainedConfig, name: str) -> None:

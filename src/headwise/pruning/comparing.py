@@ -21,9 +21,8 @@ from transformers import PreTrainedModel
 
 from headwise.config import printable
 from headwise.hf import adopt, release
-from headwise.hf.adoption import backend_of, is_adopted
+from headwise.hf.adoption import backend_of, innermost, is_adopted
 from headwise.ops.graphs import on_a_stream, record
-from headwise.pruning.record import innermost
 from headwise.pruning.turns import Compared, take_turns
 from headwise.pruning.workloads import (
     MakeInputs,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headwise.config import suggestion
-from headwise.hf.adoption import adopt, is_adopted, take_sites_away
+from headwise.hf.adoption import adopt, innermost, is_adopted, take_sites_away
 from headwise.hf.naming import attention_modules, interface_forward
 from headwise.hf.projections import holder_of, output_projection
 from headwise.models.rnn import Seq2Seq
@@ -22,7 +22,7 @@ from headwise.pruning.obstacles import ASKS_CONFIG, COUNTS, WIDTHS_OF_ALL, named
 from headwise.pruning.own_counts import with_counts
 from headwise.pruning.parts import Anatomy, Heads, anatomy
 from headwise.pruning.position_bias import cut_bias, separate, shares_bias, tell_tied
-from headwise.pruning.record import PruningRecord, innermost, record_of
+from headwise.pruning.record import PruningRecord, record_of
 from headwise.sites import PRUNED, Site, find_sites, what_is_changed
 
 Model = TypeVar("Model", bound=nn.Module)

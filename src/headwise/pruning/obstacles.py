@@ -11,7 +11,6 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from headwise.hf.adapters import Adapter
 from headwise.hf.naming import interface_forward
 from headwise.hf.projections import code_of
 from headwise.pruning.headless import NORM
@@ -76,8 +75,6 @@ def obstacle(
         width: of a head.
         known: its parameters of which it is known how to cut them, or that they come after.
     """
-    if isinstance(holder, Adapter):  # cutting tells modules with a config of their own alone
-        return "computes attention outside transformers' attention interface"
     theirs = interface_forward(type(holder)) is not None  # else it is Headwise's own
     strange = _strange_parameter(holder, width, known)
     if theirs and strange is None:

@@ -33,7 +33,9 @@ class OwnCounts:
         return counts[name] if name in counts else getattr(self.__dict__["_viewed"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Leave the model's as it is: who sets all configurations of a model sets that one too."""
+        """Set it in the model's configuration, the counts apart."""
+        if name not in self.__dict__["_counts"]:
+            setattr(self.__dict__["_viewed"], name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OwnCounts, (self.__dict__["_viewed"], self.__dict__["_counts"])

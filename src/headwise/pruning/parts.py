@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from headwise.hf.adapters import Adapter
 from headwise.hf.projections import (
     BESIDE,
     InputProjection,
@@ -230,6 +231,11 @@ def _check_sizes(found: Anatomy) -> None:
 
 def _check_plain(model: nn.Module, path: str, holder: nn.Module, site: Site) -> None:
     """Refuse layers that are not plain linear ones, with what to do about them."""
+    if isinstance(holder, Adapter):  # cutting tells modules with a config of their own alone
+        raise ValueError(
+            f"{type(holder).__name__} of {site.name} computes attention outside transformers' "
+            "attention interface, so it cannot be pruned."
+        )
     layers = dict(holder.named_children())
     parent = model.get_submodule(path.rpartition(".")[0])
     for name in BESIDE if path else ():

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from torch import nn
 
+from headwise.hf.adoption import innermost
 from headwise.sites import PRUNED, Head, Site
 
 
@@ -82,16 +83,6 @@ def record_of(model: nn.Module) -> PruningRecord | None:
     """What was pruned of a model; None if nothing was."""
     record = innermost(model).__dict__.get(PRUNED)
     return record if isinstance(record, PruningRecord) else None
-
-
-def innermost(model: nn.Module) -> nn.Module:
-    """The model inside torch.compile's and data-parallel wrappers."""
-    inner = model
-    while isinstance(
-        wrapped := getattr(inner, "_orig_mod", getattr(inner, "module", None)), nn.Module
-    ):
-        inner = wrapped
-    return inner
 
 
 def _is_record(held: dict[str, Any]) -> bool:

@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from headwise.hf.adoption import innermost
 from headwise.json_files import read_json
 from headwise.pruning import own
 from headwise.pruning.backends import backends_of, set_backends
@@ -27,7 +28,7 @@ from headwise.pruning.cutting import rebuild
 from headwise.pruning.folders import recover, replacing_folder
 from headwise.pruning.headless import Headless
 from headwise.pruning.recipe import RECIPE, Recipe, files_named, unnamed, versions
-from headwise.pruning.record import PruningRecord, innermost, record_of
+from headwise.pruning.record import PruningRecord, record_of
 from headwise.recording.checksums import digest
 from headwise.sites import Site, what_is_changed
 

@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from headwise.data.vocabulary import SPECIALS
+from headwise.hf.adoption import innermost
 from headwise.models import Transformer
-from headwise.pruning.record import innermost
 
 Inputs = Mapping[str, Tensor]
 MakeInputs = Callable[[nn.Module, int, int], Inputs]
