@@ -101,6 +101,7 @@ class Site:
     gates: list[Gate] = field(default_factory=list[Gate])
     taps: list[Tap] = field(default_factory=list[Tap])
     uses: list[Use] = field(default_factory=list[Use])  # of the verbs in effect
+    hosted: bool = False  # computed by a Hugging Face model, not by `attend`
 
     def __call__(
         self,

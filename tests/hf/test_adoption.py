@@ -63,16 +63,21 @@ def test_eager_attention_under_another_name_is_adopted():
 
 
 def test_attention_computed_beside_the_interface_is_refused():
-    with pytest.raises(ValueError, match="reorder_and_upcast_attn"):
-        adopt(build("GPT-2", "eager", reorder_and_upcast_attn=True))
-    assert find_sites(adopt(build("GPT-2", "sdpa", reorder_and_upcast_attn=True)))
+    for backend in BACKENDS:  # which may be changed later
+        with pytest.raises(ValueError, match="reorder_and_upcast_attn"):
+            adopt(build("GPT-2", backend, reorder_and_upcast_attn=True))
 
 
 def test_another_tool_in_our_place_is_noticed(monkeypatch):
     own = AttentionInterface.get_interface.headwise_wraps
-    monkeypatch.setattr(AttentionInterface, "get_interface", own)
+    monkeypatch.setattr(AttentionInterface, "get_interface", lambda *given: own(*given))
     with pytest.raises(ValueError, match="Another tool has replaced"):
         adopt(build("BERT"))
+    monkeypatch.setattr(AttentionInterface, "get_interface", own)
+    watch = Watch()
+    with observe(adopt(build("BERT")), watch) as _, pytest.MonkeyPatch.context():
+        pass
+    assert hasattr(AttentionInterface.get_interface, "headwise_wraps")
 
 
 @both_backends

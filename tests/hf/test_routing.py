@@ -3,6 +3,8 @@
 import copy
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 import headwise as hw
-from headwise.hf import adopt, check_parity
+from headwise.hf import adopt, check_parity, release
 from headwise.hf.backends import CannotFollow, classify
 from headwise.ops import softmax_attention, topk_attention
 from headwise.sites import masked, observe, replace
@@ -213,9 +215,12 @@ def test_flash_hosts_are_adopted_and_their_statistics_come_from_q_and_k(name, pa
     assert watch.seen
     for _, attended in watch.seen:
         sums = attended.weights.sum(-1)
-        torch.testing.assert_close(sums, (sums > 0).float())  # padded queries attend to nothing
+        torch.testing.assert_close(sums, (sums > 0).float())
+    real = batch.get("decoder_attention_mask", batch.get("attention_mask"))
+    rows = ... if real is None or "decoder_input_ids" in batch else real.bool()
     with replace(model, softmax_attention):
-        torch.testing.assert_close(outputs(model, batch), wanted, atol=1e-4, rtol=1e-4)
+        got = outputs(model, batch)
+        torch.testing.assert_close(got[rows], wanted[rows], atol=1e-4, rtol=1e-4)
     with masked(model, {watch.names[0]: [0]}):
         assert not torch.allclose(outputs(model, batch), wanted)
 
@@ -223,9 +228,10 @@ def test_flash_hosts_are_adopted_and_their_statistics_come_from_q_and_k(name, pa
 def test_packed_sequences_of_flash_hosts_are_not_followed(flash):
     model = adopt(build("Llama"))
     model.config._attn_implementation_internal = flash
-    batch = {"input_ids": torch.arange(5, 13)[None], "position_ids": torch.arange(8)[None] % 4}
-    with observe(model, Watch()), pytest.raises(CannotFollow, match="packed into one"):
-        outputs(model, batch)
+    for positions in ([0, 1, 2, 3, 0, 1, 2, 3], [0, 0, 1, 2, 3, 4, 5, 6]):
+        batch = {"input_ids": torch.arange(5, 13)[None], "position_ids": torch.tensor([positions])}
+        with observe(model, Watch()), pytest.raises(CannotFollow, match="packed into one"):
+            outputs(model, batch)
 
 
 def halved(module, query, key, value, attention_mask, **others):
@@ -252,6 +258,108 @@ def test_backends_of_others_work_with_gates_and_are_not_guessed_at():
     parity = check_parity(model, batch)
     assert parity and set(parity.unobserved) == {"encoder.0.self", "encoder.1.self"}
     assert "not observable" in str(parity)
+
+
+def flat(module, query, key, value, attention_mask, **others):
+    """A backend that returns the heads side by side."""
+    out, weights = sdpa_attention_forward(module, query, key, value, attention_mask, **others)
+    return out.flatten(2), weights
+
+
+@dataclass
+class Unhashable:
+    """A backend that is an object, equal to others of its kind."""
+
+    calls: int = 0
+
+    def __call__(self, module, query, key, value, attention_mask, **others):
+        self.calls += 1
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **others)
+
+
+@pytest.mark.parametrize("backend", [flat, Unhashable()], ids=["flat", "unhashable"])
+def test_heads_are_found_in_what_backends_of_others_return(backend):
+    AttentionInterface.register("of others", backend)
+    model = adopt(build("BERT"))
+    batch = {"input_ids": torch.randint(5, 95, (4, 9))}  # as many items as heads
+    heads = {"encoder.0.self": [1]}
+    with masked(model, heads):
+        wanted = outputs(model, batch)
+        model.config._attn_implementation_internal = "of others"
+        torch.testing.assert_close(outputs(model, batch), wanted)
+
+
+def test_every_thread_sees_a_masked_head_of_a_backend_of_others():
+    AttentionInterface.register("halved", halved)
+    model, batch = adopt(build("BERT")), batch_of("BERT")
+    model.config._attn_implementation_internal = "halved"
+    with masked(model, {"encoder.0.self": [0, 1]}):
+        wanted = outputs(model, batch)
+        with ThreadPoolExecutor(4) as pool:
+            got = list(pool.map(lambda _: outputs(model, batch), range(40)))
+    assert all(torch.equal(one, wanted) for one in got)
+
+
+def test_a_part_that_is_in_use_is_not_adopted_anew():
+    model = build("BERT")
+    change = masked(adopt(model.bert), {"encoder.0.self": [0]})
+    if "site" in model.bert.encoder.layer[0].attention.self.__dict__:
+        model.cls = nn.Sequential(model.cls)  # another model around the same part
+    site = model.bert.encoder.layer[1].attention.self.__dict__.pop("site")
+    with pytest.raises(ValueError, match=r"adopted before, and encoder\.0\.self is gated"):
+        adopt(model)
+    model.bert.encoder.layer[1].attention.self.__dict__["site"] = site
+    outputs(model, batch_of("BERT"))
+    change.undo()
+
+
+def test_a_copy_of_a_masked_model_can_be_released():
+    model, batch = adopt(build("BERT")), batch_of("BERT")
+    plain = outputs(model, batch)
+    with masked(model, {"encoder.0.self": [0]}):
+        twin = copy.deepcopy(model)
+        outputs(model, batch)
+    with pytest.raises(ValueError, match="force=True"):
+        release(twin)
+    release(twin, force=True)
+    assert torch.equal(outputs(twin, batch), plain)
+
+
+def test_several_models_in_one_are_refused():
+    with pytest.raises(ValueError, match="PreTrainedModel"):
+        adopt(nn.Sequential(build("BERT"), build("BERT")))
+
+
+def test_parity_compares_caches_and_leaves_those_of_the_batch_alone():
+    model, batch = build("Llama"), batch_of("Llama")
+    cache = hf.DynamicCache(config=model.config)
+    model(**batch, past_key_values=cache)
+    parity = check_parity(model, {"input_ids": torch.tensor([[7]] * 3), "past_key_values": cache})
+    assert parity and parity.outputs > 1 and cache.get_seq_length() == 9
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_eager_host_that_is_replaced_can_be_exported(unchecked):
+    model = adopt(build("BERT", "eager"))
+    with replace(model, softmax_attention):
+        program = torch.export.export(model, (), batch_of("BERT", padding="right"), strict=False)
+        got = program.module()(**batch_of("BERT", padding="right")).logits
+        torch.testing.assert_close(got, outputs(model, batch_of("BERT", padding="right")))
+
+
+def test_an_op_that_cannot_take_a_sink_is_told_so():
+    config = hf.GptOssConfig(
+        vocab_size=100, hidden_size=32, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, intermediate_size=16, num_local_experts=2,
+        num_experts_per_tok=1, pad_token_id=0, attn_implementation="eager",
+    )  # fmt: skip
+    model = adopt(hf.GptOssForCausalLM(config).eval())
+
+    def plain(q, k, v, *, mask, bias, causal, lengths, scale, dropout):
+        return softmax_attention(q, k, v, mask=mask, bias=bias, causal=causal, scale=scale)
+
+    with replace(model, plain), pytest.raises(ValueError, match=r"computes with sink=, which the"):
+        model(torch.tensor([[5, 6, 7]]))
 
 
 def test_continuous_batching_works_with_masked_heads_and_is_not_observed():

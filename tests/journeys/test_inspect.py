@@ -430,11 +430,10 @@ def test_parts_that_were_frozen_in_eval_mode_stay_so():
 
 def test_a_model_that_cannot_be_adopted_is_left_untouched():
     model = host("BERT").train()
-    model.config._attn_implementation_internal = "flex_attention"
-    with pytest.raises(ValueError, match="attends with 'flex_attention'"):
+    model.bert.encoder.layer[0].attention.self.site = "taken"
+    with pytest.raises(ValueError, match="an attribute `site` that is none of headwise's"):
         inspect(model, tokenizer_for("BERT"), LINES)
     assert all(part.training for part in model.modules())
-    assert model.config._attn_implementation == "flex_attention"
 
 
 def test_what_is_no_model_of_these_is_named():

@@ -171,7 +171,6 @@ def test_triton_is_as_exact_for_small_gates_as_for_large(scale):
     [
         ("torch", torch.bfloat16),
         ("torch", torch.float16),
-        pytest.param("triton", torch.bfloat16, marks=needs_triton),
         pytest.param("triton", torch.float16, marks=needs_triton),
     ],
     ids=str,

@@ -80,7 +80,7 @@ def value_path(
         unembed: values of the heads to logits, in place of J.
     """
     site = _one_site(model, where)
-    seen = _Seen(_attend_of(model, site))
+    seen = _Seen(_attend_of(site))
     with undisturbed(model), replace(model, seen, where=lambda other: other is site):
         logits = two_logits(logits_of(model, batch))
         target = target.to(logits.device)
@@ -238,13 +238,11 @@ def _one_site(model: nn.Module, where: Where | None) -> Site:
     return sites[-1]
 
 
-def _attend_of(model: nn.Module, site: Site) -> Attend:
+def _attend_of(site: Site) -> Attend:
     """How a site attends now; a host's own computation is softmax attention, but not callable."""
     if site.replacements:
         return site.replacements[-1]
-    holders = [module for module in model.modules() if module.__dict__.get("site") is site]
-    hosted = any("host" in module.__dict__ for module in holders)
-    return softmax_attention if hosted else site.attend
+    return softmax_attention if site.hosted else site.attend
 
 
 def _check_shapes(

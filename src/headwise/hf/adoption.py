@@ -40,7 +40,7 @@ def adopt(model: Model) -> Model:
         _check_module(module)
     names = site_names(modules)
     for path, module in modules.items():
-        give_site(module, Site(names[path], head_count(module), placeholder))
+        give_site(module, Site(names[path], head_count(module), placeholder, hosted=True))
     return model
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from headwise.hf.adapters import adapter_of
 
-CROSS = re.compile(r"cross|encoder_attn|encdec", re.IGNORECASE)
+CROSS = re.compile(r"cross|encoder_attn|encdec|encoder_decoder", re.IGNORECASE)
 HEAD_COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head")
 
 

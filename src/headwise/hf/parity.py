@@ -183,9 +183,14 @@ def _outputs(model: nn.Module, batch: Mapping[str, Any]) -> list[Tensor]:
     cuda = sorted({device.index or 0 for device in devices if device.type == "cuda"})
     with torch.random.fork_rng(devices=cuda), torch.no_grad():
         torch.manual_seed(0)
-        # whatever the model writes into, a cache for one, is its own each time
-        own = {k: v if isinstance(v, Tensor) else copy.deepcopy(v) for k, v in batch.items()}
-        return _tensors(model(**own))
+        return _tensors(model(**{name: _copied(value) for name, value in batch.items()}))
+
+
+def _copied(value: Any) -> Any:
+    """Copy what a model may write into, such as a cache; its tensors may carry gradients."""
+    if isinstance(value, Tensor):
+        return value
+    return copy.deepcopy(value, {id(tensor): tensor.clone() for tensor in _tensors(value)})
 
 
 def _tensors(output: Any) -> list[Tensor]:

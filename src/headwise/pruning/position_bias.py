@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.hf.naming import attention_modules, interface_forward
+from headwise.hf.naming import CROSS, attention_modules, interface_forward
 
 TABLE = "relative_attention_bias"
 
@@ -102,4 +102,4 @@ def _stack(path: str) -> str:
 
 
 def _looks_at_itself(path: str) -> bool:
-    return "EncDec" not in path
+    return CROSS.search(path) is None

@@ -68,7 +68,7 @@ REFUSED = {
     "BlipForImageTextRetrieval also needs pixel_values": lambda: hf.BlipForImageTextRetrieval(
         hf.BlipConfig(text_config=TWO_TEXTS, vision_config=VISION)
     ),
-    "DiaForConditionalGeneration reads or writes codes": lambda: dia(hf.DiaForConditionalGeneration),
+    "DiaForConditionalGeneration reads or writes": lambda: dia(hf.DiaForConditionalGeneration),
     "DiaModel reads or writes codes": lambda: dia(hf.DiaModel),
 }
 

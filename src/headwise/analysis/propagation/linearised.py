@@ -133,18 +133,13 @@ def linearised(
     with ExitStack() as stack:
         stack.enter_context(constant_parameters(model))
         for site in find_sites(model):
-            if not _computed_by_host(site) or site.replacements:
+            if not site.hosted or site.replacements:
                 attend = partial(_attend, site.replacements[-1:] or [site.attend], mode)
                 stack.enter_context(replace(model, attend, where=_only(site)))
         for handle in _ignore_activations(model, mode.eps):
             stack.callback(handle.remove)
         stack.enter_context(mode)
         yield mode
-
-
-def _computed_by_host(site: Site) -> bool:
-    """Whether a Hugging Face model computes this site, where the mode sees it."""
-    return site.attend.__module__ == "headwise.hf.interface"
 
 
 def _only(site: Site) -> Callable[[Site], bool]:

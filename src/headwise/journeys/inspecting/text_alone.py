@@ -11,6 +11,7 @@ __all__ = ["check_reads_text"]
 OF_TEXT = ("input_ids", "attention_mask")  # what a tokenizer gives every model
 OF_OTHERS = ("pixel_values", "input_features", "input_values")  # images and sound
 COUNTS = ("num_codebooks", "num_channels")  # tokens that a decoder of sound has at each position
+NEEDED = {"udop": "bbox"}  # by type: the signature has it as optional
 COMPARES = ("bridgetower", "idefics")  # need images, which neither methods nor signature say
 
 
@@ -43,6 +44,8 @@ def _needed_beside_text(model: PreTrainedModel) -> Iterator[str]:
         collects = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if not optional and not collects and name not in OF_TEXT:
             yield name
+    if needed := NEEDED.get(model.config.model_type):
+        yield needed
     if _compares(model):
         yield from [name for name in OF_OTHERS if _takes(model, name)][:1]
 
