@@ -313,7 +313,8 @@ def test_folders_without_a_backend_and_with_code_of_others_open_with_the_default
     (saved / RECIPE).write_text(json.dumps({**held, "checksum": recipe._checksum(held)}))
     assert load(saved).config._attn_implementation == "sdpa"
     rewritten(saved, attention={"": "somebody/kernel"})
-    assert load(saved).config._attn_implementation == "sdpa"
+    with pytest.warns(UserWarning, match="saved with somebody/kernel attention and is loaded with"):
+        assert load(saved).config._attn_implementation == "sdpa"
 
 
 def test_headwise_s_own_models_have_no_backend_to_choose(tmp_path):
