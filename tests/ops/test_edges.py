@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headwise.ops import topk_attention
 from headwise.ops._impl import HAS_TRITON
@@ -143,6 +144,36 @@ def test_what_a_hidden_key_holds_never_matters(name, impl, how, which, held):
         torch.testing.assert_close(got, wanted)
 
 
+@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize("impl", ["reference", "torch"])
+@pytest.mark.parametrize("how", HIDING)
+@pytest.mark.parametrize("held", [math.inf, math.nan])
+def test_a_hidden_key_never_matters_to_capped_scores(name, impl, how, held):
+    q, k, v = inputs(9, width=16, batch=1, heads=4, groups=2)
+    options, clean = hiding(how)
+    attend = partial(LEARNED[name], impl=impl, cap=30.0)
+    finite = clean_results(attend, q, k, v, clean, options)
+    k[:, :, AT, 3] = held
+    for got, wanted in zip(clean_results(attend, q, k, v, clean, options), finite, strict=True):
+        torch.testing.assert_close(got, wanted)
+    out = attend(q, k, v, **options).out
+    assert out[:, :, ~clean].isnan().all()  # those that may attend it
+
+
+@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize("cap", [None, 30.0])
+def test_a_query_that_sees_nothing_sends_nothing_back(name, cap):
+    q, k, v = inputs(9, width=16)
+    q[:, :, AT] = math.nan
+    mask = torch.ones(9, 9, dtype=torch.bool)
+    mask[AT] = False
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    out = LEARNED[name](*leaves, mask=mask, cap=cap, impl="reference").out
+    assert (out[:, :, AT] == 0).all()
+    for grad in torch.autograd.grad(out.sum(), leaves):
+        assert grad.isfinite().all()
+
+
 @every_impl
 @pytest.mark.parametrize("how", HIDING)
 def test_a_hidden_key_never_matters_to_statistics_and_guidance(impl, how):
@@ -176,6 +207,82 @@ def test_what_a_query_attends_shows(name, impl, held):
     on_it = attended.weights[..., AT] > 0
     assert attended.out[on_it].isnan().all()
     assert attended.out[~on_it].isfinite().all()
+
+
+OPTIONS = {
+    "causal": {"causal": True},
+    "mask": {"mask": torch.arange(9) != AT},
+    "lengths": {"lengths": torch.tensor([AT, 9])},
+    "cap": {"causal": True, "cap": 30.0},
+}
+any_options = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+both_impls = pytest.mark.parametrize("impl", ["reference", "torch"])
+
+
+@both_impls
+@any_options
+@pytest.mark.parametrize("name", ["softmax", "topk", "topk-first"])
+def test_functional_gradients(name, impl, options):
+    tensors = inputs(9)
+    upstream = torch.randn(2, 2, 9, 4)
+
+    def total(*tensors: Tensor) -> Tensor:
+        return (LEARNED[name](*tensors, impl=impl, **options).out * upstream).sum()
+
+    found = torch.func.grad(total, argnums=(0, 1, 2))(*tensors)
+    leaves = [x.clone().requires_grad_() for x in tensors]
+    wanted = torch.autograd.grad(total(*leaves), leaves)
+    torch.testing.assert_close(found, wanted)
+    if name == "softmax" and impl == "torch" and "cap" not in options:
+        return  # PyTorch's fused attention has no derivatives in forward mode
+    directions = tuple(torch.randn_like(x) for x in tensors)
+    _, slope = torch.func.jvp(total, tensors, directions)
+    along = zip(wanted, directions, strict=True)
+    torch.testing.assert_close(slope, sum((x * y).sum() for x, y in along), rtol=1e-4, atol=1e-5)
+
+
+@both_impls
+@any_options
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_softmax_under_vmap(impl, options):
+    attend = partial(LEARNED["softmax"], impl=impl, **options)
+    calls = [inputs(9) for _ in range(3)]
+    stacked = map(torch.stack, zip(*calls, strict=True))
+    together = torch.func.vmap(lambda *tensors: attend(*tensors).out)(*stacked)
+    for out, tensors in zip(together, calls, strict=True):
+        torch.testing.assert_close(out, attend(*tensors).out)
+
+
+@any_options
+@pytest.mark.parametrize(
+    ("name", "impl"),
+    [(name, "reference") for name in LEARNED if name != "entmax-1.3"]
+    + [("softmax", "torch"), ("topk", "auto"), ("softmax", "auto")],
+)
+def test_fake_tensors(name, impl, options):
+    """They have shapes and no numbers to look at."""
+    q, k, v = inputs(9, value_width=5)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fakes = [mode.from_tensor(x) for x in (q, k, v)]
+        given = {
+            key: mode.from_tensor(x) if isinstance(x, Tensor) else x for key, x in options.items()
+        }
+        out = LEARNED[name](*fakes, impl=impl, **given).out
+    assert out.shape == (2, 2, 9, 5)
+
+
+@both_impls
+@any_options
+@pytest.mark.parametrize("name", ["softmax", "topk", "topk-first"])
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.usefixtures("unchecked")  # traced sizes are no ints
+def test_traced_calls_take_other_numbers(name, impl, options):
+    def attend(*tensors: Tensor) -> Tensor:
+        return LEARNED[name](*tensors, impl=impl, **options).out
+
+    traced = torch.jit.trace(attend, inputs(9))
+    others = inputs(9)
+    torch.testing.assert_close(traced(*others), attend(*others))
 
 
 @kernels

@@ -20,8 +20,8 @@ Scores, weights and sums are computed in float32 (float64 for float64 input); `o
 dtype. A query that may attend to nothing gives zeros and zero gradient. What a key or value holds
 never matters to queries that may not attend it, not even if it is infinite or NaN, in both passes;
 queries that may attend it can get NaN. Two exceptions: Triton kernels want finite values where only
-some queries may attend them, and so does PyTorch's fused softmax on a GPU. `topk_selected` lists
-which keys top-k attention keeps, without values.
+some queries may attend them, and so does PyTorch's fused softmax on a GPU, in graphs and under
+torch.func. `topk_selected` lists which keys top-k attention keeps, without values.
 
 Tensor names end in their axes. The legend:
 

@@ -7,6 +7,7 @@ from typing import Literal, ParamSpec, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,6 +56,19 @@ def kernel_obstacle(tensor: Tensor, impl: Impl) -> str | None:
     if interpreting and tensor.dtype == NOT_INTERPRETED:
         return "Triton's interpreter cannot multiply bfloat16; give it float16 or float32"
     return None
+
+
+def readable(*tensors: Tensor) -> bool:
+    """Whether code may depend on the numbers that tensors hold.
+
+    It may not on a GPU, where the host would wait for them; nor in a graph, which is for other
+    numbers too; nor under torch.func and with fake tensors, where there may be none.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # pyright: ignore
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore
+        return False
+    return all(type(x) in (Tensor, Parameter) and x.device.type == "cpu" for x in tensors)
 
 
 def outside_compilation(call: Callable[P, R]) -> Callable[P, R]:

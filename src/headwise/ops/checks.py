@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from headwise.ops._impl import Number
+from headwise.ops._impl import Number, readable
 
 
 def check_whole_number(name: str, given: object) -> None:
@@ -152,10 +152,7 @@ def check_lengths(lengths: Tensor | None, shape: tuple[int, ...]) -> None:
             f"lengths must hold one integer a batch item, shape ({shape[0]},), "
             f"got {tuple(lengths.shape)} of {lengths.dtype}."
         )
-    # Looking at numbers on another device would make the host wait for it.
-    if lengths.device.type != "cpu" or torch.compiler.is_compiling():
-        return
-    if bool(((lengths < 0) | (lengths > shape[3])).any()):
+    if readable(lengths) and bool(((lengths < 0) | (lengths > shape[3])).any()):
         raise ValueError(
             f"lengths must be at least 0 and at most the {shape[3]} keys there are, "
             f"got {lengths.tolist()}."

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout as drop
 
-from headwise.ops._impl import Number
+from headwise.ops._impl import Number, readable
 from headwise.ops.blocks import Block, in_blocks
 from headwise.ops.checks import check_rows
 from headwise.ops.scores import Scores, finite, may_hold_infinities, multiply_groups
@@ -23,9 +23,9 @@ Weigh = Callable[..., Tensor]
 
 def softmax_rows(scores_XK: Tensor) -> Tensor:
     """Softmax over keys; a row of nothing but -inf gives zeros and zero gradient."""
-    if scores_XK.device.type == "cpu" and not torch.compiler.is_compiling():
+    if readable(scores_XK):
         # A row that sees nothing comes out as NaN, and so does a row with a NaN score. Looking is
-        # cheap where it does not make the host wait; and nearly always there is none.
+        # cheap, and nearly always there is none.
         weights_XK = scores_XK.softmax(dim=-1)
         if not bool(weights_XK.detach()[..., 0].isnan().any()):
             return weights_XK

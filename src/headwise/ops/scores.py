@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from headwise.ops._impl import Impl, Number, kernel_obstacle
+from headwise.ops._impl import Impl, Number, kernel_obstacle, readable
 from headwise.ops.checks import (
     check_bias,
     check_cap,
@@ -221,41 +221,18 @@ class Scores:
             score = self.fixed(self.query_position(), self.key_position()).to(self.dtype)
             return score.expand(self.shape)
         q_BHQD, k_BGKD = self.q.to(self.dtype), self.k.to(self.dtype)
-        multiplier = self.multiplier if self.cap is None else self.multiplier / self.cap
-        scores_BHQK = self._products(q_BHQD * multiplier, k_BGKD)
-        return scores_BHQK if self.cap is None else scores_BHQK.tanh() * self.cap
+        if not self.hides_keys or not may_hold_infinities(q_BHQD, k_BGKD):
+            return self._products(q_BHQD, k_BGKD)
+        # A hidden key gets a gradient of 0, but 0 times infinity is not 0. So what is not finite
+        # is left out of the products, and shown as NaN in scores that the mask then hides.
+        scores_BHQK = self._products(finite(q_BHQD), finite(k_BGKD))
+        scores_BHQK = scores_BHQK + _nan_where_bad(q_BHQD)[..., None]
+        return scores_BHQK + spread_groups(_nan_where_bad(k_BGKD), self.shape[1])[:, :, None]
 
     def _products(self, q_BHQD: Tensor, k_BGKD: Tensor) -> Tensor:
-        if self.hides_keys:
-            return cast(Tensor, _Products.apply(q_BHQD, k_BGKD))
-        return multiply_groups(q_BHQD, k_BGKD.transpose(-1, -2))
-
-
-class _Products(torch.autograd.Function):
-    """q.k, (B, H, Q, K), where a key that gets no gradient sends none back, whatever it holds.
-
-    A hidden key has a gradient of 0 on its score, but 0 times infinity is not 0: what is not
-    finite counts as 0 in the backward pass. Scores of a query that sees it are not finite anyway.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, q_BHQD: Tensor, k_BGKD: Tensor) -> Tensor:
-        ctx.save_for_backward(q_BHQD, k_BGKD)
-        return multiply_groups(q_BHQD, k_BGKD.transpose(-1, -2))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        q_BHQD, k_BGKD = (finite(x) for x in ctx.saved_tensors)
-        (grad_BHQK,) = grads
-        needs_q, needs_k = ctx.needs_input_grad
-        dq_BHQD = multiply_groups(grad_BHQK, k_BGKD) if needs_q else None
-        if not needs_k:
-            return dq_BHQD, None
-        batch, groups, n_keys, width = k_BGKD.shape
-        with full_precision(q_BHQD):
-            grad_BGXK = grad_BHQK.reshape(batch, groups, -1, n_keys)
-            dk_BGKD = grad_BGXK.transpose(-1, -2) @ q_BHQD.reshape(batch, groups, -1, width)
-        return dq_BHQD, dk_BGKD
+        multiplier = self.multiplier if self.cap is None else self.multiplier / self.cap
+        scores_BHQK = multiply_groups(q_BHQD * multiplier, k_BGKD.transpose(-1, -2))
+        return scores_BHQK if self.cap is None else scores_BHQK.tanh() * self.cap
 
 
 def finite(x: Tensor) -> Tensor:
@@ -263,9 +240,15 @@ def finite(x: Tensor) -> Tensor:
     return x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
+def _nan_where_bad(x_XD: Tensor) -> Tensor:
+    """NaN for a vector with a number that is not finite, 0 for others, (X,)."""
+    bad_X = ~x_XD.isfinite().all(dim=-1)
+    return torch.zeros_like(bad_X, dtype=x_XD.dtype).masked_fill(bad_X, math.nan)
+
+
 def may_hold_infinities(*tensors: Tensor) -> bool:
-    """Whether a number may be infinite or NaN. True where looking would make the host wait."""
-    if torch.compiler.is_compiling() or any(x.device.type != "cpu" for x in tensors):
+    """Whether a number may be infinite or NaN. True where numbers cannot be read."""
+    if not readable(*tensors):
         return True
     sums = [x.detach().sum(dtype=torch.promote_types(x.dtype, torch.float32)) for x in tensors]
     return not all(math.isfinite(total.item()) for total in sums)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from headwise.ops._impl import Impl, Number, choose
+from headwise.ops._impl import Impl, Number, choose, readable
 from headwise.ops.attended import Attended
 from headwise.ops.checks import check_dropout, check_values
 from headwise.ops.rows import softmax_rows, weighted_values, weighted_values_in_blocks
@@ -35,8 +35,8 @@ def softmax_attention(
     """Attend with softmax weights. See `headwise.ops` for the arguments all ops share.
 
     "torch" is PyTorch's fused attention, or blocks with a cap or sink; "reference" the formula,
-    written out. On a GPU and in compiled graphs, the fused attention lets an infinite or NaN key or
-    value reach queries that may not attend it; elsewhere what is hidden never matters.
+    written out. On a GPU, in graphs and under torch.func, the fused attention lets an infinite or
+    NaN key or value reach queries that may not attend it; elsewhere what is hidden never matters.
 
     >>> q = torch.zeros(1, 1, 2, 4)
     >>> softmax_attention(q, q, torch.eye(2)[None, None]).out
@@ -62,8 +62,7 @@ def _fused_obstacle(scores: Scores, v: Tensor) -> str | None:
         return "it takes no cap and no sink"
     if scores.bias is not None and scores.bias.dtype != scores.q.dtype:
         return "it would round the bias to the dtype of q"
-    on_cpu = v.device.type == "cpu" and not torch.compiler.is_compiling()
-    if scores.hides_keys and on_cpu and may_hold_infinities(scores.k, v):
+    if scores.hides_keys and readable(scores.k, v) and may_hold_infinities(scores.k, v):
         return "an infinite key or value would reach queries that may not attend it"
     return None
 

@@ -15,7 +15,7 @@ def topk(scores_XK: Tensor, keep: int, ties: str, sink: bool = False) -> Tensor:
     Args:
         sink: whether the last score is a sink's, which is kept beside the `keep` best others.
     """
-    keys_XK = scores_XK.detach()[..., : scores_XK.shape[-1] - sink]
+    keys_XK = scores_XK.detach()[..., : scores_XK.shape[-1] - int(sink)]
     kept_XK = pad(_kept(keys_XK, min(keep, keys_XK.shape[-1]), ties), (0, int(sink)), value=True)
     return softmax_rows(scores_XK.masked_fill(~kept_XK, -math.inf))
 
@@ -26,7 +26,7 @@ def _kept(scores_XK: Tensor, keep: int, ties: str) -> Tensor:
         return ~(scores_XK < scores_XK.topk(keep, dim=-1).values[..., -1:])
     order_XK = scores_XK.sort(dim=-1, descending=True, stable=True).indices
     nothing_XK = torch.zeros_like(scores_XK, dtype=torch.bool)
-    return nothing_XK.scatter(-1, order_XK[..., :keep], True)
+    return nothing_XK.scatter(-1, order_XK[..., :keep], 1)  # True cannot be traced
 
 
 def selected(scores_XK: Tensor, sink_X1: Tensor | None, keep: int) -> tuple[Tensor, Tensor]:
