@@ -129,3 +129,14 @@ def test_no_pruned_model_runs_code(tmp_path, marker):
     assert type(pruning.load(folder)) is type(model)
     open_subject(folder)  # transformers has a tokenizer for it
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("vocab", ["[" * 100_000 + "]" * 100_000, '{"<unk>": 0, "</s>": 1}'])
+def test_damaged_files_of_a_slow_tokenizer_get_one_sentence(tmp_path, vocab):
+    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "MarianTokenizer"}')
+    (tmp_path / "vocab.json").write_text(vocab)
+    for name in ("source.spm", "target.spm"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ValueError, match="has no tokenizer that can be loaded"):
+        load_tokenizer(tmp_path)
