@@ -115,9 +115,7 @@ def test_a_folder_with_checksums_is_whole_or_refused(tmp_path):
     (tmp_path / "more.txt").write_text("what is added does no harm")
     check_checksums(tmp_path)
     flip(tmp_path / "a.bin", 1)
-    with pytest.raises(
-        ValueError, match=r"a\.bin is not the file that was saved.* delete headwise_"
-    ):
+    with pytest.raises(ValueError, match=r"a\.bin is not the file .* delete headwise_check"):
         check_checksums(tmp_path)
     flip(tmp_path / "a.bin", 1)
     (tmp_path / "inner" / "b.txt").unlink()

@@ -19,6 +19,7 @@ from torch import Tensor
 from headwise.json_files import read_json
 
 __all__ = [
+    "LIST",
     "check_checksums",
     "check_files",
     "digest",
