@@ -103,7 +103,7 @@ from tests.journeys.small_hosts import tokenizer_for
 from tests.journeys.tuning.test_reading import pieces
 
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-reader, line = pieces()[1], "the long film " * 50_000
+reader, line = pieces()[1], "the long film " * 200_000
 subject = SimpleNamespace(room=16, tokenizer=tokenizer_for("BERT"))
 
 
@@ -126,4 +126,4 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 def test_long_lines_take_little_memory():
     done = subprocess.run([sys.executable, "-c", LONG_LINES], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 100  # MiB
+    assert int(done.stdout) < 150  # MiB
