@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import sys
 from pathlib import Path
 
@@ -106,6 +107,13 @@ def test_no_tokenizer_runs_code(unknown, marker):
     with pytest.raises(ValueError, match="has no tokenizer that can be loaded: it needs Python"):
         load_tokenizer(unknown)
     assert not marker.exists()
+
+
+def test_transformers_says_nothing_of_its_own_before_the_refusal(unknown, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    with pytest.raises(ValueError, match="headwise never runs"):
+        load_tokenizer(unknown)
+    assert not caplog.records
 
 
 def test_no_run_of_a_classifier_runs_code(tmp_path, unknown, marker):
