@@ -6,10 +6,14 @@ import sys
 import pytest
 
 from headwise import cli
+from headwise.config import from_json
 from headwise.journeys.opening import open_subject
+from headwise.journeys.training_run import check_models
+from headwise.journeys.translation import TranslationConfig, train_translation
 from headwise.journeys.tuning.classifier import Classifier
 from headwise.journeys.tuning.reading import Pieces
 from headwise.recording import Run
+from headwise.recording.checksums import write_checksums
 from tests.journeys.small_finetuning import small_config, write_classes
 from tests.journeys.small_hosts import LINES, classifier, tokenizer_for
 from tests.recording.test_checksums import flip
@@ -37,6 +41,36 @@ def test_every_command_refuses_damaged_weights_with_one_sentence(
         said = capsys.readouterr().err
         assert end.value.code == 2 and said.count("\n") == 1
         assert "model.safetensors was damaged or changed after it was written" in said
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut"])
+def test_a_finished_training_with_a_damaged_model_is_not_shown(small_translation, tmp_path, damage):
+    run = tmp_path / "run"
+    shutil.copytree(small_translation, run)
+    config = from_json(TranslationConfig, Run.open(run).config())
+    train_translation(config, run)
+    model = run / "model.safetensors"
+    if damage == "cut":
+        model.write_bytes(model.read_bytes()[:-100])
+    else:
+        flip(model, -5)
+    with pytest.raises(ValueError, match=r"model\.safetensors (was damaged|is not a whole)"):
+        train_translation(config, run)
+
+
+def test_damaged_classifiers_of_a_finished_training_are_found(tmp_path):
+    run = Run.create(tmp_path / "run", small_config(write_classes(tmp_path / "files")))
+    (run.folder / "seed-0" / "hugging-face").mkdir(parents=True)
+    weights = run.path("seed-0/hugging-face/model.safetensors")
+    weights.write_bytes(b"weights")
+    write_checksums(weights.parent)
+    check_models(run)
+    flip(weights, 0)
+    with pytest.raises(ValueError, match=r"model\.safetensors is not the file that was saved"):
+        check_models(run)
+    weights.rename(run.path("seed-0/model.safetensors"))
+    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+        check_models(run)
 
 
 def test_a_hugging_face_classifier_in_a_run_is_checked(tmp_path):

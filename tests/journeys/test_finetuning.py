@@ -417,6 +417,7 @@ def test_a_hugging_face_model_without_its_weights_is_refused(host, files, tmp_pa
         ({"heads": 5}, "width must be a multiple of heads"),
         ({"length": 7}, "length must be at least 8, got 7"),
         ({"vocab": 100}, "vocab must be at least 261, got 100"),
+        ({"vocab": 10**9}, "vocab must be at most 10,000,000, got 1000000000"),
         ({"learning_rate": -1.0}, "learning_rate must not be negative, got -1.0"),
         ({"weight_decay": -0.1}, "weight_decay must not be negative"),
         ({"clip": float("nan")}, "clip must not be negative, got nan"),

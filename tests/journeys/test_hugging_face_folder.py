@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import sys
 from pathlib import Path
 
@@ -108,6 +109,13 @@ def test_no_tokenizer_runs_code(unknown, marker):
     assert not marker.exists()
 
 
+def test_transformers_says_nothing_of_its_own_before_the_refusal(unknown, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    with pytest.raises(ValueError, match="headwise never runs"):
+        load_tokenizer(unknown)
+    assert not caplog.records
+
+
 def test_no_run_of_a_classifier_runs_code(tmp_path, unknown, marker):
     run = Run.create(tmp_path / "run", small_config(write_classes(tmp_path / "files")))
     unknown.rename(run.path("hugging-face"))
@@ -129,3 +137,14 @@ def test_no_pruned_model_runs_code(tmp_path, marker):
     assert type(pruning.load(folder)) is type(model)
     open_subject(folder)  # transformers has a tokenizer for it
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("vocab", ["[" * 100_000 + "]" * 100_000, '{"<unk>": 0, "</s>": 1}'])
+def test_damaged_files_of_a_slow_tokenizer_get_one_sentence(tmp_path, vocab):
+    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "MarianTokenizer"}')
+    (tmp_path / "vocab.json").write_text(vocab)
+    for name in ("source.spm", "target.spm"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ValueError, match="has no tokenizer that can be loaded"):
+        load_tokenizer(tmp_path)

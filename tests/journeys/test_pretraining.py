@@ -325,6 +325,8 @@ def test_models_are_compiled_on_a_gpu_unless_it_is_said(said, on_gpu):
         ({"objective": "electra", "next_sentence": True}, "next_sentence goes with"),
         ({"attention": "sharp"}, "Attention must be"),
         ({"vocab": -1}, "vocab must be 261 or more"),
+        ({"vocab": 10**9}, "and at most 10,000,000, got 1000000000"),
+        ({"batch_size": 10**9}, "A batch must have at most 1,000,000,000 pieces"),
         ({"vocab": 260}, "vocab must be 261 or more, a piece for each byte and each mark, or 0"),
         ({"train_documents": -1}, "train_documents must not be negative"),
         ({"warmup": 100}, "steps must be more than warmup"),

@@ -187,6 +187,13 @@ def test_a_folder_without_a_model_is_none_of_marians(tmp_path: Path) -> None:
         open_subject(tmp_path)
 
 
+def test_a_hugging_face_folder_is_none_of_marians(tmp_path: Path) -> None:
+    for name in ("pytorch_model.bin", "source.spm", "target.spm"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    assert marian_folder(tmp_path) is None
+
+
 def test_two_vocabularies_are_told_apart_by_their_names(tmp_path: Path) -> None:
     for name in ("model.bin", "srcvocab.spm", "trgvocab.spm"):
         (tmp_path / name).write_bytes(b"")

@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 
 from headwise.recording import Run
-from headwise.recording.checksums import LIST, seal, sealed
+from headwise.recording.checksums import LIST, check_checksums, write_checksums
 from headwise.training import fit
 from headwise.training.checkpoint import BEST, CHECKPOINT
 from tests.training.noise import CONFIG, batch, make_model, mean_loss
@@ -96,23 +96,38 @@ def test_no_file_of_a_training_is_resumed_from_when_damaged(tmp_path):
         trained()
 
 
-def test_a_sealed_folder_is_whole_or_refused(tmp_path):
+def test_a_note_may_have_any_name_but_ours(run):
+    note = {"sha256": "mine", "checksum": "mine"}
+    run.save_tensors(NAME, TENSORS, note)
+    assert run.load_tensors(NAME).keys() == TENSORS.keys() and run.note(NAME) == note
+    with pytest.raises(ValueError, match="must not have the names headwise"):
+        run.save_tensors(NAME, TENSORS, {"headwise.sha256": "mine"})
+
+
+def test_a_folder_with_checksums_is_whole_or_refused(tmp_path):
     (tmp_path / "inner").mkdir()
     (tmp_path / "a.bin").write_bytes(b"abc")
     (tmp_path / "inner" / "b.txt").write_text("b")
-    assert sealed(tmp_path) == tmp_path  # never sealed
-    seal(tmp_path)
-    assert sealed(tmp_path) == tmp_path
+    check_checksums(tmp_path)  # has none
+    for _ in range(2):
+        write_checksums(tmp_path)
+        check_checksums(tmp_path)
     (tmp_path / "more.txt").write_text("what is added does no harm")
-    assert sealed(tmp_path) == tmp_path
+    check_checksums(tmp_path)
     flip(tmp_path / "a.bin", 1)
-    with pytest.raises(ValueError, match=r"a\.bin is not the file that was saved"):
-        sealed(tmp_path)
+    with pytest.raises(ValueError, match=r"a\.bin is not the file .* delete headwise_check"):
+        check_checksums(tmp_path)
     flip(tmp_path / "a.bin", 1)
     (tmp_path / "inner" / "b.txt").unlink()
-    with pytest.raises(ValueError, match=r"has no inner/b\.txt"):
-        sealed(tmp_path)
-    for broken in ("{", "[]", '{"sha256": 3}', '{"sha256": {"../x": "1"}}'):
+    with pytest.raises(ValueError, match=r"has no inner/b\.txt.* delete headwise_checksums\.json"):
+        check_checksums(tmp_path)
+    deep = "[" * 100_000 + "]" * 100_000
+    for broken in ("{", "[]", '{"sha256": 3}', '{"sha256": {"../x": "1"}}', deep):
         (tmp_path / LIST).write_text(broken)
-        with pytest.raises(ValueError, match=r"is not the list|has no \.\./x"):
-            sealed(tmp_path)
+        with pytest.raises(ValueError, match=r"headwise_checksums\.json (is|must)|has no \.\./x"):
+            check_checksums(tmp_path)
+
+
+def test_checksums_of_others_are_left_alone(tmp_path):
+    (tmp_path / "checksums.json").write_text('{"model.safetensors": "abc"}')
+    check_checksums(tmp_path)

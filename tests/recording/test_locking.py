@@ -71,8 +71,13 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one_that_writes(tmp_p
     half = run / "seed-0" / ".hugging-face.4711.partial"
     half.mkdir(parents=True)
     (half / "config.json").write_text("{}")
+    others = [run / ".video.0a1.partial", run / ".mine.0a1b2c3d.partial" / "text.txt"]
+    others[1].parent.mkdir()
+    for path in others:
+        path.write_text("kept")
     Run.create(run, Config())
     assert all(path.exists() for path in (*left, half))  # without the lock somebody may be writing
     with writing_alone(run), Run.create(run, Config()):
         assert not any(path.exists() for path in (*left, half))
-    assert other.read_text() == "kept" and (run / "trace" / "one.json").exists()
+    assert all(path.read_text() == "kept" for path in (other, *others))
+    assert (run / "trace" / "one.json").exists()

@@ -12,6 +12,7 @@ from headwise.data.source import write_whole
 __all__ = [
     "BERT_MARKS",
     "FEWEST_PIECES",
+    "MOST_PIECES",
     "ROBERTA_MARKS",
     "BytePieces",
     "MarkStyle",
@@ -23,6 +24,7 @@ MarkStyle = Literal["roberta", "bert"]
 ROBERTA_MARKS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 BERT_MARKS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 FEWEST_PIECES = 256 + len(ROBERTA_MARKS)  # there is one for every byte and every mark
+MOST_PIECES = 10_000_000  # the library aborts where its tables do not fit into memory
 BATCH = 4096  # lines encoded together
 
 

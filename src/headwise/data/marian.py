@@ -96,8 +96,11 @@ def marian_folder(folder: Path) -> MarianFolder | None:
 
     Args:
         folder: with one model, `*.bin` beside `*.spm`, and one vocabulary, or two whose names begin
-            with `src` and `trg`. Shortlists, `lex*.bin`, are not used.
+            with `src` and `trg`. Shortlists, `lex*.bin`, are not used. A folder with `config.json`
+            is one of Hugging Face, whose translators come with `*.bin` and `*.spm` too.
     """
+    if (folder / "config.json").is_file():
+        return None
     vocabularies = sorted(folder.glob("*.spm"))
     models = [path for path in sorted(folder.glob("*.bin")) if not path.name.startswith("lex")]
     if not vocabularies or not models:

@@ -4,7 +4,10 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-__all__ = ["is_mark", "word_spans", "words_in"]
+__all__ = ["characters_for", "first_words", "is_mark", "word_spans", "words_in"]
+
+CHARACTERS = 64  # of a text for each token that a model reads; tokens have 4 or 5
+FEWEST_CHARACTERS = 2**14  # of any text, if it has so many
 
 # abbreviations, numbers, a word without its n't, n't, other clitics, words, runs of one mark
 _WORD = re.compile(
@@ -71,3 +74,20 @@ def is_mark(word: str) -> bool:
     [True, True, True, False, False]
     """
     return not any(map(str.isalnum, word))
+
+
+def characters_for(tokens: int) -> int:
+    """Return how much of a text is enough for a model that reads so many tokens of it.
+
+    Tokenizers need much memory for long texts, also where they cut them to a few tokens.
+    """
+    return max(CHARACTERS * tokens, FEWEST_CHARACTERS)
+
+
+def first_words(text: str, characters: int) -> str:
+    """Return the words that lie within so many characters; of one longer word the beginning."""
+    if len(text) <= characters:
+        return text
+    first = text[:characters]
+    parts = first.rsplit(maxsplit=1)
+    return first if text[characters].isspace() or len(parts) < 2 else parts[0]

@@ -9,7 +9,7 @@ import torch
 
 from headwise.journeys.quiet import quiet_transformers
 from headwise.json_files import read_json
-from headwise.recording.checksums import sealed
+from headwise.recording.checksums import check_checksums
 
 __all__ = ["load_model", "load_tokenizer", "opened"]
 
@@ -29,7 +29,7 @@ def load_model(folder: Path, kind: Any, *, new_head: Mapping[str, Any] | None = 
         new_head: settings of a head that may be new; None takes all as it was saved.
     """
     more = {} if new_head is None else {"ignore_mismatched_sizes": True, **new_head}
-    sealed(folder)
+    check_checksums(folder)
     with opened(folder):
         model, found = kind.from_pretrained(
             folder,
@@ -75,10 +75,11 @@ def load_tokenizer(folder: Path) -> Any:
     try:
         if (folder / "tokenizer.json").is_file():  # a ValueError here is a bare Exception there
             Tokenizer.from_buffer((folder / "tokenizer.json").read_bytes())
-        tokenizer: Any = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        with quiet_transformers():
+            tokenizer: Any = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(
             f"{folder} has no tokenizer that can be loaded: {_trouble(error)}"
         ) from error
@@ -139,4 +140,6 @@ def _trouble(error: Exception) -> str:
             "it needs Python code of its own (auto_map), which headwise never runs; take a model "
             "whose classes transformers has."
         )
+    if isinstance(error, RecursionError):
+        return "a JSON file in it is nested too deeply; it was changed. Fetch it again."
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -3,13 +3,15 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from headwise.data.byte_pieces import FEWEST_PIECES, MarkStyle
+from headwise.data.byte_pieces import FEWEST_PIECES, MOST_PIECES, MarkStyle
 from headwise.journeys.guiding import GuideSettings
 from headwise.journeys.training_run import TrainingSettings, check_settings
 from headwise.models.encoder import EncoderConfig
 from headwise.training.settings import FitConfig
 
 __all__ = ["PretrainingConfig"]
+
+MOST_IN_BATCH = 10**9  # pieces
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,15 @@ class PretrainingConfig(GuideSettings, TrainingSettings):
         for name in ("train_documents", "valid_documents"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
-        if self.vocab and self.vocab < FEWEST_PIECES:
+        if self.vocab and not FEWEST_PIECES <= self.vocab <= MOST_PIECES:
             raise ValueError(
                 f"vocab must be {FEWEST_PIECES} or more, a piece for each byte and each mark, or 0 "
-                f"for as many as suit the text, got {self.vocab}."
+                f"for as many as suit the text, and at most {MOST_PIECES:,}, got {self.vocab}."
+            )
+        if self.batch_size * self.block > MOST_IN_BATCH:
+            raise ValueError(
+                f"A batch must have at most {MOST_IN_BATCH:,} pieces, batch_size times block, got "
+                f"{self.batch_size} times {self.block}; make batch_size smaller."
             )
         if (self.corpus == "file") != bool(self.file):
             raise ValueError(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.recording import Run
+from headwise.recording.checksums import LIST, check_checksums
 from headwise.recording.locking import writing_alone
 from headwise.reporting import write_report
 from headwise.training import BEST, FitConfig, average_checkpoints, progress_bar
@@ -112,10 +113,20 @@ def shared_run(folder: Path, config: TrainingSettings) -> Generator[Run]:
 def complete_report(run: Run) -> None:
     """Write the report of a finished run, unless it was written after the figures were.
 
-    A run that was killed between the two is given its report when it is started again.
+    A run that was killed between the two is given its report when it is started again. A damaged
+    model is refused first, as the figures would not be those of the model that is there.
     """
+    check_models(run)
     if is_first_process() and not _has_new_report(run):
         write_report(run)
+
+
+def check_models(run: Run) -> None:
+    """Raise if the model of a run, or of a training in it, was damaged; one may be missing."""
+    for name in (*run.names("model.safetensors"), *run.names("*/model.safetensors")):
+        run.load_tensors(name)
+    for path in sorted(run.folder.glob(f"*/*/{LIST}")):
+        check_checksums(path.parent)
 
 
 def _has_new_report(run: Run) -> bool:

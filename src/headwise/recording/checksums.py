@@ -10,17 +10,30 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
 
 import safetensors.torch
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
-__all__ = ["check_files", "digest", "plain_note", "read_tensors", "seal", "sealed", "sealed_note"]
+from headwise.json_files import read_json
 
-KEY, KIND = "sha256", "checksum"  # both in a note, as one of them may be what is damaged
-LIST = "checksums.json"
+__all__ = [
+    "LIST",
+    "check_checksums",
+    "check_files",
+    "digest",
+    "plain_note",
+    "read_tensors",
+    "sealed_note",
+    "write_checksums",
+]
+
+ALGORITHM = "sha256"
+# both in a note, as one of them may be what is damaged; users' notes have other names
+KEY, KIND = f"headwise.{ALGORITHM}", "headwise.checksum"
+LIST = "headwise_checksums.json"  # a name that no other library gives
+AGAIN = "Copy or save the model again."
 
 
 def digest(path: Path) -> str:
@@ -29,47 +42,44 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_files(folder: Path, files: Mapping[str, str]) -> None:
+def check_files(folder: Path, files: Mapping[str, str], advice: str = AGAIN) -> None:
     """Refuse a folder whose files are not those that were written.
 
     Args:
         folder: that holds them.
         files: the SHA-256 of each, by its path in the folder.
+        advice: what to do about it, the end of the error message.
     """
     for name, wanted in files.items():
         path, within = folder / name, PurePosixPath(name)
         if within.is_absolute() or ".." in within.parts or not path.is_file():
-            raise ValueError(f"{folder} has no {name}, so the model in it is not whole.")
+            raise ValueError(f"{folder} has no {name}, so the model in it is not whole. {advice}")
         if digest(path) != wanted:
             raise ValueError(
                 f"{path} is not the file that was saved: its checksum differs, so it was cut "
-                "short or changed. Copy or save the model again."
+                f"short or changed. {advice}"
             )
 
 
-def seal(folder: Path) -> None:
+def write_checksums(folder: Path) -> None:
     """Write the checksums of all files in a folder into it, before it is moved to its place."""
-    files = {
-        path.relative_to(folder).as_posix(): digest(path)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-    text = json.dumps({KEY: files}, indent=2, ensure_ascii=False) + "\n"
-    (folder / LIST).write_text(text, encoding="utf-8", newline="\n")
-
-
-def sealed(folder: Path) -> Path:
-    """The folder, if its files are those that `seal` saw; one that was never sealed is taken."""
     path = folder / LIST
-    if not path.is_file():
-        return folder
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))[KEY]
-        files = {name: str(value) for name, value in cast(dict[str, Any], held).items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{path} is not the list that was saved; copy the folder again.") from None
-    check_files(folder, files)
-    return folder
+    files = {
+        one.relative_to(folder).as_posix(): digest(one)
+        for one in sorted(folder.rglob("*"))
+        if one.is_file() and one != path
+    }
+    text = json.dumps({ALGORITHM: files}, indent=2, ensure_ascii=False) + "\n"
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def check_checksums(folder: Path) -> None:
+    """Refuse a folder whose files are not those that `write_checksums` saw; it may have no list."""
+    path = folder / LIST
+    if path.is_file():
+        held = read_json(path, {ALGORITHM: {...: str}})
+        advice = f"Copy or save the model again; delete {LIST} if you changed the model yourself."
+        check_files(folder, held[ALGORITHM], advice)
 
 
 def sealed_note(tensors: Mapping[str, Tensor], note: Mapping[str, str]) -> dict[str, str]:
@@ -79,7 +89,9 @@ def sealed_note(tensors: Mapping[str, Tensor], note: Mapping[str, str]) -> dict[
         tensors: by name, on the CPU and contiguous.
         note: the text that is kept with them.
     """
-    return {**note, KIND: KEY, KEY: _of_tensors(tensors, note)}
+    if KEY in note or KIND in note:
+        raise ValueError(f"A note must not have the names {KEY} and {KIND}; choose other ones.")
+    return {**note, KIND: ALGORITHM, KEY: _of_tensors(tensors, note)}
 
 
 def plain_note(note: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]+\.partial")
+_TEMPORARY_FILE = re.compile(r"\..+\.[0-9a-f]{8}\.partial")  # as `replacing` names them
+_TEMPORARY_FOLDER = re.compile(r"\.hugging-face\.[0-9]+\.partial")  # of a classifier in a run
 
 
 @contextmanager
@@ -38,13 +39,15 @@ def write_text(path: Path, text: str) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Delete the temporary files and folders that a killed process left in a folder of a run.
 
+    Only names that headwise gives are deleted: a user's other hidden files may lie there too.
+
     Args:
         folder: with the folders in it; nobody else may be writing there.
     """
     for parent, folders, names in os.walk(folder):
-        for name in filter(_TEMPORARY.fullmatch, names):
+        for name in filter(_TEMPORARY_FILE.fullmatch, names):
             (Path(parent) / name).unlink()
-        left = [name for name in folders if _TEMPORARY.fullmatch(name)]
+        left = [name for name in folders if _TEMPORARY_FOLDER.fullmatch(name)]
         for name in left:
             path = Path(parent) / name
             path.unlink() if path.is_symlink() else shutil.rmtree(path)

@@ -1,5 +1,8 @@
 """What models read: marks, pairs, words in pieces, and what does not fit."""
 
+import subprocess
+import sys
+
 import torch
 
 from headwise.data.byte_pieces import train_byte_pieces
@@ -89,3 +92,38 @@ def test_batches_hold_every_example_once_with_its_label():
     for batch in seen:
         for label, length in zip(batch["labels"], batch["lengths"], strict=True):
             assert int(length) == len(rows[int(label)].ids)
+
+
+LONG_LINES = """
+import resource
+from types import SimpleNamespace
+from headwise.journeys.pruning.hugging_face_tasks import _encoded
+from headwise.journeys.tuning.reading import read_example, read_sentence
+from tests.journeys.small_hosts import tokenizer_for
+from tests.journeys.tuning.test_reading import pieces
+
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+reader, line = pieces()[1], "the long film " * 200_000
+subject = SimpleNamespace(room=16, tokenizer=tokenizer_for("BERT"))
+
+
+def read(line):
+    (row,) = reader.read([read_example(line)])
+    assert row.cut and len(row.ids) == 16
+    (row,) = reader.read([read_sentence(line.split())])
+    assert row.cut and len(row.firsts) == len(line.split())
+    (ids,) = _encoded(SimpleNamespace(length=16), subject, [line])
+    assert len(ids) == 16
+
+
+read(line[:1400])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+read(line)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_long_lines_take_little_memory():
+    done = subprocess.run([sys.executable, "-c", LONG_LINES], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 150  # MiB

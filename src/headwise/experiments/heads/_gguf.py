@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from headwise.recording.checksums import seal
+from headwise.recording.checksums import write_checksums
 
 __all__ = ["converted"]
 
@@ -37,7 +37,7 @@ def converted(path: Path, folder: Path) -> Path:
     half = folder.with_name(f"{folder.name}.part")  # renamed when whole
     tokenizer.save_pretrained(half)
     _plain(model).save_pretrained(half)
-    seal(half)
+    write_checksums(half)
     return half.rename(folder)
 
 

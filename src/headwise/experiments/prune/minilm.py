@@ -39,7 +39,7 @@ from headwise.journeys import InspectConfig, PruneConfig, inspect_folder, prune_
 from headwise.journeys.prune import open_task, run_folder
 from headwise.journeys.quiet import quiet_transformers
 from headwise.journeys.training_run import training_bar
-from headwise.recording.checksums import seal
+from headwise.recording.checksums import write_checksums
 from headwise.recording.run import Run
 from headwise.training import fit
 
@@ -233,7 +233,7 @@ def _save(model: Any, tokenizer_of: Path, folder: Path) -> None:
             tokenizer_of, local_files_only=True, trust_remote_code=False
         )
         tokenizer.save_pretrained(half)
-    seal(half)
+    write_checksums(half)
     if not folder.exists():
         half.rename(folder)
 

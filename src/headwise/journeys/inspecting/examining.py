@@ -11,6 +11,7 @@ from headwise.analysis.importance import OutputNorms
 from headwise.analysis.propagation.settings import Rule
 from headwise.analysis.roles import with_roles
 from headwise.data.frequencies import WordRanks
+from headwise.data.words import characters_for
 from headwise.journeys.inspecting.annotating import ALL, Annotation
 from headwise.journeys.inspecting.columns import ordered
 from headwise.journeys.inspecting.corpus import NO_TEXT, Corpus, Numbered
@@ -33,8 +34,6 @@ __all__ = ["Examined", "Options", "examine"]
 EXAMPLES = 6  # sentences that show heads at work
 CANDIDATES = 24  # that they are chosen from
 LONGEST_EXAMPLE = 40  # words
-CHARACTERS = 64  # of a text for each token that a model reads; tokens have 4 or 5
-FEWEST_CHARACTERS = 2**14  # of any text, if it has so many
 FREE_RULES = ("fixed_distance", "random", "previous", "first", "nearest_noun")
 Columns = dict[str, dict[str, list[float | int | None]]]
 
@@ -105,7 +104,7 @@ def examine(
         run: where to leave bookmarks, so that a killed inspection can go on.
         sources: from `sources_of`; a bookmark is of these.
     """
-    counted, longest = corpus.count(), max(CHARACTERS * subject.room, FEWEST_CHARACTERS)
+    counted, longest = corpus.count(), characters_for(subject.room)
     corpus = corpus.within(longest)
     known = ranks or (counted.ranks if counted else None)
     annotation = Annotation(options.relations, known, subject.knows_words)

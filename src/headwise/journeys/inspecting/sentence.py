@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from headwise.data.mentions import Passage
 from headwise.data.treebank import Tree
-from headwise.data.words import word_spans, words_in
+from headwise.data.words import first_words, word_spans, words_in
 
 __all__ = ["Linked", "Sentence", "Span"]
 
@@ -24,7 +24,7 @@ class Linked:
 
     def within(self, characters: int) -> "Linked":
         """The translation up to so many characters, with all links."""
-        return replace(self, text=_first_words(self.text, characters))
+        return replace(self, text=first_words(self.text, characters))
 
     @property
     def sentence(self) -> "Sentence":
@@ -55,7 +55,7 @@ class Sentence:
     @staticmethod
     def of_text(text: str, *, longest: int | None = None) -> "Sentence":
         """A line, or its words within `longest` characters: words after them are never found."""
-        read = text if longest is None else _first_words(text, longest)
+        read = text if longest is None else first_words(text, longest)
         return replace(Sentence.of_words(words_in(read), read), cut=len(read) < len(text))
 
     @staticmethod
@@ -87,7 +87,7 @@ class Sentence:
             return replace(whole, linked=self.linked.within(characters))
         if len(self.text) <= characters:
             return self
-        text = _first_words(self.text, characters)
+        text = first_words(self.text, characters)
         there = bisect_left(self._starts, len(text))
         spans = tuple((start, min(end, len(text))) for start, end in self.spans[:there])
         return replace(self, text=text, spans=spans, cut=True)
@@ -115,12 +115,3 @@ class Sentence:
     @cached_property
     def _starts(self) -> list[int]:
         return [start for start, _ in self.spans]
-
-
-def _first_words(text: str, characters: int) -> str:
-    """The words of a text that lie within so many characters; of one longer word the beginning."""
-    if len(text) <= characters:
-        return text
-    first = text[:characters]
-    parts = first.rsplit(maxsplit=1)
-    return first if text[characters].isspace() or len(parts) < 2 else parts[0]

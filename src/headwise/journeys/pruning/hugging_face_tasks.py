@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from headwise.analysis.scores import bleu
+from headwise.data.words import characters_for, first_words
 from headwise.journeys.inspecting.hugging_face_subject import HuggingFaceSubject
 from headwise.journeys.pruning.config import PruneConfig
 from headwise.journeys.pruning.task import IGNORED, Batch, Data, Predicted, Task, nothing_more
@@ -276,7 +277,8 @@ def _encoded(
 ) -> Ids:
     """Ids with the tokenizer's marks, cut to what fits; of the language translated to, if so."""
     limit = min(config.length, subject.room)
-    side: Any = {"text_target": list(texts)} if to else {"text": list(texts)}
+    read = [first_words(text, characters_for(limit)) for text in texts]
+    side: Any = {"text_target": read} if to else {"text": read}
     return subject.tokenizer(**side, truncation=True, max_length=limit)["input_ids"]
 
 

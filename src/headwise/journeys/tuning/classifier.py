@@ -24,7 +24,7 @@ from headwise.journeys.tuning.reading import (
 from headwise.models.encoder import Encoder, EncoderConfig
 from headwise.models.encoder_heads import SequenceClassifier, TokenClassifier
 from headwise.recording import Run
-from headwise.recording.checksums import seal, sealed
+from headwise.recording.checksums import check_checksums, write_checksums
 
 __all__ = ["Classifier", "Reads", "class_scores"]
 
@@ -174,7 +174,7 @@ class Classifier:
             half = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
             with quiet_transformers():
                 self.model.save_pretrained(half)
-            seal(half)
+            write_checksums(half)
             half.rename(folder)
 
     @staticmethod
@@ -214,7 +214,8 @@ def _hugging_face(run: Run, *, tags: bool) -> Any:
     from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
     kind: Any = AutoModelForTokenClassification if tags else AutoModelForSequenceClassification
-    folder = sealed(run.path(HUGGING_FACE))
+    folder = run.path(HUGGING_FACE)
+    check_checksums(folder)
     with opened(folder):
         model: Any = kind.from_pretrained(
             folder,

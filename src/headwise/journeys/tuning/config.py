@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from headwise.data.byte_pieces import FEWEST_PIECES
+from headwise.data.byte_pieces import FEWEST_PIECES, MOST_PIECES
 from headwise.journeys.training_run import Precision
 from headwise.journeys.tuning.starting import NO_MODEL
 from headwise.models.encoder import EncoderConfig
@@ -71,6 +71,8 @@ class FinetuningConfig:
         for name, least in smallest.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        if self.vocab > MOST_PIECES:
+            raise ValueError(f"vocab must be at most {MOST_PIECES:,}, got {self.vocab}.")
         for name in NOT_NEGATIVE:
             if not getattr(self, name) >= 0:  # nan is not either
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")

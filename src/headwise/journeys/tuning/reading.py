@@ -10,6 +10,7 @@ from torch import Tensor
 from headwise.data.batching import Epochs, pad
 from headwise.data.pair_tasks import Example
 from headwise.data.tagging import TaggedSentence
+from headwise.data.words import characters_for, first_words
 
 __all__ = [
     "IGNORED",
@@ -46,19 +47,21 @@ class Pieces:
 
     def read(self, examples: Sequence[Example] | Sequence[TaggedSentence]) -> list[Row]:
         """Rows for texts, pairs or tagged sentences."""
-        tokenizer = self._tokenizer()
+        tokenizer, longest = self._tokenizer(), characters_for(self.length)
         # as a word inside a text, which over bytes has a space before it
         space = " " if "ByteLevel" in repr(tokenizer.pre_tokenizer) else ""
         inputs: list[Any] = []
         for example in examples:
             if isinstance(example, TaggedSentence):
-                inputs.append([f"{space}{word}" for word in example.words])
+                words = example.words[:longest]
+                inputs.append([f"{space}{first_words(word, longest)}" for word in words])
             else:
-                pair = example.text, example.second
-                inputs.append(example.text if example.second is None else pair)
+                text = first_words(example.text, longest)
+                second = example.second and first_words(example.second, longest)
+                inputs.append(text if second is None else (text, second))
         tagged = bool(examples) and isinstance(examples[0], TaggedSentence)
         found = tokenizer.encode_batch(inputs, is_pretokenized=tagged)
-        counts = [len(given) if tagged else 0 for given in inputs]
+        counts = [len(x.words) if isinstance(x, TaggedSentence) else 0 for x in examples]
         return [_row(one, words) for one, words in zip(found, counts, strict=True)]
 
     def hugging_face(self, *, types: bool) -> Any:
