@@ -336,6 +336,8 @@ def test_parity_compares_caches_and_leaves_those_of_the_batch_alone():
     model(**batch, past_key_values=cache)
     parity = check_parity(model, {"input_ids": torch.tensor([[7]] * 3), "past_key_values": cache})
     assert parity and parity.outputs > 1 and cache.get_seq_length() == 9
+    bart = check_parity(build("BART"), {**batch_of("BART"), "use_cache": True})
+    assert bart and bart.outputs > 8  # the cache has two parts
 
 
 @pytest.mark.filterwarnings("ignore")

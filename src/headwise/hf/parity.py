@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
 
 from headwise.hf.adapters import give_site
 from headwise.hf.adoption import adopt, take_sites_away, unwrapped
@@ -201,8 +202,8 @@ def _tensors(output: Any) -> list[Tensor]:
         return [tensor for value in output.values() for tensor in _tensors(value)]
     if isinstance(output, list | tuple):
         return [tensor for value in output for tensor in _tensors(value)]
-    if isinstance(output, Cache):
-        return [tensor for layer in output.layers for tensor in _tensors(vars(layer))]
+    if isinstance(output, Cache | CacheLayerMixin):
+        return _tensors(vars(output))
     if is_dataclass(output):
         return [t for one in fields(output) for t in _tensors(getattr(output, one.name))]
     return []
