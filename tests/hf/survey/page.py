@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 
+from headwise.recording.environment import describe_environment
 from tests.hf.survey.trying import Row
 from tests.hf.survey.verbs import VERBS
 
@@ -19,7 +20,7 @@ HEAD = """# Which models
 
 Every family of models in transformers {version}, as a tiny model with random weights, and what each
 verb of Headwise did with it, with the attention backends sdpa and eager where the family has them.
-`make models` writes this page.
+`make models` writes this page (commit {commit}, torch {torch}, {cores} cores of an {cpu}).
 
 "ok" means: checked against the plain model. `adopt`, `observe` and `release` leave outputs equal
 bit by bit; masked heads give what the host gives with zeros in their place; pruned models equal
@@ -29,10 +30,16 @@ masked ones, also after saving and loading.
 
 def page(rows: list[Row]) -> str:
     """All of it, in Markdown."""
-    import transformers
-
     tried = [row for row in rows if row["cells"]]
-    lines = [HEAD.format(version=transformers.__version__), counts(rows), "## Models", ""]
+    made = describe_environment(seed=0)
+    head = HEAD.format(
+        version=made["versions"]["transformers"],
+        commit=made["commit"][:10],
+        torch=made["versions"]["torch"],
+        cores=made["cores"],
+        cpu=made["cpu"],
+    )
+    lines = [head, counts(rows), "## Models", ""]
     lines += [_line(["family", "model", *VERBS]), _line(["---"] * (2 + len(VERBS)))]
     lines += [_line(_entries(row)) for row in tried]
     if untried := [row for row in rows if not row["cells"]]:
