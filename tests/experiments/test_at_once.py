@@ -38,6 +38,7 @@ def short_of_memory(run: Run, place: tuple[str, int]) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
 
+@pytest.mark.slow
 def test_jobs_that_find_too_little_memory_are_made_again_fewer_at_a_time(tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", _Config()) as run:
         with pytest.raises(ValueError, match=r"never.* even alone"):

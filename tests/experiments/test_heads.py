@@ -240,6 +240,7 @@ def test_pretrained_models_are_looked_at_in_plain_text_and_in_repetitions(
     ]
 
 
+@pytest.mark.slow
 def test_translators_of_marian_are_looked_at_in_both_directions(
     data_folder: Path, tmp_path: Path
 ) -> None:

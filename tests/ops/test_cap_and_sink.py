@@ -105,7 +105,7 @@ def test_every_op_equals_the_sum_by_hand(name, impl, options, how, blocks, monke
 
 @learned_op
 @both_impls
-@pytest.mark.parametrize("blocks", ["one", "many"])
+@pytest.mark.parametrize("blocks", ["one", pytest.param("many", marks=pytest.mark.slow)])
 def test_gradients_reach_q_k_v_bias_and_sink(name, impl, blocks, monkeypatch):
     if blocks == "many":
         make_blocks_tiny(monkeypatch)

@@ -125,18 +125,36 @@ def clean_results(attend, q, k, v, clean: Tensor, options: dict[str, object]) ->
     return everything + [*grads[1:]] * bool(clean.all())
 
 
+KERNELS = [name for name in LEARNED if name != "softmax"]
+# kernels want finite values where only some queries attend them
+HIDDEN_FROM_KERNELS = [(how, "key") for how in HIDING] + [("lengths", "value"), ("keys", "value")]
+
+
 @pytest.mark.parametrize("name", ALL)
-@every_impl
+@pytest.mark.parametrize("impl", ["reference", "torch"])
 @pytest.mark.parametrize("how", HIDING)
 @pytest.mark.parametrize("which", ["key", "value"])
 @pytest.mark.parametrize("held", [math.inf, math.nan])
 def test_what_a_hidden_key_holds_never_matters(name, impl, how, which, held):
-    if impl == "triton" and (name not in LEARNED or name == "softmax"):
-        pytest.skip("there is no kernel")
-    if impl == "triton" and which == "value" and how in ("causal", "queries"):
-        pytest.skip("kernels want finite values where some queries attend them")
-    if impl == "triton" and which == "value" and math.isnan(held):
-        pytest.skip("kernels treat it like an infinity, and the interpreter is slow")
+    check_hidden(name, impl, how, which, held)
+
+
+@kernels
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_a_hidden_key_holds_never_matters_to_kernels(name):
+    check_hidden(name, "triton", "lengths", "key", math.inf)
+
+
+@kernels
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("how", "which"), HIDDEN_FROM_KERNELS)
+@pytest.mark.parametrize("held", [math.inf, math.nan])
+def test_what_any_hidden_key_holds_never_matters_to_kernels(name, how, which, held):
+    check_hidden(name, "triton", how, which, held)
+
+
+def check_hidden(name: str, impl: str, how: str, which: str, held: float) -> None:
     q, k, v = inputs(9, width=16, batch=1)
     options, clean = hiding(how)
     attend = partial(ALL[name], impl=impl)

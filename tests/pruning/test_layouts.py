@@ -31,7 +31,7 @@ def told(model, ids):
 
 
 @pytest.mark.parametrize("choose", [uneven_keep, bare_keep])
-@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("backend", ["sdpa", pytest.param("eager", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_pruned_model_is_the_masked_one_also_when_loaded(name, backend, choose, tmp_path):
     model = adopt(built(name, backend))

@@ -232,19 +232,23 @@ class HuggingFaceSubject:
 
     def _shifted(self, source_BT: Tensor) -> Tensor:
         """The source one position later, as BART reads it where there is nothing to generate."""
-        config = self.model.config.get_text_config(decoder=True)
-        start = config.decoder_start_token_id
+        start = self._setting("decoder_start_token_id")
         start_B1 = torch.full_like(
-            source_BT[:, :1], config.pad_token_id if start is None else start
+            source_BT[:, :1], self._setting("pad_token_id") if start is None else start
         )
         return torch.cat([start_B1, source_BT[:, :-1]], dim=1)
 
     def _end_marks(self, device: torch.device) -> Tensor:
-        config = self.model.config.get_text_config(decoder=True)
-        ends = getattr(self.model, "generation_config", config).eos_token_id
+        ends = getattr(self.model, "generation_config", self.model.config).eos_token_id
         listed = ends if isinstance(ends, list) else [ends]
-        known = [mark for mark in [*listed, config.pad_token_id] if mark is not None]
+        known = [mark for mark in [*listed, self._setting("pad_token_id")] if mark is not None]
         return torch.tensor(known, dtype=torch.long, device=device)
+
+    def _setting(self, name: str) -> Any:
+        """A setting of the model, or of the part that reads text; None if neither has it."""
+        config = self.model.config
+        found = getattr(config, name, None)
+        return getattr(config.get_text_config(), name, None) if found is None else found
 
     def _names(self, ids: list[int]) -> list[str]:
         tokens = self.tokenizer.convert_ids_to_tokens(ids)
