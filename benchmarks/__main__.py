@@ -1,4 +1,4 @@
-"""The command, `python -m benchmarks` or `headwise bench`. See `benchmarks/__init__.py`."""
+"""The command, `python -m benchmarks` or `python -m benchmarks`. See `benchmarks/__init__.py`."""
 
 import argparse
 import gc

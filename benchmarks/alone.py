@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks import wait_for
-from headwise.models.rnn import RnnClassifier, Seq2Seq
-from headwise.training.stacked import TrainableStack, train_stack
+from headwise_papers.models.rnn import RnnClassifier, Seq2Seq
+from headwise_papers.recipes.stacked import TrainableStack, train_stack
 
 Batch = tuple[Tensor, ...]
 

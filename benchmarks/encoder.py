@@ -30,18 +30,18 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import SEED, Measured, name_of, wait_for
 from benchmarks.peers import FAILURES, one_line
-from headwise.experiments.guidance._masked_steps import (
+from headwise.ops.graphs import on_a_stream
+from headwise.training.replaying import COMPILED_WARM, Replayed
+from headwise_papers.attention_guidance._masked_steps import (
     Batch,
     drawn_batch,
     drawn_model,
     own_loss,
 )
-from headwise.experiments.sparse._speed import take_turns
-from headwise.models import EncoderConfig
-from headwise.models.encoder_flops import training_flops
-from headwise.models.encoder_weights import to_hugging_face
-from headwise.ops.graphs import on_a_stream
-from headwise.training.replaying import COMPILED_WARM, Replayed
+from headwise_papers.models import EncoderConfig
+from headwise_papers.models.encoder_flops import training_flops
+from headwise_papers.models.encoder_weights import to_hugging_face
+from headwise_papers.sparse_transformer._speed import take_turns
 
 PEAK = 790e12  # operations a second of the fastest large products in bf16 that an H200 did for us
 OURS, THEIRS = "ours", "RoBERTa"

@@ -30,12 +30,12 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks import SEED, Measured, name_of
 from benchmarks.marian import WITH_TRAINER, check_scores, marian_like, trainer_seconds
 from benchmarks.peers import FAILURES, one_line
-from headwise.data.parallel import ParallelBatch
-from headwise.data.vocabulary import PAD
-from headwise.experiments.sparse._speed import drawn_series, make_model
-from headwise.models import Transformer, TransformerConfig
 from headwise.recording import Run
 from headwise.training import FitConfig, Summed, fit, label_smoothed_sum
+from headwise_papers.data.parallel import ParallelBatch
+from headwise_papers.data.vocabulary import PAD
+from headwise_papers.models import Transformer, TransformerConfig
+from headwise_papers.sparse_transformer._speed import drawn_series, make_model
 
 CORPUS = "multi30k"  # whose lengths sentences have
 PLAIN, REPLAYED, COMPILED = "fit", "fit, replayed", "fit, compiled"

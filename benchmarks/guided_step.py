@@ -4,7 +4,7 @@ The attention itself stays with SDPA; the loss is computed beside it from q and 
 The peer is the usual way: eager attention that returns its matrices, and the loss from those.
 A host that is adopted and not guided takes part too: compiled alone, transformers makes a mask that
 hides nothing, for which SDPA has no fused kernel. The fastest plain step is the yardstick.
-Weights are random: nothing is downloaded. The experiment `guidance/overhead` also has our `Encoder`
+Weights are random: nothing is downloaded. The experiment `attention_guidance/overhead` also has our `Encoder`
 and gradient checkpointing, and nothing compiled.
 """
 
@@ -19,7 +19,7 @@ from rich.table import Table
 from benchmarks import Measured, name_of, wait_for
 from benchmarks.peers import FAILURES, one_line
 from benchmarks.turns import take_turns
-from headwise.experiments.guidance._masked_steps import (
+from headwise_papers.attention_guidance._masked_steps import (
     Settings,
     Trainee,
     from_matrices,

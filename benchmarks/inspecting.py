@@ -7,9 +7,9 @@ sentence again 200 times for intervals; the other with eager attention that keep
 matrices: as it is usually done, a sentence and a head at a time, and, better than usual, whole
 batches at once. Random weights of MiniLM's shape; a peer whose figures are not ours is not timed.
 
-    headwise bench inspect                      # 10,000 sentences of 128 tokens each; minutes
-    headwise bench inspect --repeat 1           # 2,000: a turn, of which the best one counts
-    headwise bench inspect --only memory        # or time, or relevance
+    python -m benchmarks inspect                      # 10,000 sentences of 128 tokens each; minutes
+    python -m benchmarks inspect --repeat 1           # 2,000: a turn, of which the best one counts
+    python -m benchmarks inspect --only memory        # or time, or relevance
 
 Memory is the peak of a process of its own, less what the model needs anyway, with one sentence of
 2,048 tokens. And the relevance of all heads for every step of a translation stands against one
@@ -41,7 +41,7 @@ from benchmarks.attention_maps import (
     small_bert,
 )
 from headwise.analysis.propagation import head_relevance, top_class
-from headwise.models import Transformer, TransformerConfig
+from headwise_papers.models import Transformer, TransformerConfig
 
 OURS = "headwise"
 USUAL, BATCHES = (f"output_attentions=True, {how}" for how in ("head by head", "by batches"))

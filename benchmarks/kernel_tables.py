@@ -1,4 +1,4 @@
-"""Tables of docs/kernels.md, from what `headwise bench` has written to results/bench."""
+"""Tables of docs/kernels.md, from what `python -m benchmarks` has written to benchmarks/results."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -53,7 +53,7 @@ class Document:
         return (
             f"`{' '.join(about['command'])}`, commit {str(about['commit'])[:10]}{changed}, "
             f"{about['gpu']}, torch {versions['torch']}, Triton {versions['triton']}, "
-            f"{about['started'][:10]}: [{self.path.name}](../results/bench/{self.path.name})."
+            f"{about['started'][:10]}: [{self.path.name}](../benchmarks/results/{self.path.name})."
         )
 
 

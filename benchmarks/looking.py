@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from benchmarks import SEED
-from headwise.data.batching import batches_by_length, pad
-from headwise.models.rnn import RnnClassifier
-from headwise.models.rnn_stack import RnnClassifierStack
-from headwise.ops.relevance import highly_ranked, mode_match
+from headwise.text.batching import batches_by_length, pad
+from headwise_papers.models.rnn import RnnClassifier
+from headwise_papers.models.rnn_stack import RnnClassifierStack
+from headwise_papers.ops.relevance import highly_ranked, mode_match
 
 
 def look_at_batches(

@@ -23,9 +23,9 @@ from transformers import (
 )
 
 from benchmarks import wait_for
-from headwise.data.parallel import ParallelBatch
-from headwise.data.vocabulary import BOS, EOS, PAD
-from headwise.models import Transformer, TransformerConfig
+from headwise_papers.data.parallel import ParallelBatch
+from headwise_papers.data.vocabulary import BOS, EOS, PAD
+from headwise_papers.models import Transformer, TransformerConfig
 
 WITH_TRAINER = "Marian with its Trainer"
 AGREEMENT = 1e-3  # of scores in float32, relative to their largest
@@ -92,7 +92,7 @@ def _config(shape: TransformerConfig) -> MarianConfig:
 
 
 def marian_scores(model: nn.Module, batch: ParallelBatch) -> Tensor:
-    """Scores of each next word, as `headwise.models.Transformer` gives them."""
+    """Scores of each next word, as `headwise_papers.models.Transformer` gives them."""
     return model(
         input_ids=batch.source,
         attention_mask=(batch.source != PAD).long(),
@@ -113,7 +113,7 @@ def check_scores(model: Transformer, batch: ParallelBatch) -> None:
 
 
 class _EndsAtSourceLength(LogitsProcessor):
-    """As `EndingAtSourceLength` of `sparse/speed`: outputs get as long as their sources."""
+    """As `EndingAtSourceLength` of `sparse_transformer/speed`: outputs get as long as their sources."""
 
     def __init__(self, lengths_B: Tensor, beams: int) -> None:
         self.lengths_X = lengths_B.repeat_interleave(beams)

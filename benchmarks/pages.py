@@ -1,4 +1,4 @@
-"""docs/kernels.md, from its text in kernels.md beside this file and the figures in results/bench.
+"""docs/kernels.md, from its text in kernels.md beside this file and the figures in benchmarks/results.
 
 python -m benchmarks.pages
 """

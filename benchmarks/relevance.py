@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from benchmarks import SEED, Measured, name_of, wait_for
 from benchmarks.alone import Batch, Trainee, classified, copied, in_sequence, unpacked
 from benchmarks.looking import look_at_batches, look_at_sentences
-from headwise.data.sequence_tasks import copying, synclf
-from headwise.models.rnn import RnnClassifier, RnnClassifierConfig, Seq2Seq, Seq2SeqConfig
-from headwise.models.rnn_stack import RnnClassifierStack, Seq2SeqStack
-from headwise.ops.lstm import lstm
+from headwise_papers.data.sequence_tasks import copying, synclf
+from headwise_papers.models.rnn import RnnClassifier, RnnClassifierConfig, Seq2Seq, Seq2SeqConfig
+from headwise_papers.models.rnn_stack import RnnClassifierStack, Seq2SeqStack
+from headwise_papers.ops.lstm import lstm
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks import SEED, Measured, name_of, wait_for
-from headwise.data.bags import Bags
-from headwise.data.source import VARIABLE
-from headwise.data.sst import read_sst
-from headwise.data.topics import TopicTask
-from headwise.models.bag import BagClassifier, BagConfig
-from headwise.models.bag_stack import BagStack
+from headwise.text.source import VARIABLE
+from headwise_papers.data.bags import Bags
+from headwise_papers.data.sst import read_sst
+from headwise_papers.data.topics import TopicTask
+from headwise_papers.models.bag import BagClassifier, BagConfig
+from headwise_papers.models.bag_stack import BagStack
 
 SEEDS, RATE = 20, 0.1
 WIDTHS = (100, 200)  # embedding widths of Attn-TC on SST2: the authors' code, and the paper

@@ -17,8 +17,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from benchmarks import SEED
-from headwise.data.source import DataFile, data_folder
-from headwise.models.transformer import EncoderLayer, TransformerConfig
+from headwise.text.source import DataFile, data_folder
+from headwise_papers.models.transformer import EncoderLayer, TransformerConfig
 
 TEXT = DataFile(
     "wikitext-2/train.txt",

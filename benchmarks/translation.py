@@ -33,7 +33,8 @@ from benchmarks.marian import (
     trainer_seconds,
 )
 from benchmarks.peers import FAILURES
-from headwise.experiments.sparse._speed import (
+from headwise_papers.models import Transformer, TransformerConfig
+from headwise_papers.sparse_transformer._speed import (
     Training,
     drawn_batches,
     drawn_sources,
@@ -41,7 +42,6 @@ from headwise.experiments.sparse._speed import (
     take_turns,
     translated,
 )
-from headwise.models import Transformer, TransformerConfig
 
 ATTENTIONS = ("softmax", "topk:8")
 CORPUS = "multi30k"  # whose lengths sentences have

@@ -8,11 +8,11 @@ follows ("Understanding Attention Training via Output Relevance").
 
 import torch
 
-from headwise.data.sequence_tasks import IMPORTANT, synclf
-from headwise.models.rnn import RnnClassifier, RnnClassifierConfig
-from headwise.models.rnn_stack import RnnClassifierStack
-from headwise.recording.relevance import RelevanceCurves, schedule
-from headwise.training.stacked import train_stack
+from headwise_papers.data.sequence_tasks import IMPORTANT, synclf
+from headwise_papers.measures.relevance_curves import RelevanceCurves, schedule
+from headwise_papers.models.rnn import RnnClassifier, RnnClassifierConfig
+from headwise_papers.models.rnn_stack import RnnClassifierStack
+from headwise_papers.recipes.stacked import train_stack
 
 SEEDS, BATCH, LENGTH, UPDATES = 8, 32, 20, 12
 

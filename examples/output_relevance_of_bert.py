@@ -10,8 +10,8 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 import headwise as hw
-from headwise.analysis.relevance import expected_floor, highly_ranked, token_influence
-from headwise.analysis.value_path import value_path
+from headwise_papers.measures.relevance import expected_floor, highly_ranked, token_influence
+from headwise_papers.measures.value_path import value_path
 
 torch.manual_seed(0)
 shape = BertConfig(

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import headwise as hw
-from headwise.data.parallel import ParallelBatch, ParallelData
-from headwise.data.toy import ToyLanguage
-from headwise.data.vocabulary import PAD, Vocabulary
-from headwise.models import Transformer, TransformerConfig
 from headwise.training import FitConfig, fit, label_smoothed_loss
+from headwise_papers.data.parallel import ParallelBatch, ParallelData
+from headwise_papers.data.toy import ToyLanguage
+from headwise_papers.data.vocabulary import PAD, Vocabulary
+from headwise_papers.models import Transformer, TransformerConfig
 
 
 @dataclass

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from headwise.data.topics import TopicTask
-from headwise.ops.sen import deviation, theoretical_norm
-from headwise.recording.sen import SenCurves
+from headwise_papers.data.topics import TopicTask
+from headwise_papers.measures.sen_curves import SenCurves
+from headwise_papers.ops.sen import deviation, theoretical_norm
 
 
 class OwnClassifier(nn.Module):

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 import headwise as hw
-from headwise.data.toy import ToyLanguage
+from headwise_papers.data.toy import ToyLanguage
 
 
 def random_model(words: tuple[str, ...]) -> tuple[BertForMaskedLM, BertTokenizer]:

@@ -12,8 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from headwise.data.toy import ToyLanguage
-from headwise.journeys import TranslationConfig, Translator, train_translation
+from headwise_papers.data.toy import ToyLanguage
+from headwise_papers.recipes.translation import TranslationConfig, train_translation
+from headwise_papers.recipes.translator import Translator
 
 corpus = sys.argv[1] if len(sys.argv) > 1 else "toy"
 attention = sys.argv[2] if len(sys.argv) > 2 else "topk:8"

@@ -92,7 +92,7 @@ def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished demo with tiny settings; read it, do not write to it."""
-    from tests.journeys.small_demo import SMALL, quietly
+    from tests.papers.recipes.small_demo import SMALL, quietly
 
     folder = tmp_path_factory.mktemp("demo") / "run"
     quietly(SMALL, folder)
@@ -102,7 +102,7 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def small_translation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small translator in pieces, trained; read it, do not write to it."""
-    from tests.journeys.small_translation import quietly, small_config
+    from tests.papers.recipes.small_translation import quietly, small_config
 
     folder = tmp_path_factory.mktemp("translation")
     quietly(small_config(folder), folder / "run")

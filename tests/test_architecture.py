@@ -15,15 +15,13 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [  # a module may import from lower lines only, or from its own package
     {"__main__"},
     {"cli"},
-    {"cli_train"},
     {"cli_parts"},
-    {"experiments"},
-    {"journeys"},
+    {"workflows"},
     {"reporting"},
     {"training", "guidance", "analysis", "pruning"},
-    {"models", "hf", "recording"},
-    {"sites", "data"},
-    {"ops", "config", "json_files"},
+    {"hf", "recording", "text"},
+    {"sites"},
+    {"ops", "config", "json_files", "kinds"},
 ]
 HEIGHT = {name: -depth for depth, names in enumerate(LAYERS) for name in names}
 MAX_FILE, MAX_FUNCTION, MAX_KERNEL = 500, 60, 120
@@ -74,7 +72,7 @@ def test_imports_point_downwards():
     [
         ("import headwise.sites", "ops", True),
         ("from headwise.config import override", "ops", True),  # sideways
-        ("from headwise import models", "data", True),
+        ("from headwise import hf", "sites", True),
         ("from headwise.sites import Site", "hf", False),
         ("from headwise.ops.softmax import softmax_attention", "sites", False),
     ],

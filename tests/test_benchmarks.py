@@ -19,10 +19,10 @@ from benchmarks.gpu_cases import PARTS, Case, Shape, cases
 from benchmarks.judging import Contestant, Question, answer, complaint, dropout_complaint
 from benchmarks.trained_heads import Training, train_heads
 from headwise import cli
-from headwise.experiments.guidance import _masked_steps
 from headwise.guidance import Plan, guide
-from headwise.models import EncoderConfig
 from headwise.ops import topk_attention
+from headwise_papers.attention_guidance import _masked_steps
+from headwise_papers.models import EncoderConfig
 
 TINY = relevance.Sizes(
     classifiers=3,

@@ -19,10 +19,10 @@ from safetensors.torch import save_file
 from headwise import cli
 from headwise.recording import Run
 from tests.hf.families import SIZES
-from tests.journeys.small_demo import SMALL
-from tests.journeys.small_hosts import LINES, host, save, tokenizer_for
-from tests.journeys.small_translation import write_texts
-from tests.journeys.small_trees import write_treebank
+from tests.papers.recipes.small_demo import SMALL
+from tests.papers.recipes.small_translation import write_texts
+from tests.workflows.small_hosts import LINES, host, save, tokenizer_for
+from tests.workflows.small_trees import write_treebank
 
 HEADWISE = [sys.executable, "-m", "headwise"]
 
@@ -399,14 +399,14 @@ def test_an_interrupted_experiment_ends_with_one_line(command, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headwise.experiments.running.reproduce", interrupted)
-    code, _, error = command("reproduce", "sen/synthetic", "--smoke")
+    monkeypatch.setattr("headwise_papers.core.running.reproduce", interrupted)
+    code, _, error = command("reproduce", "training_dynamics/synthetic", "--smoke")
     assert code == 130
     assert error == "headwise: interrupted; the same command starts it again.\n"
 
 
 def test_figures_of_a_smoke_run_are_not_kept(command, tmp_path):
-    code, _, error = command("reproduce", "sen/synthetic", "--smoke", "--save")
+    code, _, error = command("reproduce", "training_dynamics/synthetic", "--smoke", "--save")
     assert code == 2 and "leave out --save" in error and not list(tmp_path.iterdir())
 
 
@@ -417,8 +417,8 @@ def test_too_little_memory_is_one_sentence(problem, command, monkeypatch):
     def too_large(*arguments, **options):
         raise problem
 
-    monkeypatch.setattr("headwise.experiments.running.reproduce", too_large)
-    code, _, error = command("reproduce", "sen/synthetic", "--smoke")
+    monkeypatch.setattr("headwise_papers.core.running.reproduce", too_large)
+    code, _, error = command("reproduce", "training_dynamics/synthetic", "--smoke")
     assert code == 2 and error.startswith("headwise: There is not enough memory: ")
     assert "more" not in error
 
@@ -427,9 +427,9 @@ def test_other_errors_of_the_program_are_not_hidden(command, monkeypatch):
     def broken(*arguments, **options):
         raise RuntimeError("shapes cannot be multiplied")
 
-    monkeypatch.setattr("headwise.experiments.running.reproduce", broken)
+    monkeypatch.setattr("headwise_papers.core.running.reproduce", broken)
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        command("reproduce", "sen/synthetic", "--smoke")
+        command("reproduce", "training_dynamics/synthetic", "--smoke")
 
 
 def test_data_lists_the_sets_and_what_is_missing(command, tmp_path, monkeypatch):

@@ -8,9 +8,9 @@ import torch
 
 import headwise as hw
 from headwise.hf import adopt, check_parity
-from headwise.models.rnn import RnnClassifier, RnnClassifierConfig
-from headwise.models.rnn_stack import RnnClassifierStack
-from headwise.training.stacked import train_stack
+from headwise_papers.models.rnn import RnnClassifier, RnnClassifierConfig
+from headwise_papers.models.rnn_stack import RnnClassifierStack
+from headwise_papers.recipes.stacked import train_stack
 from tests.hf.families import batch_of, build
 
 pytestmark = [

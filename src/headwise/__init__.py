@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwise.guidance import guide
     from headwise.hf import adopt, check_parity, release
-    from headwise.journeys import demo, inspect
     from headwise.ops import (
         Attended,
         entmax_attention,
@@ -22,13 +21,14 @@ if TYPE_CHECKING:
     from headwise.pruning import prune
     from headwise.recording import HeadTable, Run
     from headwise.sites import Head, Site, find_sites, gated, masked, observe, replace
+    from headwise.workflows.inspect import inspect
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "headwise.guidance": ("guide",),
     "headwise.hf": ("adopt", "check_parity", "release"),
-    "headwise.journeys": ("demo", "inspect"),
+    "headwise.workflows.inspect": ("inspect",),
     "headwise.ops": (
         "Attended",
         "entmax_attention",
@@ -51,7 +51,6 @@ __all__ = [
     "Site",
     "adopt",
     "check_parity",
-    "demo",
     "entmax_attention",
     "find_sites",
     "gated",

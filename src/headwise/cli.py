@@ -1,25 +1,19 @@
 """The command line: parse, call the library, show, exit."""
 
-import os
 import re
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
-from rich.table import Table
-from rich.text import Text
-from typer import Argument, Exit, Option, Typer
+from typer import Argument, Option, Typer
 
-from headwise.cli_parts import CONTINUES, Continued, Settings, console, given, interruptible, say
-from headwise.cli_train import train
+from headwise.cli_parts import CONTINUES, Settings, console, given, interruptible, say
 from headwise.config import printable
 
 if TYPE_CHECKING:
-    from io import BufferedReader
-
-    from headwise.experiments import Estimate, Expected
-    from headwise.journeys import InspectConfig
     from headwise.recording import HeadTable
+    from headwise.workflows.inspect import InspectConfig
 
 app = Typer(
     help="See, steer, sparsify and prune the attention of your models, head by head.",
@@ -39,57 +33,6 @@ FIRST = (
     "offset_share",
 )
 SHOWN_ROWS = 48  # a longer table is shown by its head and told where the rest is
-
-app.add_typer(train, name="train")
-
-
-@app.command()
-def demo(
-    out: Continued = Path("runs/demo"),
-    settings: Settings = [],  # noqa: B006
-) -> None:
-    """Train a small translator on the toy language and see what each of its heads does."""
-    from headwise.config import override
-    from headwise.journeys import DemoConfig, demo
-
-    config = override(DemoConfig(), settings)
-    with interruptible(CONTINUES):
-        table = demo(config, out)
-    first = ["role", "confidence", "bleu_drop", "accuracy_drop", "alignment", "coreference"]
-    _show(table, [*first, *(name for name in table.columns if name not in first)], out)
-
-
-@app.command()
-def translate(
-    run: Annotated[
-        Path, Argument(help="folder of a run of `headwise train translation`, or of Marian")
-    ],
-    beams: Annotated[int, Option(help="hypotheses followed at the same time; 1 is fastest")] = 4,
-    length_penalty: Annotated[float, Option(help="more favours longer translations")] = 0.6,
-    batch: Annotated[int, Option(help="sentences translated together")] = 64,
-) -> None:
-    """Translate standard input line by line: headwise translate RUN < text."""
-    from headwise.journeys import open_translator, translate_stream
-
-    translator = open_translator(run)
-    if sys.stdin.isatty():
-        print("Type a sentence and press Enter; Ctrl-D ends.", file=sys.stderr)
-
-    def write(text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-    with interruptible("what was translated is printed."):
-        cut = translate_stream(
-            translator,
-            cast("BufferedReader", sys.stdin.buffer),
-            write,
-            beams=beams,
-            length_penalty=length_penalty,
-            batch=batch,
-        )
-    if cut:
-        print(f"headwise: lines cut to {translator.room} pieces: {cut}", file=sys.stderr)
 
 
 Inspected = Annotated[Path, Argument(help="folder of a headwise run or a Hugging Face model")]
@@ -143,7 +86,7 @@ def inspect(
 ) -> None:
     """Print what each head of a model does and how much it matters, and write a report."""
     from headwise.config import override
-    from headwise.journeys import InspectConfig, inspect_folder
+    from headwise.workflows.inspect import InspectConfig, inspect_folder
 
     options: dict[str, str | Path | float | None] = {
         "steps": "none" if steps == "all" else steps,
@@ -173,7 +116,9 @@ def inspect(
     if page:
         _write_page(page, folder)
     table = table.sort(sort) if sort and sort in table.columns else table
-    _show(table, [*FIRST, *(name for name in table.columns if name not in FIRST)], folder, page)
+    show_table(
+        table, [*FIRST, *(name for name in table.columns if name not in FIRST)], folder, page
+    )
     if sort and sort not in table.columns:
         say(f"Not sorted: this model and these data give no {sort}.")
     _tell_of_gaps(folder)
@@ -188,7 +133,7 @@ def _write_page(page: Path, folder: Path) -> None:
 
 def _dev_text(model: Path) -> Path:
     """What there is to read where no data are given: the dev sentences of a pruned model."""
-    from headwise.journeys.prune import dev_text
+    from headwise.workflows.prune.pruning import dev_text
 
     if (path := dev_text(model)) is None:
         raise ValueError(
@@ -202,7 +147,7 @@ def _dev_text(model: Path) -> Path:
 def _check_column(name: str, config: "InspectConfig") -> None:
     """A misspelt column is said at once, and not after reading a corpus."""
     from headwise.config import suggestion
-    from headwise.journeys.inspect import columns_of
+    from headwise.workflows.inspect.inspection import columns_of
 
     if (known := columns_of(config)) and name not in known:
         raise ValueError(f"--sort takes a column, but {name!r} is none. {suggestion(name, known)}")
@@ -210,8 +155,8 @@ def _check_column(name: str, config: "InspectConfig") -> None:
 
 def _tell_of_gaps(folder: Path) -> None:
     """Say what was cut and what could not be measured."""
-    from headwise.journeys.inspect import read_about
     from headwise.recording import Run
+    from headwise.workflows.inspect.inspection import read_about
 
     about = read_about(Run.open(folder))
     if cut := about["truncated_lines"]:
@@ -259,8 +204,8 @@ def prune(
 ) -> None:
     """Remove heads for good: choose and cut them, and say what it cost and what it gained."""
     from headwise.config import override
-    from headwise.journeys import PruneConfig, prune_folder
-    from headwise.journeys.pruning.summary import summary
+    from headwise.workflows.prune import PruneConfig, prune_folder
+    from headwise.workflows.prune.summary import summary
 
     options = [
         *given({"choose": choose, "inspection": inspection, "where": where, "freeze": freeze}),
@@ -276,118 +221,9 @@ def prune(
         console.print(part, soft_wrap=isinstance(part, str))
 
 
-@app.command()
-def reproduce(
-    name: Annotated[
-        str | None, Argument(help="an experiment, e.g. sen/synthetic; see --list")
-    ] = None,
-    smoke: Annotated[
-        bool, Option(help="tiny settings, seconds; verdicts are not enforced")
-    ] = False,
-    save: Annotated[
-        bool,
-        Option(help="keep the figures in results/ and the pictures in docs/ of this folder"),
-    ] = False,
-    part: Annotated[
-        str, Option(help="with --save: keep them beside those of other texts or sizes, so named")
-    ] = "",
-    every: Annotated[bool, Option("--list", help="name the experiments and what they ask")] = False,
-    out: Annotated[Path, Option(help="folder that holds run folders")] = Path("runs"),
-    settings: Settings = [],  # noqa: B006
+def show_table(
+    table: "HeadTable", names: list[str], folder: Path, report: Path | None = None
 ) -> None:
-    """Run one of the papers' experiments and put its figures beside the paper's."""
-    if every or name is None:
-        _list_experiments()
-        return
-    from headwise.config import override
-    from headwise.experiments import load_experiment
-    from headwise.experiments.results import kept_parts
-    from headwise.experiments.running import changes_since, reproduce
-
-    if part and not save:
-        raise ValueError("--part names what is kept, so it goes with --save.")
-    if smoke and save:
-        raise ValueError("Figures of --smoke say nothing, so they are not kept; leave out --save.")
-    experiment = load_experiment(name)
-    config = override(experiment.smoke if smoke else experiment.config, settings)
-    folder = out / (f"{name}-smoke" if smoke else name)
-    recorded = {} if smoke else kept_parts(name)
-    with interruptible("the same command starts it again."):
-        figures = reproduce(name, config, folder, save=save, part=part)
-    console.print(_verdicts(experiment.expected, figures))
-    say(f"Run: {folder}")
-    if changed := changes_since(recorded, figures, part=part):
-        say(f"Not as recorded in results/: {', '.join(changed)}.")
-        raise Exit(1)
-
-
-@app.command()
-def data(
-    name: Annotated[
-        str | None, Argument(help="a set to download; without it all are listed")
-    ] = None,
-    folder: Annotated[
-        Path | None, Option(help="the data folder; the one HEADWISE_DATA names unless given")
-    ] = None,
-) -> None:
-    """List the public data sets and which are at hand, or download one."""
-    from headwise.data.source import VARIABLE
-    from headwise.journeys.data import fetch_set
-
-    named = os.environ.get(VARIABLE)
-    chosen = folder or (Path(named) if named else None)
-    if name is None:
-        _list_data(chosen)
-        return
-    if chosen is None:
-        raise ValueError(f"Say where to put {name}: give --folder, or set {VARIABLE}.")
-    with interruptible("nothing was left half-written."):
-        paths = fetch_set(name, chosen)
-    for path in paths:
-        say(str(path))
-
-
-# what follows `bench` is read by the benchmarks themselves, --help included
-@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
-def bench(
-    arguments: Annotated[
-        list[str], Argument(help="ops or guided-step, and options; --help lists them")
-    ] = [],  # noqa: B006
-) -> None:
-    """Measure speed against peers, in a checkout: headwise bench ops, headwise bench --help."""
-    from headwise.journeys.bench import bench
-
-    with interruptible("what was measured so far is in the folder of results."):
-        bench(arguments)
-
-
-def _list_data(folder: Path | None) -> None:
-    from headwise.journeys.data import data_sets
-
-    table = Table("set", "where", "MB", "note", box=None, header_style="bold", pad_edge=False)
-    for state in data_sets(folder):
-        size = f"{state.size / 1e6:.1f}" if state.where else ""
-        table.add_row(state.name, str(state.where or "missing"), size, state.note)
-    console.print(table)
-
-
-def _list_experiments() -> None:
-    from headwise.experiments.shelf import experiment_names, summary_of
-
-    for name in experiment_names():
-        console.print(Text.assemble((name, "bold"), f"  {summary_of(name)}"))
-
-
-def _verdicts(expected: "tuple[Expected, ...]", figures: "dict[str, Estimate]") -> Table:
-    from headwise.experiments.pages import HEADER, verdict_rows
-
-    table = Table(*HEADER, box=None, header_style="bold", pad_edge=False)
-    for row in verdict_rows(expected, figures):
-        table.add_row(*row)
-    return table
-
-
-def _show(table: "HeadTable", names: list[str], folder: Path, report: Path | None = None) -> None:
     """Print the columns that fit the terminal, and say where the rest is."""
     from headwise.recording import HeadTable
     from headwise.recording.head_cells import fitting, printed_names
@@ -403,8 +239,25 @@ def _show(table: "HeadTable", names: list[str], folder: Path, report: Path | Non
     say(f"Report: {report or folder / 'report.html'}")
 
 
+def add_installed_commands() -> bool:
+    """Add the commands of installed packages (entry points `headwise.commands`), if there are any.
+
+    An entry point names a function that takes the app and adds commands to it.
+    """
+    points = entry_points(group="headwise.commands")
+    for point in points:
+        point.load()(app)
+    return bool(points)
+
+
 def main() -> None:
     """Run a command; bad input is one sentence and exit code 2."""
+    add_installed_commands()
+    run_app()
+
+
+def run_app() -> None:
+    """Run the command that the arguments name."""
     try:
         _check_text(sys.argv[1:])
         app(standalone_mode=True)

@@ -7,8 +7,8 @@ from torch import nn
 from headwise.analysis import ablate
 from headwise.analysis.ablation import ablate_items
 from headwise.hf import adopt
-from headwise.models.attention import MultiHeadAttention
 from headwise.sites import find_sites, masked
+from headwise_papers.models.attention import MultiHeadAttention
 from tests.hf.families import batch_of, build
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from headwise.analysis.antecedents import antecedent_accuracy, antecedent_baselines, sieve
-from headwise.data.mentions import Passage, make_mention
+from headwise.text.mentions import Passage, make_mention
 
 # Ann told the cook that she likes the cook
 WORDS = ("Ann", "told", "the", "cook", "that", "she", "likes", "the", "cook")

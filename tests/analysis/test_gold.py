@@ -16,9 +16,9 @@ from headwise.analysis.gold import (
     relative_positions,
     syntax_gold,
 )
-from headwise.data.frequencies import WordRanks
-from headwise.data.mentions import Passage, make_mention
-from headwise.data.treebank import Tree, read_named_treebank
+from headwise.text.frequencies import WordRanks
+from headwise.text.mentions import Passage, make_mention
+from headwise.text.treebank import Tree, read_named_treebank
 
 # "The big red dog was seen": red and big modify dog, dog is the passive subject of seen
 DOG = Tree(

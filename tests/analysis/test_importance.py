@@ -6,9 +6,9 @@ from torch.nn import functional
 
 from headwise.analysis.importance import OutputNorms, gradient_importance, output_norms
 from headwise.hf import adopt
-from headwise.models.classifier import ClassifierConfig, TransformerClassifier
-from headwise.models.transformer import Transformer, TransformerConfig
 from headwise.sites import find_sites, gated, masked, observe
+from headwise_papers.models.classifier import ClassifierConfig, TransformerClassifier
+from headwise_papers.models.transformer import Transformer, TransformerConfig
 from tests.hf.families import FAMILIES, batch_of, build
 
 TOKENS = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [7, 8, 1, 0]])

@@ -7,13 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from headwise.analysis import roles, toy_gold, with_roles
+from headwise.analysis import roles, with_roles
 from headwise.analysis.gold import punctuation_gold, rare_gold
-from headwise.data.batching import pad
-from headwise.data.toy import ToyLanguage
 from headwise.ops import softmax_attention
 from headwise.recording import HeadTable, Pointing, Profile, Reading, Words
 from headwise.sites import Head, Site, observe
+from headwise.text.batching import pad
+from headwise_papers.data.toy import ToyLanguage
+from headwise_papers.measures.toy_gold import toy_gold
 from tests.recording.planted_heads import pointing_at, site_of
 
 SELF = "encoder.0.self"

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import encoder
 from benchmarks.encoder import COMPILED, CUDNN, OURS, SIZES
-from headwise.models import EncoderConfig
+from headwise_papers.models import EncoderConfig
 
 CPU = torch.device("cpu")
 FLASH = "_scaled_dot_product_flash_attention_for_cpu"

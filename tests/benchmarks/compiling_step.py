@@ -10,8 +10,8 @@ from functools import partial
 import torch
 from torch._dynamo.utils import counters
 
-from headwise.experiments.guidance import _masked_steps
-from headwise.models import EncoderConfig
+from headwise_papers.attention_guidance import _masked_steps
+from headwise_papers.models import EncoderConfig
 
 CONFIG = EncoderConfig.tiny(30, width=64, layers=3, feed_forward=16, max_length=20)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from benchmarks import encoder
-from headwise.experiments.guidance._masked_steps import FIRST_WORD
-from headwise.models.encoder_flops import training_flops
+from headwise_papers.attention_guidance._masked_steps import FIRST_WORD
+from headwise_papers.models.encoder_flops import training_flops
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from benchmarks import guided_step
-from headwise.experiments.guidance import _masked_steps
-from headwise.models import EncoderConfig
+from headwise_papers.attention_guidance import _masked_steps
+from headwise_papers.models import EncoderConfig
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")

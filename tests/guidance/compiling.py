@@ -14,7 +14,7 @@ from transformers import RobertaConfig, RobertaForMaskedLM
 
 import headwise as hw
 from headwise.guidance import Plan
-from headwise.models import Encoder, EncoderConfig, MaskedLM
+from headwise_papers.models import Encoder, EncoderConfig, MaskedLM
 
 PLAN = Plan(next=1, prev=1, first=1, period=1, tokens={"period": [5, 6]})
 IDS = torch.randint(4, 30, (2, 6), generator=torch.Generator().manual_seed(0))

@@ -9,8 +9,8 @@ from torch.utils.checkpoint import checkpoint
 
 import headwise as hw
 from headwise.guidance import Plan, pattern
-from headwise.models import Encoder, EncoderConfig, Transformer, TransformerConfig
 from headwise.pruning import prune
+from headwise_papers.models import Encoder, EncoderConfig, Transformer, TransformerConfig
 from tests.guidance.toy import Toy, written_out
 
 PLAN = Plan(next=1, prev=1, first=1, period=1, tokens={"period": (5, 6, 7)})

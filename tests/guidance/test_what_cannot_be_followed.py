@@ -6,7 +6,7 @@ from transformers import BertConfig, EncoderDecoderConfig, EncoderDecoderModel
 
 import headwise as hw
 from headwise.guidance import Plan, pattern
-from headwise.models import Encoder, EncoderConfig, MaskedLM
+from headwise_papers.models import Encoder, EncoderConfig, MaskedLM
 from tests.guidance.test_guiding import BACK, IDS, PLAN, REAL, host, inputs, translator
 from tests.guidance.toy import Toy
 

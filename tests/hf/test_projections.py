@@ -5,9 +5,9 @@ import torch
 
 from headwise.hf import adopt
 from headwise.hf.projections import output_projection
-from headwise.models.rnn import RnnClassifier, RnnClassifierConfig
-from headwise.models.transformer import Transformer, TransformerConfig
 from headwise.sites import find_sites, observe
+from headwise_papers.models.rnn import RnnClassifier, RnnClassifierConfig
+from headwise_papers.models.transformer import Transformer, TransformerConfig
 from tests.hf.families import BACKENDS, FAMILIES, batch_of, build
 
 

@@ -11,10 +11,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from headwise.ops import topk_attention
 from headwise.ops._impl import HAS_TRITON
 from headwise.ops.guidance import NEXT, guidance_loss, guided_heads
-from headwise.ops.lstm import lstm
 from headwise.ops.row_sweep import row_sweep
 from headwise.ops.scores import Scores
 from headwise.ops.topk import topk_selected
+from headwise_papers.ops.lstm import lstm
 from tests.ops.attention_cases import ALL, LEARNED, inputs
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, about NaN

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from headwise.models import Transformer, TransformerConfig
 from headwise.pruning import export, prune, save
+from headwise_papers.models import Transformer, TransformerConfig
 
 KEEP = {"encoder.0.self": [], "encoder.1.self": [1, 3], "decoder.0.self": [0], "decoder.1.self": []}
 

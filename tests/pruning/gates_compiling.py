@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 
 import headwise as hw
-from headwise.models import Transformer, TransformerConfig
 from headwise.pruning.gates import Gates
+from headwise_papers.models import Transformer, TransformerConfig
 
 SHAPE = TransformerConfig(9, 9, width=8, heads=2, encoder_layers=2, decoder_layers=1, dropout=0.0)
 

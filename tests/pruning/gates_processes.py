@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from headwise.models import Transformer, TransformerConfig
 from headwise.pruning import Gates, Target
+from headwise_papers.models import Transformer, TransformerConfig
 from tests.alone import in_two_processes
 
 SHAPE = TransformerConfig(9, 9, width=8, heads=4, encoder_layers=1, decoder_layers=1, dropout=0.0)

@@ -12,9 +12,9 @@ from torch import nn
 import headwise
 from headwise import pruning
 from headwise.hf.adoption import is_adopted
-from headwise.models import Transformer, TransformerConfig
 from headwise.pruning.turns import Ratio
 from headwise.pruning.workloads import count_flops, peak_memory, random_text, room_of
+from headwise_papers.models import Transformer, TransformerConfig
 from tests.hf.families import SIZES, TWO_STACKS
 
 CPU = torch.device("cpu")

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from headwise.models import (
+from headwise.pruning.cutting import prune, rebuild
+from headwise.pruning.record import PruningRecord, record_of
+from headwise.sites import find_sites, masked
+from headwise_papers.models import (
     Encoder,
     EncoderConfig,
     MaskedLM,
@@ -14,15 +17,12 @@ from headwise.models import (
     TokenClassifier,
     greedy,
 )
-from headwise.models.caption import CaptionConfig, CaptionModel
-from headwise.models.classifier import ClassifierConfig, TransformerClassifier
-from headwise.models.rnn import Seq2Seq, Seq2SeqConfig
-from headwise.models.rnn_stack import Seq2SeqStack
-from headwise.models.transformer import Transformer, TransformerConfig
-from headwise.models.xl import TransformerXL, XLConfig
-from headwise.pruning.cutting import prune, rebuild
-from headwise.pruning.record import PruningRecord, record_of
-from headwise.sites import find_sites, masked
+from headwise_papers.models.caption import CaptionConfig, CaptionModel
+from headwise_papers.models.classifier import ClassifierConfig, TransformerClassifier
+from headwise_papers.models.rnn import Seq2Seq, Seq2SeqConfig
+from headwise_papers.models.rnn_stack import Seq2SeqStack
+from headwise_papers.models.transformer import Transformer, TransformerConfig
+from headwise_papers.models.xl import TransformerXL, XLConfig
 from tests.pruning.shrinking import randomised_biases, removed
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}

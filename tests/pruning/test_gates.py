@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from headwise.models import Transformer, TransformerConfig
 from headwise.pruning import Gates, HardConcrete
 from headwise.pruning.cutting import prune
 from headwise.sites import find_sites, gated
+from headwise_papers.models import Transformer, TransformerConfig
 from tests.pruning.worth import Worth
 
 SHAPE = TransformerConfig(9, 9, width=8, heads=4, encoder_layers=2, decoder_layers=1, dropout=0.0)

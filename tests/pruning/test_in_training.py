@@ -5,11 +5,11 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
-from headwise.models import Transformer, TransformerConfig
 from headwise.pruning import Gates, Target, penalised
 from headwise.recording import Run
 from headwise.training import FitConfig, fit
 from headwise.training.checkpoint import CHECKPOINT
+from headwise_papers.models import Transformer, TransformerConfig
 from tests.alone import run_alone
 
 SHAPE = TransformerConfig(9, 9, width=8, heads=2, encoder_layers=1, decoder_layers=1)

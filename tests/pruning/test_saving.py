@@ -15,7 +15,6 @@ import torch
 import transformers as hf
 
 from headwise.hf import adopt, release
-from headwise.models import Transformer, TransformerConfig
 from headwise.pruning import folders, recipe, saving
 from headwise.pruning.cutting import prune, rebuild
 from headwise.pruning.recipe import RECIPE
@@ -23,6 +22,7 @@ from headwise.pruning.record import record_of
 from headwise.pruning.saving import load, save
 from headwise.recording.checksums import digest
 from headwise.sites import find_sites, masked
+from headwise_papers.models import Transformer, TransformerConfig
 from tests.hf.families import FAMILIES, GROUPED, batch_of, build, outputs, randomised
 from tests.pruning.shrinking import bare_keep, randomised_biases, removed, uneven_keep
 from tests.pruning.small_disk import run_on_small_disk
@@ -655,7 +655,7 @@ from itertools import count
 from pathlib import Path
 from headwise.recording.checksums import digest
 from headwise.pruning.saving import load, save
-from tests.journeys.small_hosts import tokenizer_for
+from tests.workflows.small_hosts import tokenizer_for
 from tests.pruning.small_disk import PAGE, leave_room
 from tests.pruning.test_saving import small
 

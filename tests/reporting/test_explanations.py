@@ -4,8 +4,8 @@ import torch
 
 from headwise.analysis.gold import punctuation_gold
 from headwise.analysis.propagation import head_relevance, top_class
-from headwise.models.transformer import Transformer, TransformerConfig
 from headwise.reporting.explanations import explain
+from headwise_papers.models.transformer import Transformer, TransformerConfig
 
 
 def test_relevance_is_explained_as_it_is_computed():

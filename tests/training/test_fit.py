@@ -9,11 +9,11 @@ from accelerate.state import AcceleratorState
 from rich.console import Console
 from torch import nn
 
-from headwise.models import Transformer, TransformerConfig
 from headwise.recording import Run
 from headwise.training import FitConfig, fit, label_smoothed_loss, label_smoothed_sum, progress_bar
 from headwise.training.checkpoint import CHECKPOINT
 from headwise.training.progress import clock
+from headwise_papers.models import Transformer, TransformerConfig
 
 CONFIG = FitConfig(steps=20, learning_rate=1e-2, warmup=4, log_every=3, checkpoint_every=10)
 SHAPE = TransformerConfig(9, 9, width=8, heads=2, encoder_layers=1, decoder_layers=1)

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten
 
-from headwise.data.parallel import parallel_batch
-from headwise.models import Transformer, TransformerConfig
 from headwise.recording import Run
 from headwise.training import FitConfig, fit, label_smoothed_sum
 from headwise.training.replaying import Replayed
+from headwise_papers.data.parallel import parallel_batch
+from headwise_papers.models import Transformer, TransformerConfig
 
 SHAPE = TransformerConfig(
     30, 30, width=64, heads=2, encoder_layers=1, decoder_layers=1, dropout=0.2

@@ -4,7 +4,6 @@ from headwise.analysis.ablation import ablate, ablate_items
 from headwise.analysis.importance import OutputNorms, gradient_importance, output_norms
 from headwise.analysis.propagation import Propagation, head_relevance, linearised, top_class
 from headwise.analysis.roles import with_roles
-from headwise.analysis.toy_gold import toy_gold
 
 __all__ = [
     "OutputNorms",
@@ -16,6 +15,5 @@ __all__ = [
     "linearised",
     "output_norms",
     "top_class",
-    "toy_gold",
     "with_roles",
 ]

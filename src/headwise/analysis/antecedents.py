@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headwise.data.mentions import PRONOUNS, Mention, Passage, Span, head_word
-from headwise.data.words import is_mark, words_in
+from headwise.text.mentions import PRONOUNS, Mention, Passage, Span, head_word
+from headwise.text.words import is_mark, words_in
 
 __all__ = ["antecedent_accuracy", "antecedent_baselines", "sieve"]
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from headwise.data.mentions import Passage
-from headwise.data.treebank import Tree
-from headwise.data.words import is_mark
 from headwise.recording.reading import Gold
+from headwise.text.mentions import Passage
+from headwise.text.treebank import Tree
+from headwise.text.words import is_mark
 
 __all__ = [
     "alignment_gold",

@@ -7,7 +7,7 @@
 - `paired_bootstrap`: whether two systems differ on one test set.
 - `caption_scores`: BLEU-4, METEOR and CIDEr as the COCO toolkit computes them.
 
-For a difference over seeds take `headwise.experiments.base.Estimate.of` of the differences.
+For a difference over seeds take `headwise_papers.core.base.Estimate.of` of the differences.
 """
 
 import math
@@ -184,7 +184,7 @@ def caption_scores(
     """BLEU-4, METEOR and CIDEr of captions by `pycocoevalcap`, times 100.
 
     The toolkit's own tokeniser needs Java, so words are compared as given; take them from
-    `headwise.data.captions.caption_words`, which like it lower-cases and drops marks. METEOR needs
+    `headwise_papers.data.captions.caption_words`, which like it lower-cases and drops marks. METEOR needs
     Java too, and is None where that is absent.
 
     Args:

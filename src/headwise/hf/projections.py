@@ -173,7 +173,7 @@ def output_projection(model: nn.Module, site: Site | str) -> Projection:
         model: anything with sites.
         site: one of them, or its name.
 
-    >>> from headwise.models.attention import MultiHeadAttention
+    >>> from headwise_papers.models.attention import MultiHeadAttention
     >>> attention = MultiHeadAttention(8, heads=2, name="encoder.0.self")
     >>> output_projection(attention, "encoder.0.self").by_head.shape
     torch.Size([2, 8, 4])
@@ -198,7 +198,7 @@ def input_projections(model: nn.Module, site: Site | str) -> tuple[InputProjecti
         model: anything with sites.
         site: one of them, or its name.
 
-    >>> from headwise.models.attention import MultiHeadAttention
+    >>> from headwise_papers.models.attention import MultiHeadAttention
     >>> attention = MultiHeadAttention(8, heads=2, name="encoder.0.self")
     >>> [layer.path for layer in input_projections(attention, "encoder.0.self")]
     ['query', 'key', 'value']

@@ -47,7 +47,7 @@ def attention_op(spec: str, *, heads: int | None = None) -> Callable[..., Attend
     """The op of a name.
 
     "entmax:learned" is no op by itself, because its alphas are parameters of a model:
-    `headwise.models.MultiHeadAttention` makes it.
+    `headwise_papers.models.MultiHeadAttention` makes it.
 
     Args:
         spec: the name.

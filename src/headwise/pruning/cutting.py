@@ -13,7 +13,6 @@ from headwise.config import suggestion
 from headwise.hf.adoption import adopt, innermost, is_adopted, take_sites_away
 from headwise.hf.naming import attention_modules, interface_forward
 from headwise.hf.projections import holder_of, output_projection
-from headwise.models.rnn import Seq2Seq
 from headwise.pruning.choosing import Keep
 from headwise.pruning.configuring import tell_config
 from headwise.pruning.gates import Gates
@@ -24,6 +23,7 @@ from headwise.pruning.parts import Anatomy, Heads, anatomy
 from headwise.pruning.position_bias import cut_bias, separate, shares_bias, tell_tied
 from headwise.pruning.record import PruningRecord, record_of
 from headwise.sites import PRUNED, Site, find_sites, what_is_changed
+from headwise_papers.models.rnn import Seq2Seq
 
 Model = TypeVar("Model", bound=nn.Module)
 _WANTED = "keep must be {site name: numbers of the heads to keep}, as {'encoder.0.self': [0, 2]}"
@@ -57,7 +57,7 @@ def prune(
         scale: {site name: a factor for each head of `keep`, in its order}, which become a part of
             the output projection. Gates bring their own, for those that ended between 0 and 1.
 
-    >>> from headwise.models import Transformer, TransformerConfig
+    >>> from headwise_papers.models import Transformer, TransformerConfig
     >>> model = Transformer(TransformerConfig(9, 9, width=8, heads=4))
     >>> model = prune(model, {"encoder.0.self": [1, 3], "encoder.1.self": []})
     >>> model.encoder[0].attention.query.weight.shape

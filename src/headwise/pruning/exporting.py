@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.models.transformer import Transformer
 from headwise.pruning.saving import load
 from headwise.recording.files import replacing
+from headwise_papers.models.transformer import Transformer
 
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 LARGEST = 1_900_000_000  # bytes; an ONNX file is a protocol buffer, which ends at 2 GiB

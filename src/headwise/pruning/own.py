@@ -6,10 +6,10 @@ from typing import Any
 from torch import nn
 
 from headwise.config import from_json, to_json
-from headwise.models.caption import CaptionConfig, CaptionModel
-from headwise.models.classifier import ClassifierConfig, TransformerClassifier
-from headwise.models.encoder import Encoder, EncoderConfig
-from headwise.models.encoder_heads import (
+from headwise_papers.models.caption import CaptionConfig, CaptionModel
+from headwise_papers.models.classifier import ClassifierConfig, TransformerClassifier
+from headwise_papers.models.encoder import Encoder, EncoderConfig
+from headwise_papers.models.encoder_heads import (
     MaskedLM,
     MaskedLMWithNextSentence,
     NextSentence,
@@ -17,9 +17,9 @@ from headwise.models.encoder_heads import (
     SequenceClassifier,
     TokenClassifier,
 )
-from headwise.models.rnn import Seq2Seq, Seq2SeqConfig
-from headwise.models.transformer import Transformer, TransformerConfig
-from headwise.models.xl import TransformerXL, XLConfig
+from headwise_papers.models.rnn import Seq2Seq, Seq2SeqConfig
+from headwise_papers.models.transformer import Transformer, TransformerConfig
+from headwise_papers.models.xl import TransformerXL, XLConfig
 
 # a class that is built from its configuration
 WHOLE: dict[type[Any], type[Any]] = {

@@ -16,12 +16,12 @@ from headwise.hf.projections import (
     input_projections,
     output_projection,
 )
-from headwise.models.attention import MultiHeadAttention
-from headwise.models.relative import RelativeAttention
-from headwise.models.rnn import Seq2Seq
 from headwise.pruning.obstacles import layer_of_others, named, obstacle
 from headwise.pruning.position_bias import TABLE, shares_bias
 from headwise.sites import Site
+from headwise_papers.models.attention import MultiHeadAttention
+from headwise_papers.models.relative import RelativeAttention
+from headwise_papers.models.rnn import Seq2Seq
 
 Kind = Literal["query", "shared"]  # a part for each head, or for each group that shares keys
 WIDTHS = ("head_width", "head_dim", "attention_head_size", "key_value_proj_dim", "head_size")

@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
-from headwise.data.vocabulary import SPECIALS
 from headwise.hf.adoption import innermost
-from headwise.models import Transformer
+from headwise_papers.data.vocabulary import SPECIALS
+from headwise_papers.models import Transformer
 
 Inputs = Mapping[str, Tensor]
 MakeInputs = Callable[[nn.Module, int, int], Inputs]

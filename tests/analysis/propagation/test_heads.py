@@ -8,11 +8,11 @@ from torch import nn
 
 from headwise.analysis.propagation import head_relevance, linearised, top_class
 from headwise.analysis.propagation.settings import Propagation
-from headwise.models.attention import MultiHeadAttention
-from headwise.models.rnn import RnnClassifier, RnnClassifierConfig
-from headwise.models.transformer import Transformer, TransformerConfig
 from headwise.ops import topk_attention
 from headwise.sites import find_sites, gated, masked, replace
+from headwise_papers.models.attention import MultiHeadAttention
+from headwise_papers.models.rnn import RnnClassifier, RnnClassifierConfig
+from headwise_papers.models.transformer import Transformer, TransformerConfig
 from tests.analysis.propagation.tracing import relevances, shares, without_biases
 
 SITE = "encoder.0.self"

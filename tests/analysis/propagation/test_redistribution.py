@@ -9,7 +9,7 @@ from headwise.analysis.propagation import Propagation, linearised
 from headwise.analysis.propagation.layer_norms import Norm, signed_norm
 from headwise.analysis.propagation.redistribution import Rescaling, passed_on, ratio, shared_out
 from headwise.analysis.propagation.signed_linear import signed_linear
-from headwise.models.attention import MultiHeadAttention
+from headwise_papers.models.attention import MultiHeadAttention
 
 
 class Bare(nn.Module):

@@ -1,1 +1,0 @@
-"""Pruning heads: the second half of the paper on specialised heads, and beyond it."""

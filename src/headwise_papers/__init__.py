@@ -1,0 +1,1 @@
+"""The five papers: their models, data, trainings and experiments, built on `headwise`."""

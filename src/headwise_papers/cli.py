@@ -1,0 +1,168 @@
+"""The papers' commands: demo, train, translate, reproduce, data."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+from rich.table import Table
+from rich.text import Text
+from typer import Argument, Exit, Option, Typer
+
+from headwise.cli import show_table
+from headwise.cli_parts import CONTINUES, Continued, Settings, console, interruptible, say
+from headwise_papers.cli_train import train
+
+if TYPE_CHECKING:
+    from io import BufferedReader
+
+    from headwise_papers.core.base import Estimate, Expected
+
+
+def add_commands(app: Typer) -> None:
+    """Add the papers' commands to the command line of Headwise."""
+    for command in (demo, translate, reproduce, data):
+        app.command()(command)
+    app.add_typer(train, name="train")
+
+
+def demo(
+    out: Continued = Path("runs/demo"),
+    settings: Settings = [],  # noqa: B006
+) -> None:
+    """Train a small translator on the toy language and see what each of its heads does."""
+    from headwise.config import override
+    from headwise_papers.recipes.demo import DemoConfig, demo
+
+    config = override(DemoConfig(), settings)
+    with interruptible(CONTINUES):
+        table = demo(config, out)
+    first = ["role", "confidence", "bleu_drop", "accuracy_drop", "alignment", "coreference"]
+    show_table(table, [*first, *(name for name in table.columns if name not in first)], out)
+
+
+def translate(
+    run: Annotated[
+        Path, Argument(help="folder of a run of `headwise train translation`, or of Marian")
+    ],
+    beams: Annotated[int, Option(help="hypotheses followed at the same time; 1 is fastest")] = 4,
+    length_penalty: Annotated[float, Option(help="more favours longer translations")] = 0.6,
+    batch: Annotated[int, Option(help="sentences translated together")] = 64,
+) -> None:
+    """Translate standard input line by line: headwise translate RUN < text."""
+    from headwise_papers.recipes.translating import open_translator, translate_stream
+
+    translator = open_translator(run)
+    if sys.stdin.isatty():
+        print("Type a sentence and press Enter; Ctrl-D ends.", file=sys.stderr)
+
+    def write(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    with interruptible("what was translated is printed."):
+        cut = translate_stream(
+            translator,
+            cast("BufferedReader", sys.stdin.buffer),
+            write,
+            beams=beams,
+            length_penalty=length_penalty,
+            batch=batch,
+        )
+    if cut:
+        print(f"headwise: lines cut to {translator.room} pieces: {cut}", file=sys.stderr)
+
+
+def reproduce(
+    name: Annotated[
+        str | None, Argument(help="an experiment, e.g. sen/synthetic; see --list")
+    ] = None,
+    smoke: Annotated[
+        bool, Option(help="tiny settings, seconds; verdicts are not enforced")
+    ] = False,
+    save: Annotated[
+        bool,
+        Option(help="keep results and figures in papers/ of this folder"),
+    ] = False,
+    part: Annotated[
+        str, Option(help="with --save: keep them beside those of other texts or sizes, so named")
+    ] = "",
+    every: Annotated[bool, Option("--list", help="name the experiments and what they ask")] = False,
+    out: Annotated[Path, Option(help="folder that holds run folders")] = Path("runs"),
+    settings: Settings = [],  # noqa: B006
+) -> None:
+    """Run one of the papers' experiments and put its figures beside the paper's."""
+    if every or name is None:
+        _list_experiments()
+        return
+    from headwise.config import override
+    from headwise_papers.core.results import kept_parts
+    from headwise_papers.core.running import changes_since, reproduce
+    from headwise_papers.core.shelf import load_experiment
+
+    if part and not save:
+        raise ValueError("--part names what is kept, so it goes with --save.")
+    if smoke and save:
+        raise ValueError("Figures of --smoke say nothing, so they are not kept; leave out --save.")
+    experiment = load_experiment(name)
+    config = override(experiment.smoke if smoke else experiment.config, settings)
+    folder = out / (f"{name}-smoke" if smoke else name)
+    recorded = {} if smoke else kept_parts(name)
+    with interruptible("the same command starts it again."):
+        figures = reproduce(name, config, folder, save=save, part=part)
+    console.print(_verdicts(experiment.expected, figures))
+    say(f"Run: {folder}")
+    if changed := changes_since(recorded, figures, part=part):
+        say(f"Not as recorded in papers/: {', '.join(changed)}.")
+        raise Exit(1)
+
+
+def data(
+    name: Annotated[
+        str | None, Argument(help="a set to download; without it all are listed")
+    ] = None,
+    folder: Annotated[
+        Path | None, Option(help="the data folder; the one HEADWISE_DATA names unless given")
+    ] = None,
+) -> None:
+    """List the public data sets and which are at hand, or download one."""
+    from headwise.text.source import VARIABLE
+    from headwise_papers.recipes.data import fetch_set
+
+    named = os.environ.get(VARIABLE)
+    chosen = folder or (Path(named) if named else None)
+    if name is None:
+        _list_data(chosen)
+        return
+    if chosen is None:
+        raise ValueError(f"Say where to put {name}: give --folder, or set {VARIABLE}.")
+    with interruptible("nothing was left half-written."):
+        paths = fetch_set(name, chosen)
+    for path in paths:
+        say(str(path))
+
+
+def _list_data(folder: Path | None) -> None:
+    from headwise_papers.recipes.data import data_sets
+
+    table = Table("set", "where", "MB", "note", box=None, header_style="bold", pad_edge=False)
+    for state in data_sets(folder):
+        size = f"{state.size / 1e6:.1f}" if state.where else ""
+        table.add_row(state.name, str(state.where or "missing"), size, state.note)
+    console.print(table)
+
+
+def _list_experiments() -> None:
+    from headwise_papers.core.shelf import experiment_names, summary_of
+
+    for name in experiment_names():
+        console.print(Text.assemble((name, "bold"), f"  {summary_of(name)}"))
+
+
+def _verdicts(expected: "tuple[Expected, ...]", figures: "dict[str, Estimate]") -> Table:
+    from headwise_papers.core.pages import HEADER, verdict_rows
+
+    table = Table(*HEADER, box=None, header_style="bold", pad_edge=False)
+    for row in verdict_rows(expected, figures):
+        table.add_row(*row)
+    return table

@@ -1,0 +1,1 @@
+"""What experiments share: results, claims and their verdicts, the runner and the pages."""

@@ -1,0 +1,23 @@
+"""Data: the generated toy language, text files, vocabularies and batches.
+
+- `headwise_papers.data.toy`: a pair of generated languages whose structure is known word by word.
+- `headwise_papers.data.vocabulary`: words to numbers and back.
+- `headwise.text.batching`: padding, and batches of sequences of similar length.
+- `headwise.text.corpus`: text files, line by line.
+- `headwise_papers.data.labelled`: IMDB, AG News, 20 Newsgroups, SST, Amazon and Yelp, to classify.
+- `headwise_papers.data.translation`, `headwise_papers.data.subword`: parallel corpora in pieces of words;
+  which there are says `headwise_papers.data.corpora`.
+- `headwise_papers.data.pretraining`, `headwise_papers.data.byte_pieces`: texts to pre-train on, and pieces over
+  bytes; `headwise_papers.data.packing`, `headwise_papers.data.masking`: blocks, and what is to be guessed.
+- `headwise_papers.data.characters`: enwik8 and other texts as bytes.
+- `headwise_papers.data.captions`: Flickr8k.
+- `headwise_papers.data.glove`: word vectors.
+- `headwise.text.treebank`, `headwise.text.parsing`: dependency trees, annotated or predicted.
+- `headwise.text.coreference`, `headwise.text.mentions`: GAP, WinoBias, Winogender and LitBank.
+- `headwise.text.words`, `headwise.text.frequencies`: words of plain text, and how common they are.
+- `headwise.text.source`, `headwise.text.fetching`: files of public sets, checked, or downloaded.
+
+Each part is imported from its own module, so that torch is loaded only where it is needed.
+"""
+
+__all__: list[str] = []

@@ -1,0 +1,144 @@
+"""Generated sentences whose topic one word, or one pair of words, gives away.
+
+The tasks of "On the Dynamics of Training Attention Models" (Lu et al., ICLR 2021): `TopicTask` is
+that of Section 5.1, `PairTask` the two Markov chains of Appendix A. Each seed draws from its own
+generator, so a seed's sentences are the same whichever seeds stand beside it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from headwise_papers.data.bags import Bags
+
+__all__ = ["PairSentences", "PairTask", "TopicSentences", "TopicTask"]
+
+
+@dataclass(frozen=True)
+class TopicSentences:
+    """What `TopicTask.draw` drew."""
+
+    train: Bags
+    test: Bags
+
+
+@dataclass(frozen=True)
+class TopicTask:
+    """Sentences of one topic word and `others` words that say nothing, at random places.
+
+    Words 0 to topics * words_per_topic - 1 are topic words, those of a topic together; the rest of
+    the vocabulary says nothing.
+
+    >>> task = TopicTask(others=2, train=3, test=1)
+    >>> task.vocabulary, task.topic_words
+    (5008, 8)
+    >>> task.draw([0, 1]).train.tokens.shape
+    torch.Size([2, 3, 3])
+    """
+
+    topics: int = 4
+    words_per_topic: int = 2
+    others: int = 20  # the paper's m
+    dictionary: int = 5000  # words that say nothing
+    train: int = 800  # sentences
+    test: int = 200
+
+    @property
+    def topic_words(self) -> int:
+        """How many topic words there are; they have the lowest numbers."""
+        return self.topics * self.words_per_topic
+
+    @property
+    def vocabulary(self) -> int:
+        """How many words there are."""
+        return self.topic_words + self.dictionary
+
+    def draw(self, seeds: Sequence[int]) -> TopicSentences:
+        """Training and test sentences for each seed."""
+        drawn = [self._sentences(torch.Generator().manual_seed(seed)) for seed in seeds]
+        whole = Bags.stack(drawn)
+        return TopicSentences(*_split(whole, self.train))
+
+    def _sentences(self, generator: torch.Generator) -> Bags:
+        count = self.train + self.test
+        shape = (count, self.others + 1)
+        first, last = self.topic_words, self.vocabulary
+        tokens_NT = torch.randint(first, last, shape, generator=generator)
+        label_N = torch.randint(self.topics, (count,), generator=generator)
+        which_N = torch.randint(self.words_per_topic, (count,), generator=generator)
+        place_N = torch.randint(shape[1], (count,), generator=generator)
+        tokens_NT[torch.arange(count), place_N] = label_N * self.words_per_topic + which_N
+        return Bags(tokens_NT[None], torch.full((1, count), shape[1]), label_N[None])
+
+
+@dataclass(frozen=True)
+class PairSentences:
+    """What `PairTask.draw` drew."""
+
+    train: Bags
+    test: Bags
+    pairs: Int[Tensor, "S topics pairs 2"]  # the ordered pairs of words that mark each topic
+
+
+@dataclass(frozen=True)
+class PairTask:
+    """Sentences of two Markov chains, each with its own pairs of words that always follow.
+
+    A sentence of a topic starts with the first word of one of the topic's pairs. In its chain the
+    first word of a pair is followed by the second, every other word by any word. No word is in two
+    pairs.
+
+    >>> PairTask(train=3, test=1).draw([0]).train.tokens.shape
+    torch.Size([1, 3, 10])
+    """
+
+    topics: int = 2
+    pairs: int = 2  # of each topic
+    dictionary: int = 200
+    length: int = 10  # words in a sentence, the paper's m + 1
+    train: int = 4000  # sentences
+    test: int = 1000
+
+    def __post_init__(self) -> None:
+        wanted = 2 * self.topics * self.pairs
+        if wanted > self.dictionary or self.length < 2:
+            raise ValueError(
+                f"{self.topics * self.pairs} pairs need {wanted} words and sentences of 2 or more, "
+                f"got a dictionary of {self.dictionary} and length {self.length}."
+            )
+
+    def draw(self, seeds: Sequence[int]) -> PairSentences:
+        """Pairs, training and test sentences for each seed."""
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        pairs = [self._pairs(generator) for generator in generators]
+        whole = Bags.stack(
+            [self._sentences(own, rng) for own, rng in zip(pairs, generators, strict=True)]
+        )
+        train, test = _split(whole, self.train)
+        return PairSentences(train, test, torch.stack(pairs))
+
+    def _pairs(self, generator: torch.Generator) -> Tensor:
+        chosen = torch.randperm(self.dictionary, generator=generator)
+        return chosen[: 2 * self.topics * self.pairs].view(self.topics, self.pairs, 2)
+
+    def _sentences(self, pairs: Tensor, generator: torch.Generator) -> Bags:
+        count = self.train + self.test
+        label_N = torch.randint(self.topics, (count,), generator=generator)
+        which_N = torch.randint(self.pairs, (count,), generator=generator)
+        follower = torch.full((self.topics, self.dictionary), -1)  # -1: any word may follow
+        follower.scatter_(1, pairs[..., 0], pairs[..., 1])
+        columns = [pairs[label_N, which_N, 0]]
+        for _ in range(self.length - 1):
+            any_N = torch.randint(self.dictionary, (count,), generator=generator)
+            bound_N = follower[label_N, columns[-1]]
+            columns.append(torch.where(bound_N >= 0, bound_N, any_N))
+        tokens_NT = torch.stack(columns, dim=1)
+        return Bags(tokens_NT[None], torch.full((1, count), self.length), label_N[None])
+
+
+def _split(whole: Bags, first: int) -> tuple[Bags, Bags]:
+    parts = [(x[:, :first], x[:, first:]) for x in (whole.tokens, whole.lengths, whole.labels)]
+    return Bags(*(part[0] for part in parts)), Bags(*(part[1] for part in parts))

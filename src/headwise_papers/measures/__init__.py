@@ -1,0 +1,1 @@
+"""Measures of single papers: output relevance, score and norm, alignment, classification."""

@@ -1,0 +1,209 @@
+"""Weights of `Encoder` models from and for Hugging Face's BERT, RoBERTa and ELECTRA.
+
+    model = from_hugging_face(RobertaForMaskedLM.from_pretrained("a-folder"))
+    to_hugging_face(model).save_pretrained("another-folder")
+
+Outputs are the same at every position that is no padding. RoBERTa numbers positions from
+padding_id + 1 on, so its table has that many more rows than ours; they are never read, and are 0.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import BertConfig, ElectraConfig, PreTrainedModel, RobertaConfig
+
+from headwise_papers.models.attention import MultiHeadAttention
+from headwise_papers.models.encoder import Encoder, EncoderConfig, Family
+from headwise_papers.models.encoder_heads import (
+    MaskedLM,
+    MaskedLMWithNextSentence,
+    NextSentence,
+    ReplacedToken,
+    SequenceClassifier,
+    TokenClassifier,
+)
+from headwise_papers.models.encoder_names import FORMS, Form, translated
+
+__all__ = ["EncoderModel", "from_hugging_face", "to_hugging_face"]
+
+EncoderModel = (
+    Encoder
+    | MaskedLM
+    | MaskedLMWithNextSentence
+    | NextSentence
+    | ReplacedToken
+    | SequenceClassifier
+    | TokenClassifier
+)
+
+CONFIGS: dict[Family, Any] = {
+    "roberta": RobertaConfig,
+    "bert": BertConfig,
+    "electra": ElectraConfig,
+}
+
+
+@torch.no_grad()
+def to_hugging_face(model: EncoderModel) -> PreTrainedModel:
+    """A model of transformers with copies of these weights, and with these outputs.
+
+    Which one follows from the family in the encoder's config: a `MaskedLM` of the family "bert"
+    becomes a BertForMaskedLM. A bare `Encoder` becomes one without a pooler.
+    """
+    encoder = model if isinstance(model, Encoder) else model.encoder
+    form = _form_of_ours(model, encoder.config)
+    _check_exportable(encoder)
+    config = _their_config(encoder.config)
+    if isinstance(model, SequenceClassifier | TokenClassifier):
+        config.num_labels = model.classes.out_features
+        config.classifier_dropout = model.dropout.p
+    bare = isinstance(model, Encoder) and form.family != "electra"
+    other = form.theirs(config, **({"add_pooling_layer": False} if bare else {}))
+    _like(encoder.embed.words.weight, other).train(model.training)
+    theirs = dict(other.named_parameters(remove_duplicate=False))
+    for name, tensor in model.named_parameters():
+        whole = theirs[translated(name, form)].zero_()  # rows that are never read would be random
+        rows = _their_rows(name, whole, encoder.config)
+        rows.copy_(_our_rows(name, tensor, encoder.config))
+    return other
+
+
+@torch.no_grad()
+def from_hugging_face(model: PreTrainedModel) -> EncoderModel:
+    """A model of ours with copies of the weights of a BERT, RoBERTa or ELECTRA.
+
+    Which one follows from the class: RobertaForMaskedLM gives a `MaskedLM`, ElectraForPreTraining a
+    `ReplacedToken`, BertModel an `Encoder` (its pooler is left out).
+    """
+    form = _form_of_theirs(model)
+    _check_importable(model.config)
+    config = _our_config(model.config, form.family)
+    ours = _built(form, Encoder(config), model.config)
+    theirs = dict(model.named_parameters(remove_duplicate=False))
+    _like(next(iter(theirs.values())), ours).train(model.training)
+    for name, tensor in ours.named_parameters():
+        given = _their_rows(name, theirs[translated(name, form)], config)
+        wanted = _our_rows(name, tensor.zero_(), config)  # rows that are never read, as above
+        if wanted.shape != given.shape:
+            raise ValueError(
+                f"{translated(name, form)} must have the shape {tuple(wanted.shape)} that its "
+                f"config tells of, got {tuple(given.shape)}; load the model before it is pruned."
+            )
+        wanted.copy_(given)
+    return ours
+
+
+def _form_of_ours(model: nn.Module, config: EncoderConfig) -> Form:
+    for form in FORMS:
+        if form.ours is type(model) and form.family == config.family:
+            return form
+    raise ValueError(
+        f"Hugging Face has no {config.family} for a {type(model).__name__}; export it with another "
+        "family in its config, or its encoder alone."
+    )
+
+
+def _form_of_theirs(model: PreTrainedModel) -> Form:
+    for form in FORMS:
+        if form.theirs is type(model):
+            return form
+    known = ", ".join(form.theirs.__name__ for form in FORMS)
+    raise ValueError(f"{type(model).__name__} cannot be loaded; known are {known}.")
+
+
+def _built(form: Form, encoder: Encoder, told: Any) -> EncoderModel:
+    """The model of a form, with fresh weights."""
+    if form.ours is Encoder:
+        return encoder
+    dropout: float | None = told.classifier_dropout
+    if form.ours is SequenceClassifier:
+        return SequenceClassifier(encoder, told.num_labels, dropout=dropout)
+    if form.ours is TokenClassifier:
+        return TokenClassifier(encoder, told.num_labels, dropout=dropout)
+    if form.ours is MaskedLM:
+        return MaskedLM(encoder)
+    if form.ours is MaskedLMWithNextSentence:
+        return MaskedLMWithNextSentence(encoder)
+    return NextSentence(encoder) if form.ours is NextSentence else ReplacedToken(encoder)
+
+
+def _like(tensor: Tensor, model: nn.Module) -> nn.Module:
+    """Moved to where a tensor is, and to its dtype."""
+    return model.to(tensor.device, tensor.dtype)
+
+
+def _our_rows(name: str, ours: Tensor, config: EncoderConfig) -> Tensor:
+    """The rows of one of our parameters that theirs has too: we have more than there are words."""
+    by_word = name.endswith(("embed.words.weight", "words.bias"))
+    return ours[: config.vocab] if by_word else ours
+
+
+def _their_rows(name: str, theirs: Tensor, config: EncoderConfig) -> Tensor:
+    """The rows of one of their parameters that ours has too."""
+    offset = config.family == "roberta" and name.endswith("embed.positions.weight")
+    return theirs[config.padding_id + 1 :] if offset else theirs
+
+
+def _their_config(config: EncoderConfig) -> Any:
+    more = config.padding_id + 1 if config.family == "roberta" else 0
+    their = CONFIGS[config.family](
+        vocab_size=config.vocab,
+        hidden_size=config.width,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        intermediate_size=config.feed_forward,
+        hidden_dropout_prob=config.dropout,
+        attention_probs_dropout_prob=config.attention_dropout,
+        max_position_embeddings=config.max_length + more,
+        type_vocab_size=config.token_types,
+        initializer_range=config.init_std,
+        layer_norm_eps=config.norm_eps,
+        pad_token_id=config.padding_id,
+    )
+    if config.family == "electra":
+        their.embedding_size = config.embedded
+    return their
+
+
+def _our_config(told: Any, family: Family) -> EncoderConfig:
+    padding: int = told.pad_token_id or 0
+    config = EncoderConfig(
+        vocab=told.vocab_size,
+        width=told.hidden_size,
+        heads=told.num_attention_heads,
+        layers=told.num_hidden_layers,
+        feed_forward=told.intermediate_size,
+        dropout=told.hidden_dropout_prob,
+        attention_dropout=told.attention_probs_dropout_prob,
+        max_length=told.max_position_embeddings - (padding + 1 if family == "roberta" else 0),
+        token_types=told.type_vocab_size,
+        padding_id=padding,
+        norm_eps=told.layer_norm_eps,
+        init_std=told.initializer_range,
+        family=family,
+    )
+    narrow = family == "electra" and told.embedding_size != told.hidden_size
+    return replace(config, embedding_width=told.embedding_size) if narrow else config
+
+
+def _check_exportable(encoder: Encoder) -> None:
+    if encoder.config.attention != "softmax":
+        raise ValueError(
+            f"Hugging Face attends with softmax, this encoder with {encoder.config.attention}; "
+            "export one whose config says softmax."
+        )
+    attentions = [each for each in encoder.modules() if isinstance(each, MultiHeadAttention)]
+    left = sum(each.site.num_heads for each in attentions)
+    if left != encoder.config.heads * encoder.config.layers:
+        raise ValueError(f"Only whole encoders can be exported, this one has {left} heads left.")
+
+
+def _check_importable(told: Any) -> None:
+    wanted = {"hidden_act": "gelu", "is_decoder": False, "tie_word_embeddings": True}
+    for name, value in wanted.items():
+        if getattr(told, name) != value:
+            raise ValueError(
+                f"Only models with {name}={value} can be loaded, got {getattr(told, name)!r}."
+            )

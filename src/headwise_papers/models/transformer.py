@@ -1,0 +1,339 @@
+"""The Transformer for translation: encoder and decoder (Vaswani et al., 2017), pre- or post-norm.
+
+    pre-norm     x + dropout(layer(norm(x))), and one more norm on top of each stack
+    post-norm    norm(x + dropout(layer(x)))
+
+Word embeddings are multiplied by sqrt(width) and sinusoidal positions added. Pre-norm with a final
+norm is the setting of Voita et al. (2019), post-norm that of the original paper.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from headwise_papers.models.attention import MultiHeadAttention, Phases, recordable
+from headwise_papers.models.cache import Cache, FixedCache
+from headwise_papers.models.checks import check_dropouts, check_phases, check_size
+
+Norm = Literal["pre", "post"]
+Shared = Literal["all", "target", "none"]  # source, target and output; the last two; nothing
+WITHIN = (  # a text attends to itself
+    "leave cross_attention as it is, and give it as encoder_attention and decoder_attention alone"
+)
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """The shape of a Transformer, and how its three attentions attend.
+
+    >>> TransformerConfig.small(9000, 9000, encoder_attention="topk:8").width
+    256
+    """
+
+    source_vocab: int
+    target_vocab: int
+    width: int = 128
+    heads: int = 4
+    encoder_layers: int = 2
+    decoder_layers: int = 2
+    feed_forward: int = 256  # inner width of the feed-forward layers
+    dropout: float = 0.1  # of embeddings and of what each layer adds
+    feed_forward_dropout: float = 0.0  # inside the feed-forward layers
+    attention_dropout: float = 0.0  # of attention weights
+    norm: Norm = "pre"
+    max_length: int = 256  # positions of the longest sentence, marks included
+    share_embeddings: Shared | bool = "target"  # True is "target", False "none"
+    encoder_attention: str = "softmax"  # as in headwise.ops.named; of the encoder to itself
+    decoder_attention: str = "softmax"  # of the decoder to itself
+    cross_attention: str = "softmax"  # of the decoder to the encoder
+    sparse_in: Phases = "both"  # "training": softmax in eval mode, whatever is said above
+
+    @classmethod
+    def small(cls, source_vocab: int, target_vocab: int, **changes: Any) -> "TransformerConfig":
+        """A size for tens of thousands of sentences, as in Multi30k."""
+        sizes: Any = {"width": 256, "heads": 4, "feed_forward": 1024, "dropout": 0.3}
+        layers = {"encoder_layers": 3, "decoder_layers": 3}
+        return cls(source_vocab, target_vocab, **(sizes | layers | changes))
+
+    @classmethod
+    def iwslt(cls, source_vocab: int, target_vocab: int, **changes: Any) -> "TransformerConfig":
+        """A size for hundreds of thousands of sentences: fairseq's `transformer_iwslt_de_en`."""
+        sizes: Any = {"width": 512, "heads": 4, "feed_forward": 1024, "dropout": 0.3}
+        layers = {"encoder_layers": 6, "decoder_layers": 6}
+        return cls(source_vocab, target_vocab, **(sizes | layers | changes))
+
+    @classmethod
+    def base(cls, source_vocab: int, target_vocab: int, **changes: Any) -> "TransformerConfig":
+        """A size for millions of sentences: Transformer-base of Vaswani et al. (2017)."""
+        sizes: Any = {"width": 512, "heads": 8, "feed_forward": 2048, "dropout": 0.1}
+        layers = {"encoder_layers": 6, "decoder_layers": 6}
+        return cls(source_vocab, target_vocab, **(sizes | layers | changes))
+
+    def __post_init__(self) -> None:
+        if isinstance(self.share_embeddings, bool):  # written so by earlier versions
+            object.__setattr__(self, "share_embeddings", ("none", "target")[self.share_embeddings])
+        for name in ("source_vocab", "target_vocab", "width", "heads", "feed_forward"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        check_size(
+            layers=self.encoder_layers + self.decoder_layers,
+            width=self.width,
+            feed_forward=self.feed_forward,
+            rows=self.source_vocab + self.target_vocab + self.max_length,
+        )
+        if self.width % self.heads or self.width % 2:
+            raise ValueError(
+                f"width must be even and a multiple of heads, got {self.width} and {self.heads}."
+            )
+        if self.share_embeddings == "all" and self.source_vocab != self.target_vocab:
+            raise ValueError(
+                "share_embeddings='all' needs one vocabulary for both languages, got "
+                f"source_vocab={self.source_vocab} and target_vocab={self.target_vocab}."
+            )
+        for which in ("encoder", "decoder", "cross"):
+            spec: str = getattr(self, f"{which}_attention")
+            check_phases(spec, self.sparse_in, within=which != "cross", instead=WITHIN)
+        check_dropouts(
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            feed_forward_dropout=self.feed_forward_dropout,
+        )
+
+
+class Transformer(nn.Module):
+    """Translate: `forward` while training, `encode` once and `decode` step by step afterwards.
+
+    Sites are named `encoder.0.self`, `decoder.0.self`, `decoder.0.cross`. Padding goes at the end
+    of a row. Target padding needs no mask: no real position looks at a later one.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_source = Embedding(config.source_vocab, config)
+        self.encoder = nn.ModuleList(EncoderLayer(i, config) for i in range(config.encoder_layers))
+        self.encoder_norm = _final_norm(config)
+        self.embed_target = Embedding(config.target_vocab, config)
+        self.decoder = nn.ModuleList(DecoderLayer(i, config) for i in range(config.decoder_layers))
+        self.decoder_norm = _final_norm(config)
+        self.read_out = nn.Linear(config.width, config.target_vocab, bias=False)
+        self.apply(initialize)
+        if config.share_embeddings != "none":
+            self.read_out.weight = self.embed_target.words.weight
+        if config.share_embeddings == "all":
+            self.embed_source.words.weight = self.embed_target.words.weight
+
+    @property
+    def fixed_room(self) -> int:
+        """Positions for which a step of `decode` can be replayed; see `models.Translator`."""
+        own = type(self).decode is Transformer.decode and "decode" not in vars(self)
+        return len(self.embed_target.positions) if own and recordable(self) else 0
+
+    def encode(
+        self, source: Int[Tensor, "B K"], source_lengths: Int[Tensor, " B"]
+    ) -> Float[Tensor, "B K M"]:
+        """What the decoder looks at: a vector for each source position.
+
+        Args:
+            source: ids, padded at the end.
+            source_lengths: how many ids of each row are real.
+        """
+        memory_BKM = self.embed_source(source)
+        for layer in self.encoder:
+            memory_BKM = layer(memory_BKM, source_lengths)
+        return self.encoder_norm(memory_BKM)
+
+    def decode(
+        self,
+        target: Int[Tensor, "B T"],
+        memory: Float[Tensor, "B K M"],
+        source_lengths: Int[Tensor, " B"],
+        *,
+        cache: Cache | FixedCache | None = None,
+    ) -> Float[Tensor, "B T V"]:
+        """Scores of the word that follows each target position, before the softmax.
+
+        Args:
+            target: ids from the beginning mark on; with a cache only those it has not seen.
+            memory: from `encode`.
+            source_lengths: as given to `encode`.
+            cache: remembers keys and values from call to call; cross-attention's are computed once.
+        """
+        state_BTM = self.embed_target(target, start=cache.start if cache else 0)
+        for layer in self.decoder:
+            state_BTM = layer(state_BTM, memory, source_lengths, cache)
+        if cache is not None:
+            cache.advance(target.shape[1])
+        return self.read_out(self.decoder_norm(state_BTM))
+
+    def forward(
+        self,
+        source: Int[Tensor, "B K"],
+        source_lengths: Int[Tensor, " B"],
+        target: Int[Tensor, "B T"],
+    ) -> Float[Tensor, "B T V"]:
+        """Scores of each next word given the right words before it (teacher forcing)."""
+        return self.decode(target, self.encode(source, source_lengths), source_lengths)
+
+
+class Embedding(nn.Module):
+    """Words and their positions as vectors: sqrt(width) * word + position, then dropout."""
+
+    positions: Tensor
+
+    def __init__(self, vocab: int, config: TransformerConfig) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocab, config.width)
+        self.dropout = nn.Dropout(config.dropout)
+        table_TM = sinusoids(config.max_length, config.width)
+        self.register_buffer("positions", table_TM, persistent=False)
+
+    def forward(
+        self, ids: Int[Tensor, "B T"], *, start: int | Int[Tensor, " 1"] = 0
+    ) -> Float[Tensor, "B T M"]:
+        scale = math.sqrt(self.words.embedding_dim)
+        if isinstance(start, Tensor):  # of one position, which the host does not know
+            return self.dropout(self.words(ids) * scale + self.positions.index_select(0, start))
+        end, room = start + ids.shape[1], len(self.positions)
+        if end > room:
+            raise ValueError(
+                f"A sentence of {end} positions does not fit max_length={room}; "
+                "shorten it or build the model with a larger max_length."
+            )
+        return self.dropout(self.words(ids) * scale + self.positions[start:end])
+
+
+class Residual(nn.Module):
+    """Add what a layer computes to what it was given, with the norm before or after."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.norm_first = config.norm == "pre"
+        self.norm = nn.LayerNorm(config.width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self, x: Float[Tensor, "B T M"], layer: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "B T M"]:
+        if self.norm_first:
+            return x + self.dropout(layer(self.norm(x)))
+        return self.norm(x + self.dropout(layer(x)))
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward."""
+
+    def __init__(self, index: int, config: TransformerConfig) -> None:
+        super().__init__()
+        self.attention = _attention(f"encoder.{index}.self", config, config.encoder_attention)
+        self.feed_forward = _feed_forward(config)
+        self.add_attention, self.add_feed_forward = Residual(config), Residual(config)
+
+    def forward(
+        self, x: Float[Tensor, "B K M"], lengths: Int[Tensor, " B"]
+    ) -> Float[Tensor, "B K M"]:
+        x = self.add_attention(x, partial(self._attend, lengths=lengths))
+        return self.add_feed_forward(x, self.feed_forward)
+
+    def _attend(self, x_BKM: Tensor, *, lengths: Tensor) -> Tensor:
+        return self.attention(x_BKM, self.attention.keys_values(x_BKM), lengths=lengths)
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, attention to the source, and feed-forward."""
+
+    def __init__(self, index: int, config: TransformerConfig) -> None:
+        super().__init__()
+        self.attention = _attention(f"decoder.{index}.self", config, config.decoder_attention)
+        self.cross = _attention(f"decoder.{index}.cross", config, config.cross_attention)
+        self.feed_forward = _feed_forward(config)
+        self.add_attention, self.add_cross = Residual(config), Residual(config)
+        self.add_feed_forward = Residual(config)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T M"],
+        memory: Float[Tensor, "B K M"],
+        lengths: Int[Tensor, " B"],
+        cache: Cache | FixedCache | None = None,
+    ) -> Float[Tensor, "B T M"]:
+        x = self.add_attention(x, partial(self._attend, cache=cache))
+        look = partial(self._look_at_source, memory_BKM=memory, lengths=lengths, cache=cache)
+        return self.add_feed_forward(self.add_cross(x, look), self.feed_forward)
+
+    def _attend(self, x_BTM: Tensor, *, cache: Cache | FixedCache | None) -> Tensor:
+        new, name = self.attention.keys_values(x_BTM), self.attention.site.name
+        seen = new if cache is None else cache.extend(name, new)
+        lengths = None if cache is None else cache.lengths
+        # the newest word alone may look at everything, but must know that it is the last
+        causal = x_BTM.shape[1] > 1 or self.attention.by_place
+        return self.attention(x_BTM, seen, causal=causal, lengths=lengths)
+
+    def _look_at_source(
+        self,
+        x_BTM: Tensor,
+        *,
+        memory_BKM: Tensor,
+        lengths: Tensor,
+        cache: Cache | FixedCache | None,
+    ) -> Tensor:
+        if cache is None:
+            return self.cross(x_BTM, self.cross.keys_values(memory_BKM), lengths=lengths)
+        # hypotheses of one sentence have the same source, so they ask it together
+        beams, name = cache.beams, self.cross.site.name
+        seen = cache.once(name, lambda: self.cross.keys_values(memory_BKM[::beams]))
+        asking_NQM = x_BTM.reshape(len(x_BTM) // beams, -1, x_BTM.shape[2])
+        return self.cross(asking_NQM, seen, lengths=lengths[::beams]).view_as(x_BTM)
+
+
+def sinusoids(length: int, width: int) -> Float[Tensor, "T M"]:
+    """Position p as sin(p / 10000^(2i/width)) for each i < width/2, then the cosines.
+
+    >>> sinusoids(2, 2)
+    tensor([[0.0000, 1.0000],
+            [0.8415, 0.5403]])
+    """
+    rate_M = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000) / width))
+    angle_TM = torch.arange(length)[:, None] * rate_M
+    return torch.cat([angle_TM.sin(), angle_TM.cos()], dim=-1)
+
+
+def _attention(name: str, config: TransformerConfig, spec: str) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        config.width,
+        heads=config.heads,
+        name=name,
+        dropout=config.attention_dropout,
+        attention=spec,
+        sparse_in=config.sparse_in,
+    )
+
+
+def _feed_forward(config: TransformerConfig) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(config.width, config.feed_forward),
+        nn.ReLU(),
+        nn.Dropout(config.feed_forward_dropout),
+        nn.Linear(config.feed_forward, config.width),
+    )
+
+
+def _final_norm(config: TransformerConfig) -> nn.Module:
+    return nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+
+
+def initialize(module: nn.Module) -> None:
+    """Start the weights of one layer; hand it to `model.apply`."""
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.Embedding):
+        # times sqrt(width) this is of unit variance, and tied it gives logits of unit variance
+        nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)

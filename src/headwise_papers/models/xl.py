@@ -1,0 +1,262 @@
+"""Transformer-XL: a language model that remembers the segments before (Dai et al., 2019).
+
+    score_ij = ((q_i + u) . k_j + (q_i + v) . W r_{i-j}) / sqrt(head width)
+
+Keys are those of the segment and of what each layer saw before it, the memory, through which no
+gradient flows. r_d is the sinusoid of the distance d; u and v are learned, a vector each for every
+head. As only distances count, a text may be cut anywhere.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, final, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from headwise_papers.models.attention import Phases
+from headwise_papers.models.checks import check_phases, check_size
+from headwise_papers.models.relative import Distances, RelativeAttention, sinusoids_of_distances
+from headwise_papers.models.transformer import Norm, Residual, TransformerConfig, initialize
+
+__all__ = ["TextLoss", "TransformerXL", "XLConfig", "segment_loss"]
+
+
+@final
+@dataclass(frozen=True)
+class XLConfig:
+    """The shape of a Transformer-XL."""
+
+    vocab: int
+    width: int = 128
+    heads: int = 4
+    layers: int = 4
+    feed_forward: int = 512  # inner width of the feed-forward layers
+    memory: int = 128  # positions before a segment that it can see
+    dropout: float = 0.1  # of embeddings and of what each layer adds
+    feed_forward_dropout: float = 0.0  # inside the feed-forward layers
+    attention_dropout: float = 0.0  # of attention weights
+    norm: Norm = "post"
+    attention: str = "softmax"  # an op by name, see `headwise.ops.named`
+    sparse_in: Phases = "both"  # "training": softmax in eval mode
+    share_embeddings: bool = True  # the output projection is the embedding
+    distance_width: int = 0  # of the sinusoids of distances; 0 is the model's width
+    distances: Distances = "bias"  # how they reach the op, see `RelativeAttention`
+
+    def __post_init__(self) -> None:
+        for name in ("vocab", "layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        check_size(
+            layers=self.layers,
+            width=self.width,
+            feed_forward=self.feed_forward,
+            rows=self.vocab + self.memory,
+        )
+        if self.memory < 0:
+            raise ValueError(f"memory must not be negative, got {self.memory}.")
+        if self.distances not in get_args(Distances):
+            raise ValueError(f"distances must be 'bias' or 'folded', got {self.distances!r}.")
+        if self.distance_width < 0 or self.distance_width % 2:
+            raise ValueError(f"distance_width must be even, got {self.distance_width}.")
+        # its op is given scores of distances
+        check_phases(self.attention, self.sparse_in, within=False)
+        self.stack()
+
+    @classmethod
+    def enwik8(cls, vocab: int = 256, **changes: Any) -> "XLConfig":
+        """The base size of the paper: 12 layers, 41M parameters, segments and memory of 512."""
+        shape: dict[str, Any] = {"width": 512, "heads": 8, "layers": 12, "feed_forward": 2048}
+        shape.update(feed_forward_dropout=0.1, memory=512)
+        return cls(vocab, **{**shape, **changes})
+
+    def stack(self) -> TransformerConfig:
+        """The layers, as the parts of a Transformer want them; refuses bad shapes."""
+        return TransformerConfig(
+            source_vocab=1,
+            target_vocab=self.vocab,
+            width=self.width,
+            heads=self.heads,
+            encoder_layers=0,
+            decoder_layers=self.layers,
+            feed_forward=self.feed_forward,
+            dropout=self.dropout,
+            feed_forward_dropout=self.feed_forward_dropout,
+            attention_dropout=self.attention_dropout,
+            norm=self.norm,
+        )
+
+
+@final
+class TransformerXL(nn.Module):
+    """Predict the next symbol of a text, a segment at a time. Sites are named `decoder.0.self`.
+
+    >>> model = TransformerXL(XLConfig(vocab=9, width=8, heads=2, layers=3, memory=4))
+    >>> memory = model.initial_memory(batch=2)
+    >>> logits, memory = model(torch.tensor([[1, 2, 3], [4, 5, 6]]), memory)
+    >>> logits.shape, memory.shape
+    (torch.Size([2, 3, 9]), torch.Size([3, 2, 3, 8]))
+    """
+
+    def __init__(self, config: XLConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.vocab, config.width)
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(XLLayer(index, config) for index in range(config.layers))
+        self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+        self.read_out = nn.Linear(config.width, config.vocab, bias=False)
+        self.apply(initialize)
+        if config.share_embeddings:
+            self.read_out.weight = self.embed.weight
+
+    def initial_memory(
+        self, batch: int, device: torch.device | str | None = None
+    ) -> Float[Tensor, "L B 0 M"]:
+        """Nothing seen yet.
+
+        Args:
+            batch: how many texts are read side by side.
+            device: the model's unless given.
+        """
+        weight = self.embed.weight
+        return weight.new_empty(self.config.layers, batch, 0, self.config.width, device=device)
+
+    def forward(
+        self,
+        ids: Int[Tensor, "B T"],
+        memory: Float[Tensor, "L B N M"] | None = None,
+        *,
+        remember: int | None = None,
+    ) -> tuple[Float[Tensor, "B T V"], Float[Tensor, "L B K M"]]:
+        """Scores of the symbol after each position, and the memory for the next segment.
+
+        Args:
+            ids: one segment of each text.
+            memory: from the segment before, or `initial_memory`, which is meant by none.
+            remember: positions to hand on; the config's `memory` unless given. In evaluation
+                more than in training may help.
+        """
+        memory = self.initial_memory(len(ids), ids.device) if memory is None else memory
+        self._check(ids, memory)
+        state_BTM = self.dropout(self.embed(ids) * math.sqrt(self.config.width))
+        furthest = memory.shape[2] + ids.shape[1]
+        width = self.config.distance_width or self.config.width
+        distance_CP = sinusoids_of_distances(furthest, width, state_BTM)
+        seen: list[Tensor] = []
+        for layer, memory_BNM in zip(self.layers, memory, strict=True):
+            seen.append(torch.cat([memory_BNM, state_BTM.detach()], dim=1))
+            state_BTM = layer(state_BTM, memory_BNM.detach(), distance_CP)
+        kept = self.config.memory if remember is None else remember
+        first = max(0, furthest - kept)
+        new_LBKM = torch.stack([seen_BKM[:, first:] for seen_BKM in seen]).detach()
+        return self.read_out(self.norm(state_BTM)), new_LBKM
+
+    def _check(self, ids: Tensor, memory: Tensor) -> None:
+        wanted = (self.config.layers, len(ids), self.config.width)
+        if (*memory.shape[:2], memory.shape[3]) != wanted:
+            raise ValueError(
+                f"A memory of {wanted[0]} layers, {wanted[1]} texts and width {wanted[2]} was "
+                f"wanted, got shape {tuple(memory.shape)}; start with initial_memory."
+            )
+
+
+class XLLayer(nn.Module):
+    """Self-attention by distance, and feed-forward."""
+
+    def __init__(self, index: int, config: XLConfig) -> None:
+        super().__init__()
+        shape = config.stack()
+        self.attention = RelativeAttention(
+            config.width,
+            heads=config.heads,
+            name=f"decoder.{index}.self",
+            dropout=config.attention_dropout,
+            attention=config.attention,
+            sparse_in=config.sparse_in,
+            distance_width=config.distance_width or config.width,
+            distances=config.distances,
+        )
+        self.feed_forward = nn.Sequential(
+            nn.Linear(config.width, config.feed_forward),
+            nn.ReLU(),
+            nn.Dropout(config.feed_forward_dropout),
+            nn.Linear(config.feed_forward, config.width),
+        )
+        self.add_attention, self.add_feed_forward = Residual(shape), Residual(shape)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T M"],
+        memory: Float[Tensor, "B N M"],
+        distance: Float[Tensor, "C P"],
+    ) -> Float[Tensor, "B T M"]:
+        residual = self.add_attention
+        known_BNM = residual.norm(memory) if residual.norm_first else memory
+
+        def attend(x_BTM: Tensor) -> Tensor:
+            return self.attention(x_BTM, torch.cat([known_BNM, x_BTM], dim=1), distance)
+
+        return self.add_feed_forward(residual(x, attend), self.feed_forward)
+
+
+@dataclass(frozen=True)
+class TextLoss:
+    """How well a text was predicted."""
+
+    nats: float  # the sum of -ln p of the symbols
+    symbols: int  # how many were predicted
+
+    @property
+    def mean(self) -> float:
+        """Cross-entropy a symbol, in nats."""
+        return self.nats / self.symbols
+
+    @property
+    def bits(self) -> float:
+        """Bits a symbol: bits per character where symbols are characters."""
+        return self.mean / math.log(2)
+
+
+@torch.no_grad()
+def segment_loss(
+    model: TransformerXL,
+    ids: Int[Tensor, "B T"],
+    *,
+    segment: int,
+    remember: int | None = None,
+) -> TextLoss:
+    """Read texts segment by segment with memory; every symbol but the first is predicted.
+
+    Args:
+        model: in eval mode.
+        ids: one text, or several of one length side by side; they may lie on another device.
+        segment: symbols read at a time.
+        remember: positions a segment sees before itself; the config's `memory` unless given.
+
+    >>> model = TransformerXL(XLConfig(vocab=256, width=8, heads=2)).eval()
+    >>> text = torch.tensor([list(b"To be, or not to be")])
+    >>> segment_loss(model, text, segment=8).symbols
+    18
+    """
+    if model.training:
+        raise ValueError("Evaluation needs a model without dropout; call model.eval() first.")
+    if segment < 1 or ids.shape[1] < 2:
+        raise ValueError(
+            "Texts of at least 2 symbols and segments of at least 1 were wanted, got "
+            f"{ids.shape[1]} and {segment}."
+        )
+    device = model.embed.weight.device
+    memory = model.initial_memory(len(ids), device)
+    nats = torch.zeros((), dtype=torch.float64, device=device)
+    for start in range(0, ids.shape[1] - 1, segment):
+        piece_BT = ids[:, start : start + segment + 1].to(device)
+        logits_BTV, memory = model(piece_BT[:, :-1], memory, remember=remember)
+        nats += _nats(logits_BTV, piece_BT[:, 1:])
+    return TextLoss(nats.item(), len(ids) * (ids.shape[1] - 1))
+
+
+def _nats(logits_BTV: Tensor, ids_BT: Tensor) -> Tensor:
+    return cross_entropy(logits_BTV.flatten(0, 1).float(), ids_BT.flatten(), reduction="sum")

@@ -1,0 +1,1 @@
+"""Ops of single papers: stacked LSTMs, output relevance, score and norm."""

@@ -1,0 +1,1 @@
+"""Trainings of the papers: translation, pre-training, language, captions, classifiers, the demo."""

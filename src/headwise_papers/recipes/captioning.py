@@ -1,0 +1,310 @@
+"""Train a model that describes images, and describe those of the test part.
+
+    headwise train caption --corpus flickr8k --attention topk:8
+
+Everything is written to a Run folder; started again after an interruption it goes on where it
+stopped.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from headwise.analysis.scores import caption_scores
+from headwise.config import to_json
+from headwise.recording import Run
+from headwise.training import fit, label_smoothed_sum
+from headwise.training.checkpoint import CHECKPOINT
+from headwise.training.loss import Summed
+from headwise.workflows.training_run import (
+    Clock,
+    TrainingSettings,
+    check_settings,
+    choose_weights,
+    complete_report,
+    is_first_process,
+    shared_run,
+    training_bar,
+    training_figures,
+)
+from headwise_papers.data.captions import (
+    CaptionBatch,
+    CaptionData,
+    CaptionPart,
+    CaptionStream,
+    read_captions,
+)
+from headwise_papers.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from headwise_papers.models import beam
+from headwise_papers.models.caption import CaptionConfig, CaptionModel
+from headwise_papers.recipes.codec import read_vocabulary
+from headwise_papers.recipes.same_data import check_data, checksum_of, keep_checksum
+from headwise_papers.recipes.translator import load_weights
+
+__all__ = ["Captioner", "CaptioningConfig", "train_captioning"]
+
+
+@dataclass(frozen=True)
+class CaptioningConfig(TrainingSettings):
+    """Settings of `train_captioning`."""
+
+    corpus: Literal["flickr8k"] = "flickr8k"
+    encoder: Literal["patches", "convolution"] = "convolution"  # of images
+    features: str = ""  # a safetensors file, a tensor for each image's name, instead of pixels
+    image_size: int = 128  # pixels of each side
+    patch: int = 16  # pixels of the side of a square that becomes one position
+    train_images: int = 0  # only so many images of a part, the first ones; 0 takes all
+    valid_images: int = 0
+    test_images: int = 0
+    minimum_count: int = 5  # words seen less often in training are unknown
+    width: int = 256
+    heads: int = 4
+    layers: int = 3  # in encoder and decoder alike
+    feed_forward: int = 1024
+    dropout: float = 0.2
+    attention_dropout: float = 0.0
+    max_length: int = 64  # words of the longest caption, marks included
+    encoder_attention: str = "softmax"  # see headwise.ops.named
+    decoder_attention: str = "softmax"
+    cross_attention: str = "softmax"
+    sparse_in: Literal["both", "training"] = "both"
+    label_smoothing: float = 0.1
+    batch_size: int = 64  # images
+    beams: int = 4  # with which the test images are described
+    length_penalty: float = 0.6
+
+    def __post_init__(self) -> None:
+        check_settings(self, "batch_size", "beams", "minimum_count", "layers")
+        for name in ("train_images", "valid_images", "test_images", "length_penalty"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+        self.shape(9)
+
+    def shape(self, vocab: int, *, feature_width: int = 0) -> CaptionConfig:
+        """The model's shape for so many words, and features of a width where there are some."""
+        return CaptionConfig(
+            vocab,
+            encoder="features" if feature_width else self.encoder,
+            image_size=self.image_size,
+            patch=self.patch,
+            feature_width=feature_width,
+            width=self.width,
+            heads=self.heads,
+            encoder_layers=self.layers,
+            decoder_layers=self.layers,
+            feed_forward=self.feed_forward,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            max_length=self.max_length,
+            encoder_attention=self.encoder_attention,
+            decoder_attention=self.decoder_attention,
+            cross_attention=self.cross_attention,
+            sparse_in=self.sparse_in,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Captioner:
+    """A captioning model and its words: images in, captions out."""
+
+    model: CaptionModel
+    vocabulary: Vocabulary
+
+    def describe(
+        self, images: Tensor, *, beams: int = 4, length_penalty: float = 0.6, batch: int = 100
+    ) -> list[list[str]]:
+        """The words of a caption for each image.
+
+        Args:
+            images: as the model takes them, (N, 3, S, S) or features (N, R, F).
+            beams: hypotheses followed at the same time.
+            length_penalty: more favours longer captions.
+            batch: images described together.
+        """
+        self.model.eval()
+        device, most = self.model.read_out.weight.device, self.model.config.max_length - 1
+        found: list[list[str]] = []
+        for part in images.split(batch):
+            there = part.to(device)
+            lengths = self.model.source_lengths(there)
+            hypotheses = beam(
+                self.model,
+                there,
+                lengths,
+                bos=BOS,
+                eos=EOS,
+                max_length=most,
+                beams=beams,
+                length_penalty=length_penalty,
+            )
+            found += [self.vocabulary.decode(hypothesis.ids) for hypothesis in hypotheses]
+        return found
+
+    def save(self, run: Run) -> None:
+        """Write everything that `load` needs."""
+        run.write_json("model.json", to_json(self.model.config))
+        run.write_text("vocabulary.json", self.vocabulary.to_json())
+        run.save_tensors("model.safetensors", self.model.state_dict())
+
+    @staticmethod
+    def load(run: Run) -> "Captioner":
+        """The captioner of a finished run."""
+        if not run.has("model.safetensors"):
+            raise ValueError(f"{run.folder} holds no trained model yet; let the run finish first.")
+        model = CaptionModel(run.read_settings("model.json", CaptionConfig))
+        load_weights(model, run)
+        words = read_vocabulary(run, "vocabulary.json")
+        return Captioner(model.eval(), words)
+
+
+def train_captioning(config: CaptioningConfig, folder: Path) -> Run:
+    """Train, and describe the test images; returns the finished run.
+
+    It holds `model.safetensors` and `vocabulary.json`, `captions.txt`, a line for each test image,
+    `figures.json` with BLEU-4, CIDEr and METEOR where `pycocoevalcap` is installed, and
+    `report.html`.
+
+    Args:
+        config: the settings.
+        folder: of the run; one that is there is continued, if the data are as they were.
+    """
+    data = _data(config)
+    parts = (data.train, data.valid, data.test)
+    checksum = checksum_of(
+        *(some for part in parts for some in (part.names, part.captions, _images(part)))
+    )
+    check_data(folder, config, checksum)
+    with shared_run(folder, config) as run:
+        if not run.has("figures.json"):
+            if is_first_process() and not run.has(CHECKPOINT):
+                keep_checksum(run, checksum)
+            captioner = _untrained(config, data)
+            note = _train(config, run, captioner, data)
+            if is_first_process():
+                _finish(config, run, captioner, data.test, note)
+        complete_report(run)
+    return run
+
+
+def _data(config: CaptioningConfig) -> CaptionData:
+    features: dict[str, Tensor] | None = None
+    if config.features:
+        if not Path(config.features).is_file():
+            raise ValueError(f"There is no file of features {config.features}; check the path.")
+        features = load_file(config.features)
+    data = read_captions(
+        size=config.image_size, features=features, minimum_count=config.minimum_count
+    )
+    return dataclasses.replace(
+        data,
+        train=_first(data.train, config.train_images),
+        valid=_first(data.valid, config.valid_images),
+        test=_first(data.test, config.test_images),
+    )
+
+
+def _first(part: CaptionPart, count: int) -> CaptionPart:
+    if not count:
+        return part
+    return CaptionPart(part.names[:count], part.captions[:count], _images(part)[:count])
+
+
+def _images(part: CaptionPart) -> Tensor:
+    assert part.images is not None  # they are left out only where nobody asks for them
+    return part.images
+
+
+def _untrained(config: CaptioningConfig, data: CaptionData) -> Captioner:
+    width = _images(data.train).shape[-1] if config.features else 0
+    torch.manual_seed(config.seed)
+    model = CaptionModel(config.shape(len(data.vocabulary), feature_width=width))
+    return Captioner(model, data.vocabulary)
+
+
+def _train(
+    config: CaptioningConfig, run: Run, captioner: Captioner, data: CaptionData
+) -> dict[str, Any]:
+    """Train in place, and end with the weights that validate best; what there is to say of it."""
+    train, valid = (_stream(config, captioner, part) for part in (data.train, data.valid))
+    held_out = [valid(number) for number in range(valid.per_epoch)]
+    lengths, clock = captioner.model.source_lengths, Clock(run)
+
+    def loss(model: nn.Module, batch: CaptionBatch) -> Summed:
+        logits_BTV = model(batch.images, lengths(batch.images), batch.target_in)
+        smoothing = config.label_smoothing
+        return label_smoothed_sum(logits_BTV, batch.target_out, pad=PAD, smoothing=smoothing)
+
+    def evaluate(model: nn.Module) -> Mapping[str, float]:
+        return {"validation_loss": _validation_loss(captioner.model, held_out)}
+
+    with training_bar(config) as show:
+        fit(
+            captioner.model,
+            loss,
+            train,
+            run=run,
+            config=config.fit_config(cuda=torch.cuda.is_available(), replayable=True),
+            tokens=lambda batch: int(batch.target_lengths.sum()),
+            progress=show,
+            evaluate=clock.timed(evaluate),
+        )
+    return {"weights": choose_weights(run, captioner.model, evaluate)}
+
+
+def _stream(config: CaptioningConfig, captioner: Captioner, part: CaptionPart) -> CaptionStream:
+    most = config.max_length - 1  # a mark is added
+    encode = captioner.vocabulary.encode
+    captions = [[encode(words)[:most] for words in five] for five in part.words()]
+    return CaptionStream(_images(part), captions, batch_size=config.batch_size, seed=config.seed)
+
+
+@torch.no_grad()
+def _validation_loss(model: CaptionModel, batches: Sequence[CaptionBatch]) -> float:
+    """Nats a word, the end mark included, without label smoothing."""
+    device = model.read_out.weight.device
+    total, count = torch.zeros((), dtype=torch.float64, device=device), 0
+    for batch in batches:
+        images, target_in, target_out, _ = (tensor.to(device) for tensor in batch)
+        logits_BTV: Tensor = model(images, model.source_lengths(images), target_in)
+        flat = logits_BTV.flatten(0, 1).float(), target_out.flatten()
+        total += cross_entropy(*flat, ignore_index=PAD, reduction="sum")
+        count += int(batch.target_lengths.sum())
+    return total.item() / count
+
+
+def _finish(
+    config: CaptioningConfig,
+    run: Run,
+    captioner: Captioner,
+    test: CaptionPart,
+    note: dict[str, Any],
+) -> None:
+    """Keep the captioner, describe the test images and score it."""
+    captioner.save(run)
+    found = captioner.describe(
+        _images(test), beams=config.beams, length_penalty=config.length_penalty
+    )
+    run.write_text("captions.txt", "".join(f"{' '.join(words)}\n" for words in found))
+    figures = _scores(found, test.words())
+    run.save_figures({**figures, **note, **training_figures(run, captioner.model)})
+
+
+def _scores(found: list[list[str]], wanted: list[list[list[str]]]) -> dict[str, float | str]:
+    """BLEU-4, CIDEr and METEOR with their signatures; what is missing, with the reason."""
+    if find_spec("pycocoevalcap") is None:
+        return {"not_scored": "Scores of captions need pycocoevalcap: headwise[captions]."}
+    scores = caption_scores(found, wanted)
+    named = {"bleu_4": scores.bleu_4, "cider": scores.cider, "meteor": scores.meteor}
+    figures: dict[str, float | str] = {}
+    for name, score in named.items():
+        if score is not None:
+            figures |= {name: score.value, f"{name}_signature": score.signature}
+    return figures | ({"not_scored": scores.skipped} if scores.skipped else {})

@@ -1,0 +1,241 @@
+"""The first journey: train a small translator on the toy language and see what its heads do.
+
+    headwise demo
+
+Under 90 seconds on two CPU cores. Everything is written to a Run folder with a report; started
+again after an interruption it goes on where it stopped.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from headwise.analysis import ablate, with_roles
+from headwise.analysis.scores import bleu
+from headwise.recording import HeadTable, Pointing, Profile, Reading, Run, Samples, Words
+from headwise.recording.locking import writing_alone
+from headwise.reporting import write_report
+from headwise.sites import observe
+from headwise.training import FitConfig, fit, label_smoothed_loss, progress_bar
+from headwise.workflows.progress import counting
+from headwise_papers.data.parallel import ParallelBatch, ParallelData
+from headwise_papers.data.toy import ToyLanguage, ToyPair
+from headwise_papers.data.vocabulary import EOS, PAD, Vocabulary
+from headwise_papers.measures.toy_gold import toy_gold
+from headwise_papers.models import Transformer, TransformerConfig
+from headwise_papers.recipes.codec import InWords
+from headwise_papers.recipes.translator import Translator, token_accuracy
+
+EVALUATE_EVERY = 100  # steps
+
+Columns = dict[str, dict[str, list[float]]]  # measure -> site -> one value a head
+
+
+@dataclass(frozen=True)
+class DemoConfig:
+    """Settings of the demo; the defaults take about a minute on two cores."""
+
+    train_pairs: int = 20_000
+    test_pairs: int = 500  # none of their sentences stands in the training pairs
+    ablation_pairs: int = 200  # sentences translated anew with each head off
+    samples: int = 6  # sentences whose attention is drawn
+    width: int = 128
+    heads: int = 4
+    layers: int = 2  # in encoder and decoder alike
+    batch_size: int = 64
+    steps: int = 800
+    learning_rate: float = 3e-3
+    warmup: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least_one = ("train_pairs", "test_pairs", "ablation_pairs", "width", "heads", "layers")
+        for name in (*at_least_one, "batch_size", "steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        for name in ("samples", "learning_rate"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+        # what the parts would refuse is refused here, before there is a folder
+        _shape(self, source_vocab=1, target_vocab=1)
+        _fit_config(self).factor()
+
+
+def demo(config: DemoConfig, folder: Path) -> HeadTable:
+    """Train, look at every head, switch each off; returns the table that the report shows."""
+    started = time.perf_counter()
+    with writing_alone(folder), Run.create(folder, config) as run:
+        language = ToyLanguage()
+        train = language.pairs(config.train_pairs, seed=config.seed)
+        test = _unseen(language, train, config.test_pairs, seed=config.seed + 1)
+        translator = _train(config, run, train, test)
+        figures = _evaluate(translator, test)
+        run.write_json("trace/attention.json", _draw(translator, test[: config.samples]))
+        table = _look(translator, test, _switch_off(translator, test[: config.ablation_pairs]))
+        figures["sentences"] = len(test)
+        figures["seconds"] = time.perf_counter() - started
+        run.save_heads(table)
+        run.save_figures(figures)
+        write_report(run)
+    return table
+
+
+def _unseen(
+    language: ToyLanguage, train: Sequence[ToyPair], count: int, *, seed: int
+) -> list[ToyPair]:
+    """Pairs whose source is not among the training pairs: remembering them does not help."""
+    known = {pair.source for pair in train}
+    drawn = 2 * count
+    while True:
+        pairs = [pair for pair in language.pairs(drawn, seed=seed) if pair.source not in known]
+        if len(pairs) >= count:
+            return pairs[:count]
+        drawn *= 2
+
+
+def _train(
+    config: DemoConfig, run: Run, train: Sequence[ToyPair], test: Sequence[ToyPair]
+) -> Translator:
+    translator = _untrained(config, train)
+    if run.has("model.safetensors"):
+        return Translator.load(run)
+
+    def loss(model: nn.Module, batch: ParallelBatch) -> Tensor:
+        logits_BTV = model(batch.source, batch.source_lengths, batch.target_in)
+        return label_smoothed_loss(logits_BTV, batch.target_out, pad=PAD)
+
+    with progress_bar(config.steps, label="training") as show:
+
+        def report(step: int, metrics: Mapping[str, float]) -> None:
+            show(step, metrics)
+            if step % EVALUATE_EVERY == 0:
+                run.log(step, accuracy=token_accuracy(translator, _batch(translator, test[:200])))
+                translator.model.train()
+
+        fit(
+            translator.model,
+            loss,
+            _batches(config, translator, train),
+            run=run,
+            config=_fit_config(config),
+            tokens=lambda batch: int(batch.target_lengths.sum()),
+            progress=report,
+        )
+    translator.save(run)
+    return Translator.load(run)
+
+
+def _untrained(config: DemoConfig, train: Sequence[ToyPair]) -> Translator:
+    sources = Vocabulary.from_sentences(pair.source for pair in train)
+    targets = Vocabulary.from_sentences(pair.target for pair in train)
+    torch.manual_seed(config.seed)
+    shape = _shape(config, source_vocab=len(sources), target_vocab=len(targets))
+    return Translator(Transformer(shape), InWords(sources), InWords(targets))
+
+
+def _shape(config: DemoConfig, *, source_vocab: int, target_vocab: int) -> TransformerConfig:
+    return TransformerConfig(
+        source_vocab=source_vocab,
+        target_vocab=target_vocab,
+        width=config.width,
+        heads=config.heads,
+        encoder_layers=config.layers,
+        decoder_layers=config.layers,
+        feed_forward=2 * config.width,
+        max_length=64,
+    )
+
+
+def _fit_config(config: DemoConfig) -> FitConfig:
+    return FitConfig(
+        steps=config.steps,
+        learning_rate=config.learning_rate,
+        warmup=config.warmup,
+        checkpoint_every=100,
+        seed=config.seed,
+    )
+
+
+def _batches(config: DemoConfig, translator: Translator, train: Sequence[ToyPair]) -> ParallelData:
+    return ParallelData(
+        [translator.source.encode(" ".join(pair.source)) for pair in train],
+        [translator.target.encode(" ".join(pair.target)) for pair in train],
+        batch_size=config.batch_size,
+        seed=config.seed,
+    )
+
+
+def _batch(translator: Translator, pairs: Sequence[ToyPair]) -> ParallelBatch:
+    return translator.text_batch(*_texts(pairs))
+
+
+def _texts(pairs: Sequence[ToyPair]) -> tuple[list[str], list[str]]:
+    return [" ".join(pair.source) for pair in pairs], [" ".join(pair.target) for pair in pairs]
+
+
+def _evaluate(translator: Translator, test: Sequence[ToyPair]) -> dict[str, float | str]:
+    sources, targets = _texts(test)
+    score = bleu(translator.translate(sources, beams=4), targets, tokenize="none")
+    return {
+        "token_accuracy": token_accuracy(translator, _batch(translator, test)),
+        "bleu": score.value,
+        "bleu_signature": score.signature,
+    }
+
+
+@torch.no_grad()
+def _draw(translator: Translator, pairs: Sequence[ToyPair]) -> dict[str, object]:
+    samples = Samples()
+    with observe(translator.model, samples):
+        for pair in pairs:
+            samples.start({"encoder": [*pair.source, "<eos>"], "decoder": ["<bos>", *pair.target]})
+            batch = _batch(translator, [pair])
+            translator.model(batch.source, batch.source_lengths, batch.target_in)
+    return samples.drain()
+
+
+@torch.no_grad()
+def _look(translator: Translator, test: Sequence[ToyPair], drops: Columns) -> HeadTable:
+    """Confidence, distances, agreement with the gold annotation, and the drops beside them."""
+    profile, pointing = Profile(), Pointing()
+    with observe(translator.model, profile, pointing):
+        for start in range(0, len(test), 100):
+            pairs = test[start : start + 100]
+            batch = _batch(translator, pairs)
+            profile.reading = pointing.reading = Reading(
+                range(start, start + len(pairs)),
+                words={
+                    "encoder": Words.each((batch.source != PAD) & (batch.source != EOS)),
+                    "decoder": Words.each(batch.target_in != PAD),
+                },
+                gold=toy_gold(pairs),
+            )
+            translator.model(batch.source, batch.source_lengths, batch.target_in)
+    table = HeadTable.of(profile.drain() | drops | pointing.drain())
+    return with_roles(table, pointing.baselines())
+
+
+def _switch_off(translator: Translator, pairs: Sequence[ToyPair]) -> Columns:
+    """What accuracy and BLEU lose when each head alone is off."""
+    sources, targets = _texts(pairs)
+    batch = _batch(translator, pairs)
+
+    def measure() -> dict[str, float]:
+        return {
+            "accuracy": token_accuracy(translator, batch),
+            "bleu": bleu(translator.translate(sources), targets, tokenize="none").value,
+        }
+
+    whole = measure()
+    with counting("switching heads off") as count:
+        without = ablate(translator.model, measure, progress=count)
+    return {
+        f"{name}_drop": {
+            site: [whole[name] - value for value in values] for site, values in sites.items()
+        }
+        for name, sites in without.items()
+    }

@@ -1,0 +1,108 @@
+"""A pre-trained encoder of Headwise's own, as inspections read it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.config import to_json
+from headwise.text.batching import pad
+from headwise.workflows.inspect.sentence import Sentence
+from headwise.workflows.inspect.subject import (
+    NO_WORD,
+    Output,
+    Prepared,
+    check_special,
+    no_token,
+    without,
+    word_numbers,
+)
+from headwise_papers.data.byte_pieces import BytePieces
+from headwise_papers.models.encoder import Encoder
+from headwise_papers.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence, ReplacedToken
+
+__all__ = ["EncoderSubject"]
+
+
+@dataclass(frozen=True, eq=False)
+class EncoderSubject:
+    """An encoder, with what it was pre-trained to say or alone; its marks are no words.
+
+    Any attention will do, where Hugging Face's encoders have softmax alone. What finds replaced
+    words is looked at, but is not asked.
+    """
+
+    model: Encoder | MaskedLM | MaskedLMWithNextSentence | ReplacedToken
+    pieces: BytePieces
+    special: frozenset[str] = frozenset()  # more tokens that are not to count as words
+    knows_words: bool = True
+
+    def __post_init__(self) -> None:
+        if self.special:
+            check_special(self.special, self.pieces.tokenizer.get_vocab())
+
+    @property
+    def description(self) -> bytes:
+        parts = [type(self.model).__name__, to_json(self._encoder.config), self.pieces.definition]
+        return json.dumps(parts, sort_keys=True).encode()
+
+    @property
+    def room(self) -> int:
+        return self._encoder.config.max_length - 2  # the marks
+
+    @property
+    def mask_id(self) -> int | None:
+        return self.pieces.mask if self._guesses else None
+
+    def prepare(self, sentences: Sequence[Sentence]) -> Prepared:
+        room, ends = self.room, (self.pieces.begin, self.pieces.end)
+        device = self._encoder.embed.words.weight.device
+        found = [self._encoded(sentence.text) for sentence in sentences]
+        padded = pad([[ends[0], *one.ids[:room], ends[1]] for one in found], value=self.pieces.pad)
+        numbers = [
+            [NO_WORD, *sentence.words_of(one.offsets[:room]), NO_WORD]
+            for sentence, one in zip(sentences, found, strict=True)
+        ]
+        first, last = map(self.pieces.piece, ends)
+        names = [[first, *one.tokens[:room], last] for one in found]
+        width = padded.ids.shape[1]
+        words = word_numbers(without(numbers, names, self.special), width=width, device=device)
+        return Prepared(
+            inputs={"input_ids": padded.ids.to(device), "lengths": padded.lengths.to(device)},
+            words={"encoder": words},
+            texts={"encoder": [sentence.words for sentence in sentences]},
+            tokens=[{"encoder": row} for row in names],
+            truncated=sum(
+                sentence.cut or len(one.ids) > room
+                for sentence, one in zip(sentences, found, strict=True)
+            ),
+        )
+
+    def forward(self, inputs: Mapping[str, Tensor]) -> Output:
+        ids_BT, lengths_B = inputs["input_ids"], inputs["lengths"]
+        if not isinstance(self.model, MaskedLM | MaskedLMWithNextSentence):
+            return Output(self._encoder(ids_BT, lengths=lengths_B), "nothing")
+        everywhere_N = torch.arange(ids_BT.numel(), device=ids_BT.device)
+        found = self.model(ids_BT, everywhere_N, lengths=lengths_B)
+        scores_NV = found if isinstance(found, Tensor) else found.words
+        return Output(scores_NV.view(*ids_BT.shape, -1), "masked")
+
+    def look(self, inputs: Mapping[str, Tensor]) -> None:
+        self._encoder(inputs["input_ids"], lengths=inputs["lengths"])
+
+    @property
+    def _encoder(self) -> Encoder:
+        return self.model if isinstance(self.model, Encoder) else self.model.encoder
+
+    @property
+    def _guesses(self) -> bool:
+        return isinstance(self.model, MaskedLM | MaskedLMWithNextSentence)
+
+    def _encoded(self, text: str) -> Any:
+        found = self.pieces.tokenizer.encode(text, add_special_tokens=False)
+        if not found.ids:
+            raise no_token(text)
+        return found

@@ -1,0 +1,243 @@
+"""Train a Transformer-XL on the characters of a text, and say how many bits each of them costs.
+
+    headwise train lm --corpus enwiki-xml-6mb --attention topk:8
+
+Characters are bytes. Everything is written to a Run folder; started again after an interruption it
+goes on where it stopped.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from headwise.analysis.scores import bits_per_character
+from headwise.config import to_json
+from headwise.recording import Run
+from headwise.training import fit
+from headwise.training.checkpoint import CHECKPOINT
+from headwise.workflows.training_run import (
+    Clock,
+    TrainingSettings,
+    check_settings,
+    choose_weights,
+    complete_report,
+    process_count,
+    shared_run,
+    training_bar,
+    training_figures,
+)
+from headwise_papers.data.characters import BYTES, CharacterData, CharacterStream, read_characters
+from headwise_papers.models.xl import TransformerXL, XLConfig, segment_loss
+from headwise_papers.recipes.same_data import check_data, checksum_of, keep_checksum
+from headwise_papers.recipes.translator import load_weights
+
+__all__ = ["LanguageConfig", "load_language_model", "train_language"]
+
+SIZES: dict[str, dict[str, Any]] = {
+    "small": {"width": 256, "heads": 4, "layers": 6, "feed_forward": 1024},
+    "enwik8": {"width": 512, "heads": 8, "layers": 12, "feed_forward": 2048},
+}
+
+
+@dataclass(frozen=True)
+class LanguageConfig(TrainingSettings):
+    """Settings of `train_language`; widths and layers are those of the size unless given."""
+
+    corpus: str = (
+        "enwiki-xml-6mb"  # see headwise_papers.data.characters; "file" takes the one below
+    )
+    file: str = ""  # a text of one's own; its last tenth is held out, half for the test
+    train_symbols: int = 0  # only so many characters of a part, the first ones; 0 takes all
+    valid_symbols: int = 0
+    test_symbols: int = 0
+    size: Literal["small", "enwik8"] = "small"
+    width: int | None = None
+    heads: int | None = None
+    layers: int | None = None
+    feed_forward: int | None = None
+    dropout: float = 0.1
+    attention: str = "softmax"  # see headwise.ops.named
+    sparse_in: Literal["both", "training"] = "both"
+    memory: int = 256  # characters before a segment that it can see
+    segment: int = 256  # characters read at a time
+    batch_size: int = 32  # places of the text read side by side
+    evaluation_rows: int = 10  # the same when evaluating; fewer are fairer and slower
+
+    def __post_init__(self) -> None:
+        check_settings(self, "segment", "batch_size", "evaluation_rows")
+        for name in ("train_symbols", "valid_symbols", "test_symbols"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+        if (self.corpus == "file") != bool(self.file):
+            raise ValueError("A text of one's own is given with corpus='file', and only then.")
+        self.shape()
+
+    def shape(self) -> XLConfig:
+        """The model's shape."""
+        given = {name: getattr(self, name) or value for name, value in SIZES[self.size].items()}
+        names = ("dropout", "attention", "sparse_in", "memory")
+        return XLConfig(BYTES, **given, **{name: getattr(self, name) for name in names})
+
+
+class Reading(nn.Module):
+    """A Transformer-XL in the middle of a text: what it remembers is kept with its weights.
+
+    So it stands in checkpoints, and a training that was interrupted goes on as if it was not.
+    """
+
+    memory: Tensor
+
+    def __init__(self, model: TransformerXL, *, rows: int) -> None:
+        super().__init__()
+        self.model = model
+        shape = model.config.layers, rows, model.config.memory, model.config.width
+        self.register_buffer("memory", torch.zeros(shape))
+
+    def forward(self, ids: Tensor, known: int) -> Tensor:
+        """Scores of the character after each; `known` ones before them are remembered."""
+        room = self.memory.shape[2]
+        logits_BTV, new_LBKM = self.model(ids, self.memory[:, :, room - known :].clone())
+        if kept := new_LBKM.shape[2]:
+            self.memory[:, :, room - kept :] = new_LBKM
+        return logits_BTV
+
+
+class Read(NamedTuple):
+    """A segment of a text, and how much before it the model knows."""
+
+    inputs: Tensor
+    targets: Tensor
+    known: int
+
+
+def train_language(config: LanguageConfig, folder: Path) -> Run:
+    """Train, and read the test part; returns the finished run.
+
+    It holds `model.safetensors`, `figures.json` with bits per character of the validation and the
+    test part, and `report.html`.
+
+    Args:
+        config: the settings.
+        folder: of the run; one that is there is continued, if the text is as it was.
+    """
+    _check_alone()
+    data = _data(config)
+    _stream(config, data)  # a text too short is refused before there is a folder
+    checksum = checksum_of(data.train, data.valid, data.test)
+    check_data(folder, config, checksum)
+    with shared_run(folder, config) as run:
+        if not run.has("figures.json"):
+            if not run.has(CHECKPOINT):
+                keep_checksum(run, checksum)
+            torch.manual_seed(config.seed)
+            reading = Reading(TransformerXL(config.shape()), rows=config.batch_size)
+            note = _train(config, run, reading, data)
+            _finish(config, run, reading.model, data, note)
+        complete_report(run)
+    return run
+
+
+def load_language_model(run: Run) -> TransformerXL:
+    """The model of a finished run of `train_language`, in evaluation mode."""
+    if not run.has("model.safetensors"):
+        raise ValueError(f"{run.folder} holds no trained model yet; let the run finish first.")
+    model = TransformerXL(run.read_settings("model.json", XLConfig))
+    load_weights(model, run)
+    return model.eval()
+
+
+def _check_alone() -> None:
+    if process_count() > 1:
+        raise ValueError(
+            "A text is read in order, by one process; start this one without accelerate launch."
+        )
+
+
+def _data(config: LanguageConfig) -> CharacterData:
+    data = _file(Path(config.file)) if config.file else read_characters(config.corpus)
+    parts = {
+        name: getattr(data, name)[: getattr(config, f"{name}_symbols") or None]
+        for name in ("train", "valid", "test")
+    }
+    return dataclasses.replace(data, **parts)
+
+
+def _file(path: Path) -> CharacterData:
+    if not path.is_file():
+        raise ValueError(f"There is no text file {path}; check the path.")
+    contents = bytearray(path.read_bytes())
+    if len(contents) < 100:
+        raise ValueError(f"{path} has {len(contents)} bytes, too few to learn from.")
+    ids = torch.frombuffer(contents, dtype=torch.uint8)
+    ends = [len(ids) * share // 100 for share in (90, 95)]
+    train, valid, test = ids.tensor_split(ends)
+    return CharacterData(path.name, train, valid, test)
+
+
+def _stream(config: LanguageConfig, data: CharacterData) -> CharacterStream:
+    return CharacterStream(data.train, batch_size=config.batch_size, length=config.segment)
+
+
+def _train(
+    config: LanguageConfig, run: Run, reading: Reading, data: CharacterData
+) -> dict[str, Any]:
+    """Train in place, and end with the weights that validate best; what there is to say of it."""
+    stream, clock = _stream(config, data), Clock(run)
+
+    def batch(number: int) -> Read:
+        inputs, targets = stream(number)
+        passed = number % stream.per_epoch * config.segment
+        return Read(inputs, targets, min(config.memory, passed))
+
+    def loss(model: nn.Module, batch: Read) -> Tensor:
+        logits_BTV = model(batch.inputs, batch.known)
+        return cross_entropy(logits_BTV.flatten(0, 1).float(), batch.targets.flatten())
+
+    def evaluate(model: nn.Module) -> Mapping[str, float]:
+        return {"valid_bits": _bits(config, cast(Reading, model).model, data.valid)}
+
+    with training_bar(config) as show:
+        fit(
+            reading,
+            loss,
+            batch,
+            run=run,
+            config=config.fit_config(cuda=torch.cuda.is_available(), replayable=True),
+            tokens=lambda batch: batch.inputs.numel(),
+            progress=show,
+            evaluate=clock.timed(evaluate),
+        )
+    return {"weights": choose_weights(run, reading, evaluate)}
+
+
+@torch.no_grad()
+def _bits(config: LanguageConfig, model: TransformerXL, ids: Tensor) -> float:
+    """Bits a character of a text, read at several places side by side, each from its start on."""
+    model.eval()
+    rows = min(config.evaluation_rows, max(1, len(ids) // (2 * config.segment)))
+    length = len(ids) // rows
+    side_by_side = ids[: rows * length].view(rows, length).long()
+    loss = segment_loss(model, side_by_side, segment=config.segment)
+    return bits_per_character(loss.mean).value
+
+
+def _finish(
+    config: LanguageConfig,
+    run: Run,
+    model: TransformerXL,
+    data: CharacterData,
+    note: dict[str, Any],
+) -> None:
+    run.write_json("model.json", to_json(model.config))
+    run.save_tensors("model.safetensors", model.state_dict())
+    figures = {
+        "bits_per_character": _bits(config, model, data.test),
+        "valid_bits_per_character": _bits(config, model, data.valid),
+    }
+    run.save_figures({**figures, **note, **training_figures(run, model)})

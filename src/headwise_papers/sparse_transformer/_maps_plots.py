@@ -1,0 +1,75 @@
+"""Pictures of attention: maps, one row of weights as bars, and keys by layer and head."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from headwise.recording.run import Run
+from headwise_papers.sparse_transformer._drawing import panels, save
+from headwise_papers.sparse_transformer._maps import Keys
+
+__all__ = ["Sentence", "draw_bars", "draw_keys", "draw_maps"]
+
+
+class Sentence(NamedTuple):
+    """A sentence pair and how some translators look at it."""
+
+    source: list[str]
+    target: list[str]
+    maps: dict[str, Tensor]  # (T, K) by attention; rows behind the target's words are not drawn
+    gold: dict[int, int]  # source position by target position; empty where nobody knows
+
+
+def draw_maps(sentences: Sequence[Sentence], run: Run, name: str) -> None:
+    """Fig. 4: a row a sentence, a column an attention; dots are gold alignments."""
+    columns = len(sentences[0].maps)
+    figure, axes = panels(columns, len(sentences), width=4.6, height=4.0)
+    for row, sentence in zip(axes, sentences, strict=True):
+        for panel, (attention, map_TK) in zip(row, sentence.maps.items(), strict=True):
+            shown = map_TK[: len(sentence.target), : len(sentence.source)].numpy()
+            panel.imshow(shown, cmap="Greys", vmin=0, vmax=1, aspect="auto")
+            keys, asking = (list(sentence.gold.values()), list(sentence.gold))
+            panel.plot(keys, asking, "o", color="tab:red", markersize=3)
+            panel.set_xticks(range(len(sentence.source)), sentence.source, rotation=90, fontsize=7)
+            panel.set_yticks(range(len(sentence.target)), sentence.target, fontsize=7)
+            panel.set_title(attention, fontsize=9)
+    save(figure, run, name)
+
+
+def draw_bars(sentence: Sentence, run: Run, name: str) -> None:
+    """Fig. 1: how much weight the middle target word gives to each source word."""
+    figure, ((panel,),) = panels(1, width=7.0, height=3.0)
+    asking = len(sentence.target) // 2
+    width = 0.8 / len(sentence.maps)
+    for index, (attention, map_TK) in enumerate(sentence.maps.items()):
+        at = [place + width * index - 0.4 + width / 2 for place in range(len(sentence.source))]
+        heights = map_TK[asking, : len(sentence.source)].tolist()
+        panel.bar(at, heights, width=width, label=attention)
+    panel.set_xticks(range(len(sentence.source)), sentence.source, rotation=60, fontsize=8)
+    panel.set(ylabel="weight")
+    panel.set_title(f"from the position that predicts {sentence.target[asking]!r}", fontsize=9)
+    panel.legend(frameon=False, fontsize=8)
+    save(figure, run, name)
+
+
+def draw_keys(counted: Mapping[str, Mapping[str, Keys]], run: Run, name: str) -> None:
+    """Keys with 1 % of the weight or more: a row an attention, a column a kind of site."""
+    kinds = list(next(iter(counted.values())))
+    everything = [keys for by_kind in counted.values() for keys in by_kind.values()]
+    most = max(float(keys.carrying.max()) for keys in everything)
+    figure, axes = panels(len(kinds), len(counted), width=3.2, height=2.4)
+    for row, (attention, by_kind) in zip(axes, counted.items(), strict=True):
+        for panel, kind in zip(row, kinds, strict=True):
+            values_LH = by_kind[kind].carrying
+            panel.imshow(values_LH.numpy(), cmap="Blues", vmin=0, vmax=most, aspect="auto")
+            for layer, values in enumerate(values_LH.tolist()):
+                for head, value in enumerate(values):
+                    colour = "white" if value > 0.6 * most else "black"
+                    panel.text(head, layer, f"{value:.1f}", ha="center", va="center", color=colour)
+            panel.set_xticks(range(values_LH.shape[1]))
+            panel.set_yticks(range(values_LH.shape[0]))
+            panel.set_title(f"{attention}, {kind}", fontsize=8)
+            panel.set_xlabel("head", fontsize=8)
+            panel.set_ylabel("layer", fontsize=8)
+    save(figure, run, name)

@@ -1,0 +1,269 @@
+"""Figures of one model's encoder from its table of heads: what the paper's claims are judged by."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise.analysis.gold import rare_gold
+from headwise.analysis.roles import POSITIONAL_SHARE
+from headwise.recording import HeadTable
+from headwise.sites import Head
+from headwise_papers.training_dynamics._ranks import rank_correlation
+
+__all__ = [
+    "Best",
+    "best_head",
+    "fixed_place",
+    "grid",
+    "importance_figures",
+    "neighbour_figures",
+    "rare_figures",
+    "role_grid",
+    "shares_by_layer",
+    "syntax_figures",
+]
+
+KIND = "encoder.self"
+FEW = 2  # heads of a layer that are a few
+HALF = 0.5  # of a layer's relevance: as much as all the others have together
+AMONG = 3  # so many of a layer's heads are its most relevant ones
+CONFIDENT = 0.8  # section 5.1
+MARGIN = 0.10  # section 5.2
+RARER_THAN_BY_PLACE = (
+    "points at one of the two rarest in more than half of the cases, and above a fixed place"
+)
+
+
+class Best(NamedTuple):
+    """The head with the largest share of a column, and the share's 95 % interval."""
+
+    head: Head
+    share: float
+    low: float
+    high: float
+
+
+def grid(table: HeadTable, column: str) -> Tensor:
+    """A column of the encoder as (layers, heads), in double precision; NaN where there is none."""
+    layers = table.layers(column)[KIND]
+    rows = [
+        [float(value) if isinstance(value, float | int) else float("nan") for value in row]
+        for row in layers.values()
+    ]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def role_grid(table: HeadTable) -> list[list[str]]:
+    """The roles of the encoder's heads by layer, "" for none."""
+    return [[str(role or "") for role in row] for row in table.layers("role")[KIND].values()]
+
+
+def shares_by_layer(relevance_LH: Tensor) -> Tensor:
+    """Relevance as shares of a layer's, the absolute values of which sum to 1.
+
+    >>> shares_by_layer(torch.tensor([[5.0, 2.0, -1.0]])).tolist()
+    [[0.625, 0.25, -0.125]]
+    """
+    return relevance_LH / relevance_LH.abs().sum(dim=1, keepdim=True)
+
+
+def best_head(table: HeadTable, column: str, *, layer: int | None = None) -> Best:
+    """The encoder's head that a column is largest for.
+
+    Args:
+        table: with the column and its interval, `_low` and `_high`.
+        column: a share.
+        layer: only heads of this one.
+    """
+    prefix = "encoder." if layer is None else f"encoder.{layer}."
+    found = [
+        Best(
+            head, float(share), float(row[f"{column}_low"] or 0), float(row[f"{column}_high"] or 1)
+        )
+        for head, row in table
+        if head.site.startswith(prefix) and isinstance(share := row[column], float | int)
+    ]
+    if not found:
+        raise ValueError(f"No head of the encoder has a value of {column}.")
+    return max(found, key=lambda best: best.share)
+
+
+def importance_figures(table: HeadTable) -> dict[str, float]:
+    """What Figures 1 and 2 show, as numbers of one model.
+
+    Layers are counted from 1, as in the paper. Needs the columns relevance, confidence, role and
+    offset; without two_rarest nothing is said of the first layer.
+    """
+    relevance_LH = shares_by_layer(grid(table, "relevance"))
+    confidence_LH = grid(table, "confidence")
+    few_L = relevance_LH.topk(FEW, dim=1).values.sum(dim=1)
+    agreement_L = rank_correlation(relevance_LH, confidence_LH)
+    figures = {
+        "share of the two most relevant heads": float(few_L.mean()),
+        "share of the two most relevant heads, sign aside": float(
+            relevance_LH.abs().topk(FEW, dim=1).values.sum(dim=1).mean()
+        ),
+        "layers in which two heads have half of the relevance": _share(few_L >= HALF),
+        "rank correlation of relevance and confidence, layer 1": float(agreement_L[0]),
+        "rank correlation of relevance and confidence, other layers": float(agreement_L[1:].mean()),
+    }
+    first = _first_layer(table) if "two_rarest" in table.columns else {}
+    return figures | _positional(table, relevance_LH, confidence_LH) | first
+
+
+def _positional(table: HeadTable, relevance_LH: Tensor, confidence_LH: Tensor) -> dict[str, float]:
+    """Where positional heads stand; their shares only if there are any."""
+    is_LH = torch.tensor(
+        [[role in ("previous", "next") or role.startswith("offset ") for role in row]
+         for row in role_grid(table)]
+    )  # fmt: skip
+    figures = {"positional heads": float(is_LH.sum())}
+    if is_LH.any():
+        place_LH = relevance_LH.argsort(dim=1, descending=True).argsort(dim=1)
+        figures["positional heads among the three most relevant"] = _share(place_LH[is_LH] < AMONG)
+        figures["positional heads with confidence above 0.8"] = _share(
+            confidence_LH[is_LH] > CONFIDENT
+        )
+        figures["confidence of positional heads"] = float(confidence_LH[is_LH].mean())
+    others_LH = ~is_LH
+    if others_LH.any():
+        figures["confidence of other heads"] = float(confidence_LH[others_LH].mean())
+    return figures
+
+
+def _first_layer(table: HeadTable) -> dict[str, float]:
+    """Sections 4 and 5.3: the first layer's most relevant head."""
+    relevance_H, confidence_H, rare_H = (
+        grid(table, column)[0] for column in ("relevance", "confidence", "two_rarest")
+    )
+    shares_H = shares_by_layer(relevance_H[None])[0]
+    first, second = shares_H.topk(2).values.tolist()
+    top = int(shares_H.argmax())
+    return {
+        "layer 1: the most relevant head points at the two rarest words": float(rare_H[top]),
+        "layer 1: the most relevant head is the one for rare words": float(
+            int(rare_H.argmax()) == top and float(rare_H[top]) > HALF
+        ),
+        "layer 1: relevance of the most relevant head over the second": first / max(second, 1e-9),
+        "layer 1: confidence of the most relevant head": float(confidence_H[top]),
+        "layer 1: its confidence is below the layer's median": float(
+            confidence_H[top] < confidence_H.median()
+        ),
+    }
+
+
+def rare_figures(table: HeadTable, place: Mapping[str, float]) -> dict[str, float]:
+    """Section 5.3: the head of layer 1 that points most at the two rarest words.
+
+    Args:
+        table: with the columns rarest, two_rarest, relevance and confidence.
+        place: what one fixed place reaches, from `fixed_place`.
+    """
+    best = best_head(table, "two_rarest", layer=0)
+    row = table.row(best.head)
+    relevance_H = grid(table, "relevance")[0]
+    return {
+        "points at the rarest word": float(row["rarest"] or 0),
+        "points at one of the two rarest": best.share,
+        "points at one of the two rarest, low end": best.low,
+        "points at one of the two rarest, high end": best.high,
+        "a fixed place is the rarest word": place["rarest"],
+        "a fixed place is one of the two rarest": place["two_rarest"],
+        RARER_THAN_BY_PLACE: _reached(best.share, best.low, max(HALF, place["two_rarest"])),
+        "is the most relevant of its layer": float(int(relevance_H.argmax()) == best.head.index),
+        "confidence": float(row["confidence"] or 0),
+    }
+
+
+def fixed_place(sentences: Sequence[Sequence[str]], rank: Callable[[str], int]) -> dict[str, float]:
+    """Return how often one place, counted from either end, has the rarest words; the best place.
+
+    It is what a head reaches that always points at, say, the second word from the end. Sentences
+    and words are counted as in `rare_gold`, where each word of a sentence is a query.
+
+    Args:
+        sentences: the words of each.
+        rank: of a word, 0 for the commonest.
+
+    >>> fixed_place([["a", "kiwi", "ate"], ["a", "dodo"]], lambda word: 1000 * len(word))
+    {'rarest': 1.0, 'two_rarest': 1.0}
+    """
+    found = {"rarest": 0.0, "two_rarest": 0.0}
+    for gold in rare_gold(sentences, rank):
+        keys = {(item, key) for item, _, key in gold.right.tolist()}
+        words = {item: len(sentences[item]) for item, _ in keys}
+        hits: Counter[int] = Counter()
+        for item, key in keys:
+            for place in (key, key - words[item]):
+                hits[place] += words[item]
+        found[gold.label] = max(hits.values()) / sum(words.values())
+    return found
+
+
+def neighbour_figures(table: HeadTable, sentences: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Section 5.1: the best heads at the word before and after, and heads at any one distance.
+
+    Our shares leave out words that have no word at that distance. "Of all words" is the paper's
+    wording: there such words count as misses.
+
+    Args:
+        table: with the columns previous, next, offset and offset_share.
+        sentences: the words of each, as they were read.
+    """
+    lengths = [len(words) for words in sentences]
+
+    def have(offset: int) -> float:
+        return sum(max(0, length - abs(offset)) for length in lengths) / sum(lengths)
+
+    figures: dict[str, float] = {}
+    for column, offset in (("previous", -1), ("next", 1)):
+        best = best_head(table, column)
+        figures[f"{column}: best head"] = best.share
+        figures[f"{column}: best head, low end"] = best.low
+        figures[f"{column}: best head, high end"] = best.high
+        figures[f"{column}: best head, of all words"] = best.share * have(offset)
+    offset_LH, share_LH = grid(table, "offset"), grid(table, "offset_share")
+    have_LH = torch.tensor(
+        [[have(0 if math.isnan(x) else int(x)) for x in row] for row in offset_LH.tolist()]
+    )
+    away_LH = (offset_LH != 0) & ~offset_LH.isnan()
+    for name, found_LH in (("", share_LH), (", of all words", share_LH * have_LH)):
+        figures[f"heads at one distance for 90 %{name}"] = float(
+            (away_LH & (found_LH >= POSITIONAL_SHARE)).sum()
+        )
+    return figures
+
+
+def syntax_figures(
+    table: HeadTable, baselines: Mapping[str, float], labels: Sequence[str]
+) -> dict[str, float]:
+    """Table 1: for each label the best head, the baseline, and whether it is beaten by 10 points.
+
+    The last is 1 if the lower end of the best head's interval is 10 points above the baseline, 0.5
+    if only its share is, else 0.
+    """
+    figures: dict[str, float] = {}
+    for label in labels:
+        if label in table.columns and label in baselines:
+            best = best_head(table, label)
+            figures[f"{label}: best head"] = best.share
+            figures[f"{label}: best head, low end"] = best.low
+            figures[f"{label}: best head, high end"] = best.high
+            figures[f"{label}: baseline"] = baselines[label]
+            figures[f"{label}: 10 points above the baseline"] = _reached(
+                best.share, best.low, baselines[label] + MARGIN
+            )
+    return figures
+
+
+def _reached(share: float, low: float, threshold: float) -> float:
+    """1 if a share is surely above a threshold, 0.5 if it is, else 0."""
+    return 1.0 if low >= threshold else 0.5 if share >= threshold else 0.0
+
+
+def _share(which: Tensor) -> float:
+    return float(which.double().mean())

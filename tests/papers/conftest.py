@@ -1,0 +1,19 @@
+"""Smoke runs without what would be done over and over in them."""
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from headwise_papers.attention_guidance import _looking, data
+from headwise_papers.data.pretraining import read_pretraining
+from headwise_papers.recipes import pretraining_text
+
+
+@pytest.fixture(scope="package", autouse=True)
+def texts_are_read_once() -> Iterator[None]:
+    once = cache(read_pretraining)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (pretraining_text, _looking, data):
+            patch.setattr(module, "read_pretraining", once)
+        yield

@@ -1,0 +1,85 @@
+import pytest
+
+from headwise.text.coreference_files import COREFERENCE
+from headwise.text.treebank import TREEBANKS
+from headwise_papers.data.characters import CHARACTER_FILES
+from headwise_papers.data.corpora import CORPORA
+from headwise_papers.data.labelled import READERS
+from headwise_papers.data.pair_tasks import TEXT_TASKS
+from headwise_papers.data.pretraining import PRETRAINING_FILES
+from headwise_papers.data.tagging_files import TAGGING_SETS
+from headwise_papers.recipes.data import data_sets, fetch_set
+
+
+def test_every_labelled_set_is_listed():
+    listed = {state.name for state in data_sets(None)}
+    assert listed >= {*READERS, *CORPORA, *CHARACTER_FILES, "flickr8k"}
+    assert listed >= {*TREEBANKS, *COREFERENCE, "tatoeba-en-ru", "opensesame"}
+    assert listed >= {*TEXT_TASKS, *TAGGING_SETS, *PRETRAINING_FILES} - {"sst2"}  # it is in sst
+
+
+def test_a_set_is_there_when_all_files_of_a_version_are(tmp_path):
+    def states():
+        return {state.name: state for state in data_sets(tmp_path)}
+
+    (tmp_path / "ag_news").mkdir()
+    (tmp_path / "ag_news/ag_news.test.tsv.xz").write_bytes(b"123")
+    assert states()["ag_news"].where is None and states()["ag_news"].size == 0
+    (tmp_path / "ag_news/ag_news.train_subset.tsv").write_bytes(b"12345")
+    assert states()["ag_news"][1:3] == (tmp_path / "ag_news", 8)
+    (tmp_path / "ag_news/train.csv").write_bytes(b"1")
+    assert states()["ag_news"].size == 4  # the published version comes first
+    assert states()["imdb"].where is None
+
+
+def test_what_no_address_gives_is_refused_with_its_origin(tmp_path):
+    with pytest.raises(ValueError, match=r"asked for at https://www.yelp.com/dataset"):
+        fetch_set("yelp_reviews", tmp_path)
+    with pytest.raises(ValueError, match=r"train.de cannot be downloaded.*prepare-iwslt14.sh"):
+        fetch_set("iwslt14", tmp_path)
+    with pytest.raises(ValueError, match=r"train.en cannot be downloaded.*manythings.org/anki"):
+        fetch_set("tatoeba", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_misspelt_set_gets_a_suggestion(tmp_path):
+    with pytest.raises(ValueError, match="Did you mean 'multi30k'"):
+        fetch_set("multi30", tmp_path)
+
+
+def test_files_that_are_there_are_not_fetched_again(data_folder):
+    paths = fetch_set("amazon", data_folder)
+    assert [path.name for path in paths] == ["amazon_mds.tsv.xz"]
+
+
+def test_the_sets_at_hand_are_found(data_folder):
+    found = {state.name for state in data_sets(data_folder) if state.where}
+    assert found >= {
+        "imdb",
+        "ag_news",
+        "newsgroups",
+        "sst",
+        "amazon",
+        "yelp",
+        "multi30k",
+        "iwslt14",
+        "iwslt15-tests",
+        "tatoeba",
+        "libreoffice-help",
+        "enwiki-xml-6mb",
+        "ptb",
+        "wikitext-2",
+        "flickr8k",
+        "tatoeba-en-ru",
+        "opensubtitles",
+        "debian-docs-en",
+        "filipino",
+        "oromo",
+        "opensesame",
+        "cola",
+        "qnli",
+        "masakhanews-orm",
+        *TAGGING_SETS,
+        *TREEBANKS,
+        *COREFERENCE,
+    }
