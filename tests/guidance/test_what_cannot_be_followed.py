@@ -6,7 +6,7 @@ from transformers import BertConfig, EncoderDecoderConfig, EncoderDecoderModel
 
 import headwise as hw
 from headwise.guidance import Plan, pattern
-from headwise_papers.models import Encoder, EncoderConfig, MaskedLM
+from headwise_papers.models import Encoder, EncoderConfig, MaskedLM, Transformer, TransformerConfig
 from tests.guidance.test_guiding import BACK, IDS, PLAN, REAL, host, inputs, translator
 from tests.guidance.toy import Toy
 
@@ -77,8 +77,8 @@ def test_tokens_that_the_model_does_not_know_are_refused(make, where, known):
 
 
 def test_each_language_of_a_translator_has_words_of_its_own():
-    shape = hw.models.TransformerConfig(30, 9, width=16, heads=4, share_embeddings="target")
-    model, plan = hw.models.Transformer(shape), Plan({0: pattern("tokens", tokens=[20])})
+    shape = TransformerConfig(30, 9, width=16, heads=4, share_embeddings="target")
+    model, plan = Transformer(shape), Plan({0: pattern("tokens", tokens=[20])})
     hw.guide(model, {"encoder.*": plan, "*.cross": plan}).undo()
     with pytest.raises(ValueError, match="the decoder knows tokens 0 to 8"):
         hw.guide(model, plan, where="decoder.*.self")

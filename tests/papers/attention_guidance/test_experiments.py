@@ -209,7 +209,9 @@ def test_pretrained_encoders_are_probed_where_their_runs_lie(
     assert Run.open(tmp_path / "run").read_json("skipped.json") == ["guided 1"]
 
     monkeypatch.setattr(probing, "probe", None)
-    assert reproduce("attention_guidance/probing", config, tmp_path / "run") == figures  # nothing is repeated
+    assert (
+        reproduce("attention_guidance/probing", config, tmp_path / "run") == figures
+    )  # nothing is repeated
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ from headwise_papers.recipes.pretraining_tasks import validation_batches
 from headwise_papers.recipes.pretraining_text import read_texts as texts_of
 from headwise_papers.recipes.pretraining_text import text_in
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 SMOKES = {
     name: load_experiment(f"attention_guidance/{name}").smoke
@@ -74,7 +74,7 @@ def one_thread():
 
 def reproduced(name, folder):
     with one_thread():
-        return reproduce(f"guidance/{name}", SMOKES[name], folder)
+        return reproduce(f"attention_guidance/{name}", SMOKES[name], folder)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,9 @@ def test_what_is_done_is_found_again_and_lent(pretrained, tmp_path, monkeypatch)
     other = dataclasses.replace(lent, learning_rate=1e-3)
     with pytest.raises(ValueError, match=r"trained with learning_rate=0\.01, but"):
         reproduce("attention_guidance/pretrain", other, tmp_path / "other")
-    with pytest.raises(ValueError, match="names no folder; give runs of attention_guidance/pretrain"):
+    with pytest.raises(
+        ValueError, match="names no folder; give runs of attention_guidance/pretrain"
+    ):
         dataclasses.replace(lent, trained=(str(tmp_path / "nowhere"),))
     with pytest.raises(ValueError, match=r"holds no run.*encoders is meant"):
         dataclasses.replace(lent, trained=(str(ROOT / "papers/attention_guidance"),))
@@ -365,7 +367,11 @@ def test_recorded_figures_follow_from_the_curves_beside_them(
 ):
     monkeypatch.chdir(ROOT)
     recorded = kept_parts("attention_guidance/pretrain")[part]
-    lent = {"trained": ("papers/attention_guidance/results/encoders",), "corpora": corpora, "layers": (layers,)}
+    lent = {
+        "trained": ("papers/attention_guidance/results/encoders",),
+        "corpora": corpora,
+        "layers": (layers,),
+    }
     config = pretrain.Config(**lent, seeds=recorded.config["seeds"])
     with Run.create(tmp_path / "again", config) as run:
         figures = pretrain.reproduce(config, run)

@@ -62,9 +62,15 @@ def test_a_claim_about_seeds_takes_three_of_them(seeds, verdict):
     [
         ("output_relevance/translation", "iwslt14: s"),  # the first evaluation there is
         ("output_relevance/translation", "iwslt14: accuracy at s"),
-        ("output_relevance/classification", "yelp: hr(alpha*, beta_unif)"),  # sentences, not reviews
+        (
+            "output_relevance/classification",
+            "yelp: hr(alpha*, beta_unif)",
+        ),  # sentences, not reviews
         ("attention_guidance/robust", "debian-docs-en, 12 layers: guided has the lower loss"),
-        ("specialized_heads/gates", "en-ru: gates that are decided"),  # and so they are before training
+        (
+            "specialized_heads/gates",
+            "en-ru: gates that are decided",
+        ),  # and so they are before training
     ],
 )
 def test_what_could_not_fail_or_is_of_other_data_has_no_verdict(experiment, metric) -> None:
@@ -80,7 +86,11 @@ def test_tasks_that_the_paper_does_not_have_are_our_questions() -> None:
 
 
 def test_pruned_translators_are_judged_against_as_much_training() -> None:
-    judged = [one.metric for one in load_experiment("specialized_heads/prune-all").expected if "BLEU" in one.metric]
+    judged = [
+        one.metric
+        for one in load_experiment("specialized_heads/prune-all").expected
+        if "BLEU" in one.metric
+    ]
     assert len(judged) == 7
     assert all(metric.endswith("BLEU lost to as much training") for metric in judged)
 

@@ -20,7 +20,7 @@ from headwise_papers.core.pages import (
 from headwise_papers.core.results import check_part, keep, kept, kept_parts
 from headwise_papers.core.shelf import FOLDER, experiment_names, load_experiment, summary_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FAMILIES = sorted({name.partition("/")[0] for name in experiment_names()})
 
 
@@ -43,27 +43,29 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_page_opens_with_its_introduction_and_has_a_section_an_experiment(family: str) -> None:
     text = page(family)
-    assert text.startswith((FOLDER / family / "introduction.md").read_text().strip())
+    assert text.startswith((ROOT / "papers" / family / "introduction.md").read_text().strip())
     for name in experiment_names():
         assert (f"\n## {name}\n" in text) == name.startswith(f"{family}/")
 
 
 def test_experiments_of_guidance_are_listed_after_those_whose_runs_they_take() -> None:
-    text = (FOLDER / "guidance" / "introduction.md").read_text()
+    text = (ROOT / "papers" / "attention_guidance" / "introduction.md").read_text()
     listed: list[str] = []
     for line in text.splitlines():
-        if line.startswith("headwise reproduce guidance/"):
-            lenders = re.findall(r"runs/(guidance/[a-z]+)", line)
+        if line.startswith("headwise reproduce attention_guidance/"):
+            lenders = re.findall(r"runs/(attention_guidance/[a-z]+)", line)
             assert set(lenders) <= set(listed), line
             listed.append(line.split()[2])
-    assert sorted(listed) == [name for name in experiment_names() if name.startswith("guidance/")]
+    assert sorted(listed) == [
+        name for name in experiment_names() if name.startswith("attention_guidance/")
+    ]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_page_in_docs_is_the_generated_one(family: str) -> None:
-    file = ROOT / "docs" / f"{family}.md"
+    file = ROOT / "papers" / family / "README.md"
     if not file.exists():
-        pytest.skip(f"docs/{family}.md has not been generated")
+        pytest.skip(f"papers/{family}/README.md has not been generated")
     assert file.read_text() == page(family), f"run: python -m headwise_papers.core.pages {family}"
 
 
@@ -190,7 +192,15 @@ def test_a_kept_result_has_expected_figures_and_its_pictures(name: str) -> None:
     for part, one in kept_parts(name).items():
         assert one.pictures
         for picture in one.pictures:
-            assert (ROOT / "docs" / "pictures" / name / part / picture).is_file()
+            assert (
+                ROOT
+                / "papers"
+                / name.split("/")[0]
+                / "figures"
+                / name.split("/")[1]
+                / part
+                / picture
+            ).is_file()
 
 
 def test_parts_of_an_experiment_are_one_table_and_say_how_each_was_made(
@@ -206,7 +216,9 @@ def test_parts_of_an_experiment_are_one_table_and_say_how_each_was_made(
     first, *rest = chief.figures
     other = replace(chief, figures={first: Estimate.of([1.0]), "more": Estimate.of([2.0])})
     assert keep(chief, run) == Path("papers/attention_guidance/results/pretrain.json")
-    assert keep(other, run, part="large") == Path("papers/attention_guidance/results/pretrain/large.json")
+    assert keep(other, run, part="large") == Path(
+        "papers/attention_guidance/results/pretrain/large.json"
+    )
     parts = kept_parts("attention_guidance/pretrain")
     assert list(parts) == ["", "large"]
     apart = {f"{first} (large)": Estimate.of([1.0]), "more": Estimate.of([2.0])}
@@ -214,6 +226,6 @@ def test_parts_of_an_experiment_are_one_table_and_say_how_each_was_made(
     text = section("attention_guidance/pretrain", parts)
     assert text.count("Made by `headwise reproduce attention_guidance/pretrain") == 2
     assert "The part `large`. Made by" in text
-    assert f"(pictures/guidance/pretrain/large/{chief.pictures[0]})" in text
+    assert f"(figures/pretrain/large/{chief.pictures[0]})" in text
     with pytest.raises(ValueError, match="small letters, digits and dashes"):
         check_part("../elsewhere")

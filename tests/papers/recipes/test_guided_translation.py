@@ -234,7 +234,7 @@ def test_the_command_takes_a_plan(monkeypatch, tmp_path):
         asked.append(config)
         raise ValueError("enough")
 
-    monkeypatch.setattr("headwise.workflows.train_translation", train)
+    monkeypatch.setattr("headwise_papers.recipes.translation.train_translation", train)
     options = ["--guide", "next=1,prev=1", "--alpha", "3", "--out", str(tmp_path / "run")]
     CliRunner().invoke(app, ["train", "translation", *options])
     (config,) = asked

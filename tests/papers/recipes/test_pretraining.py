@@ -33,7 +33,7 @@ from headwise_papers.recipes.pretraining_text import read_texts, text_in
 from tests.papers.recipes.small_translation import lasting, quietly, stopping
 
 module = sys.modules[pretrain.__module__]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SMALL = {
     "corpus": "file",
     "vocab": 300,

@@ -182,7 +182,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from headwise.workflows.prune.pruning import open_task
-from headwise.workflows.prune import translator_task
+from headwise_papers.recipes import translator_task
 from headwise.pruning import prune
 from tests.workflows.prune.test_pruned_translators import quick
 model, out = map(Path, sys.argv[1:])
