@@ -1,0 +1,1 @@
+"""The five papers behind Headwise: their models, recipes and experiments."""
