@@ -74,15 +74,8 @@ def draw_bars(
         at = [places.index(name) + (index + 0.5) * width - 0.4 for name in group]
         found = list(group.values())
         ends = [[r.mean - r.low for r in found], [r.high - r.mean for r in found]]
-        axes.bar(
-            at,
-            [r.mean for r in found],
-            width,
-            yerr=ends,
-            label=series,
-            color=f"C{index}",
-            alpha=0.7,
-        )
+        means, colour = [r.mean for r in found], f"C{index}"
+        axes.bar(at, means, width, yerr=ends, label=series, color=colour, alpha=0.7)
         seeds = [(x, value) for x, r in zip(at, found, strict=True) for value in r.values]
         axes.plot(*zip(*seeds, strict=True), ".", color="black", markersize=3)
     axes.set_xticks(range(len(places)), places, rotation=20, ha="right", fontsize=SMALL)
@@ -126,10 +119,8 @@ def draw_lines(
     for index, (label, curve) in enumerate(curves.items()):
         points = _thinned(sorted(curve.items()))
         x, found = [at for at, _ in points], [result for _, result in points]
-        colour = colours.get(label, f"C{index}")
-        axes.plot(
-            x, [r.mean for r in found], marker=marker, markersize=4, label=label, color=colour
-        )
+        colour, mean = colours.get(label, f"C{index}"), [r.mean for r in found]
+        axes.plot(x, mean, marker=marker, markersize=4, label=label, color=colour)
         low, high = [r.low for r in found], [r.high for r in found]
         axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
     axes.set_xlabel(xlabel, fontsize=SMALL)

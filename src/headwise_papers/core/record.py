@@ -55,8 +55,10 @@ class Record:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Record":
         """Rebuild a record from JSON."""
+        fields: dict[str, Any] = dict(data)
         results = {name: Result.from_json(held) for name, held in data["results"].items()}
-        return Record(**{**data, "results": results, "figures": tuple(data["figures"])})
+        fields |= {"results": results, "figures": tuple(data["figures"])}
+        return Record(**fields)
 
 
 def command_of(name: str, config: Dataclass, default: Dataclass, *, jobs: int = 1) -> str:

@@ -1,4 +1,4 @@
-"""A registry with one small experiment, a cache and a `papers` folder, all in a temporary folder."""
+"""A registry with one small experiment, and a temporary folder for its cache and papers."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -103,7 +103,7 @@ def test_an_error_of_a_training_is_raised(tmp_path: Path) -> None:
 def test_models_that_run_out_of_memory_are_trained_with_fewer_jobs(tmp_path: Path) -> None:
     later = Job(train_line, LineConfig(out_of_memory=1))
     never = Job(train_line, LineConfig(out_of_memory=9))
-    with pytest.raises(ValueError, match="out_of_memory=9.* even alone"):
+    with pytest.raises(ValueError, match=r"out_of_memory=9.* even alone"):
         train_missing([later, never], jobs=2, logs=tmp_path / "logs")
     assert len(find_or_train(*later).names("started/*")) == 2
 

@@ -21,6 +21,8 @@ from headwise_papers.core import (
 )
 from tests.papers.core.recipe import LineConfig, train_line
 
+LINE = LineConfig()
+
 
 @dataclass(frozen=True)
 class Config:
@@ -28,7 +30,7 @@ class Config:
 
     seeds: int = 3
     steps: tuple[int, ...] = (2, 8)
-    line: LineConfig = LineConfig()
+    line: LineConfig = LINE
 
 
 CLAIMS = (
