@@ -9,6 +9,9 @@ import pytest
 
 from headwise_papers.core import Claim, Result, minus, share, verdict
 
+# bad values must reach our own messages, so shapes and types are not checked here
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 def difference(*values: float) -> Result:
     return Result(values, "difference")

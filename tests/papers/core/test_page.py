@@ -12,6 +12,9 @@ from headwise_papers.core.record import Record, save_record
 from headwise_papers.core.runner import load_experiment, reproduce
 from tests.papers.core.conftest import NAME
 
+# bad values must reach our own messages, so shapes and types are not checked here
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 pytestmark = pytest.mark.usefixtures("registry")
 
 KNOWN = [
