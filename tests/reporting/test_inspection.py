@@ -6,7 +6,7 @@ import pytest
 
 from headwise.analysis import roles
 from headwise.recording import HeadTable, Run
-from headwise.reporting import best_heads, write_report
+from headwise.reporting import inspection, write_report
 from headwise.reporting.explanations import explain
 from headwise.reporting.inspection import opening_row
 from headwise.reporting.measures import measures_of
@@ -119,7 +119,7 @@ def test_table_of_relations_names_the_best_head_and_judges_its_interval(run):
 
 
 def test_the_margin_is_that_of_the_roles():
-    assert best_heads.MARGIN == roles.MARGIN
+    assert inspection.MARGIN == roles.MARGIN
 
 
 def test_mirrored_directions_are_drawn_once_and_what_is_far_is_put_together(run):
@@ -163,7 +163,7 @@ def test_links_to_heads_lead_to_rows_without_a_script(run):
 
 def test_the_page_opens_at_the_head_for_rare_words(run):
     # encoder.0.self.1 points at rare words more often, but another has the role
-    assert data_of(written(run))["opening"] == opening_row(heads()) == 2
+    assert data_of(written(run))["opening"] == opening_row(measures_of(heads())) == 2
 
 
 def test_a_run_that_is_no_inspection_is_shown_as_before(run):
@@ -196,10 +196,11 @@ def test_page_is_balanced_html_with_unique_ids(run):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("baselines", {"rarest": "half"}, "must hold a share for each label, but that of 'rarest'"),
+        ("baselines", {"rarest": "half"}, "must hold a number in rarest, got 'half'"),
         ("baselines", [1], "must hold a JSON object"),
         ("offsets", {"rarest": {"far": 1}}, "must hold {distance: how often}"),
-        ("offsets", {"rarest": 3}, "must hold {distance: how often}"),
+        ("offsets", {"rarest": 3}, "must hold a JSON object in rarest, got 3"),
+        ("antecedents", {"coreference": {"nearest": None}}, "must hold a number in coreference."),
     ],
 )
 def test_a_broken_trace_says_what_was_wanted(run, name, value, message):
