@@ -151,7 +151,7 @@ def test_no_distance_is_compared_with_a_distance(run):
 def test_what_was_left_out_and_how_words_are_made_is_said(run):
     section = part(written(run), "method")
     assert "duplicate: only causal models are asked for it" in section
-    assert "summed over the pieces of the word looked at and averaged over" in section
+    assert "summed over the tokens of the word attended to and averaged over" in section
     assert "<dt>sentences</dt><dd>321</dd>" in section
 
 
@@ -251,7 +251,7 @@ def test_the_view_of_a_head_shows_ranks_roles_and_examples(run, tmp_path):
     dom = browsed(run, tmp_path)
     view = part(dom, "head-view")
     assert re.search(r'<h3 id="head-title"[^>]*>encoder.1.self.0</h3>', view)
-    assert "Found to do: rare words." in view
+    assert "Roles: rare words." in view
     cells = "<td>0.625</td><td>[0.575, 0.675]</td><td>2 of 4</td><td>1 of 2</td>"
     assert f'<th scope="row">relevance</th>{cells}' in view
     # the sentence that was named as an example comes first
@@ -277,4 +277,4 @@ def test_cells_links_and_buttons_choose_a_head(run, tmp_path):
     script += "; document.getElementById('head-after').click()"
     dom = browsed(run, tmp_path, script=script)
     assert re.search(r'<h3 id="head-title"[^>]*>encoder.0.self.0</h3>', dom)
-    assert "Found to do: previous, sink." in part(dom, "head-view")
+    assert "Roles: previous, sink." in part(dom, "head-view")

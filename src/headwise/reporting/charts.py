@@ -39,15 +39,12 @@ class Axis:
         """Place and text of each tick."""
         step = self.ticks[1] - self.ticks[0] if len(self.ticks) > 1 else 1.0
         decimals = max(0, math.ceil(-math.log10(step) - 1e-9))
-        return [
-            (
-                self.place(tick),
-                f"{tick:g}"
-                if step < 1e-4 or abs(tick) >= 1e7
-                else written(tick, decimals=decimals),
-            )
-            for tick in self.ticks
-        ]
+
+        def text(tick: Number) -> str:
+            is_extreme = step < 1e-4 or abs(tick) >= 1e7
+            return f"{tick:g}" if is_extreme else written(tick, decimals=decimals)
+
+        return [(self.place(tick), text(tick)) for tick in self.ticks]
 
 
 @dataclass(frozen=True)

@@ -151,6 +151,17 @@ class Matrix:
     note: str
     layers: Sequence[tuple[int, Sequence[Cell]]]
 
+    @staticmethod
+    def of(
+        title: str,
+        layers: Mapping[int, Sequence[int | None]],
+        cell: Callable[[int], Cell],
+        note: str = "",
+    ) -> "Matrix":
+        """Build a matrix of the rows of each layer, and the cell of a row."""
+        known = {n: [row for row in rows if row is not None] for n, rows in layers.items()}
+        return Matrix(title, note, [(n, list(map(cell, rows))) for n, rows in known.items()])
+
     @property
     def width(self) -> int:
         """The most heads of a layer."""
@@ -167,7 +178,7 @@ def by_layer(table: HeadTable, measures: Measures) -> dict[str, Any] | None:
     for kind, layers in rows_by_layer(table).items():
         order = {layer: _sorted(rows, importance) for layer, rows in layers.items()}
         kinds[kind] = [
-            Matrix(title, note, [(layer, list(map(cell, rows))) for layer, rows in order.items()])
+            Matrix.of(title, order, cell, note)
             for title, note, cell in _cell_makers(table, measures, order.values())
         ]
     if not any(kinds.values()):

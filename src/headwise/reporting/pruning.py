@@ -78,17 +78,7 @@ def _kept_by_layer(table: HeadTable) -> list[Matrix]:
         look = f"heat {colour_of(group_of(role) if role else '')}"
         return Cell(str(head.index), look, tip, "0", small=short_name(role))
 
-    return [
-        Matrix(
-            kind,
-            "",
-            [
-                (layer, [cell(row) for row in rows if row is not None])
-                for layer, rows in layers.items()
-            ],
-        )
-        for kind, layers in rows_by_layer(table).items()
-    ]
+    return [Matrix.of(kind, layers, cell) for kind, layers in rows_by_layer(table).items()]
 
 
 def _functions_kept(table: HeadTable) -> list[tuple[str, str]]:
