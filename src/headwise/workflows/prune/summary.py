@@ -7,7 +7,7 @@ from rich.table import Table
 from headwise.json_files import check_shape
 from headwise.pruning.comparing import speed_table
 from headwise.recording import Run
-from headwise.reporting.pruning_section import SPEED_SHAPE
+from headwise.reporting import SPEED_SHAPE
 
 __all__ = ["summary"]
 

@@ -94,7 +94,7 @@ function watchCurve(svg, place) {
   });
 }
 
-// The head with the largest value of the first measure is the first to be looked at.
+// The head shown first has the largest value of the first measure.
 function firstChoice() {
   if (byId("head-view")) {
     const row = addressedRow() < 0 ? report.opening : addressedRow();

@@ -176,7 +176,7 @@ function showChosen() {
     title.append(make("a", { href: "#attention" }, "See its attention"));
   }
   if (byId("head-view")) {
-    title.append(make("a", { href: addressOf(row) }, "All about it"));
+    title.append(make("a", { href: addressOf(row) }, "All measures of this head"));
     return byId("selected").replaceChildren(title);
   }
   const pairs = heads.columns.map((column, place) => [column.name, `${cellText(row, place)} ${intervalText(row, place)}`.trim()])

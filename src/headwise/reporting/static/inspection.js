@@ -1,4 +1,4 @@
-// Inspections: matrices by layer, links to heads, and everything about one head.
+// Inspections: matrices by layer, links to heads, and the view of one head.
 
 const unordered = new Set(["offset"]); // measures whose size says nothing
 const examplesShown = 3;
@@ -6,7 +6,7 @@ const addressOf = (row) => `#head=${headName(row)}`;
 
 function setUpInspection() {
   for (const table of document.querySelectorAll("#by-layer table")) setUpMatrix(table);
-  tableRows.forEach((node) => node.removeAttribute("id")); // else the browser would go there itself
+  tableRows.forEach((node) => node.removeAttribute("id")); // else the browser would scroll there itself
   fillSelect(byId("whole-head"), tableRows.map((_, row) => [row, headName(row)]));
   byId("whole-head").addEventListener("change", () => chooseRow(Number(byId("whole-head").value)));
   byId("head-before").addEventListener("click", () => stepRow(-1));
@@ -72,7 +72,7 @@ function rolesOf(row) {
   const columns = ["roles", "role"].map((name) => heads.columns.find((column) => column.name === name));
   const found = columns.map((column) => column?.values[row]).find(Boolean);
   if (!columns.some(Boolean)) return "";
-  return found ? `Found to do: ${found.replaceAll("_", " ")}.` : "No role was found.";
+  return found ? `Roles: ${found.replaceAll("_", " ")}.` : "No role was found.";
 }
 
 function measureRow(row, place) {

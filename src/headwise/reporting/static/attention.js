@@ -61,11 +61,11 @@ function showAttention() {
     (head, place) => thumbnail(head, place, place === index, queries.length, keys.length)));
   byId("picture").replaceChildren((view.lines ? linePicture : matrixPicture)(list[index], queries, keys));
   byId("picture-hint").textContent = view.lines
-    ? "Queries on the left, the keys they look at on the right. Point at a token to see only its lines."
-    : "A row is a query, a column a key; the stronger the colour, the more weight. Small weights were not recorded.";
+    ? "Queries are on the left, the keys they attend to on the right. Point at a token to see only its lines."
+    : "Each row is a query, each column a key; a stronger colour means a larger weight. Small weights were not recorded.";
 }
 
-// Tokens of the asking and the looked-at stack; a position without a token is shown by its number.
+// Tokens of the queries and of the keys; a position without a token is shown by its number.
 function tokensOf({ tokens, sites }, site) {
   const list = sites[site];
   const stack = site.split(".").at(-3) ?? site;
