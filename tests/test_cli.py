@@ -402,7 +402,7 @@ def test_an_interrupted_experiment_ends_with_one_line(command, monkeypatch):
     monkeypatch.setattr("headwise_papers.core.running.reproduce", interrupted)
     code, _, error = command("reproduce", "training_dynamics/synthetic", "--smoke")
     assert code == 130
-    assert error == "headwise: interrupted; the same command starts it again.\n"
+    assert error == "headwise: interrupted; the same command continues where this one stopped.\n"
 
 
 def test_figures_of_a_smoke_run_are_not_kept(command, tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headwise.recording import Run
 from headwise_papers.core import Claim, Result
 from headwise_papers.core.page import main, paper_page, result_table
 from headwise_papers.core.record import Record, save_record
@@ -84,7 +85,7 @@ def save(results: dict[str, Result], part: str = "") -> None:
     start = {"gpu": None, "cpu": "C", "versions": {"torch": "2"}, "commit": "a" * 40, "dirty": True}
     environment = {**start, "resumed": [{**start, "gpu": "G", "dirty": False}]}
     record = Record(NAME, "headwise", {}, environment, 60.0, results, ())
-    save_record(record, None, part=part)
+    save_record(record, Run(Path("unused")), part=part)
 
 
 def test_a_resumed_run_names_both_machines() -> None:
