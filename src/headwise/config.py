@@ -116,28 +116,16 @@ def changed(config: T, changes: Mapping[str, Any]) -> T:
     return dataclasses.replace(config, **values) if values else config
 
 
-def flat(config: Dataclass) -> dict[str, Any]:
-    """The settings as JSON can hold them, those of inner dataclasses by dotted names.
+def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that `to_json` wrote, those of inner dataclasses by dotted names.
 
-    >>> from dataclasses import dataclass
-    >>> @dataclass(frozen=True)
-    ... class Fit:
-    ...     steps: int = 300
-    >>> @dataclass(frozen=True)
-    ... class Config:
-    ...     fit: Fit = Fit()
-    ...     seed: int = 0
-    >>> flat(Config())
+    >>> flat({"fit": {"steps": 300}, "seed": 0})
     {'fit.steps': 300, 'seed': 0}
     """
     found: dict[str, Any] = {}
-    for name in _annotations(type(config)):
-        value = getattr(config, name)
-        inner = flat(value) if isinstance(value, Dataclass) else None
-        if inner is None:
-            found[name] = _plain(value)
-        else:
-            found |= {f"{name}.{key}": plain for key, plain in inner.items()}
+    for name, value in settings.items():
+        inner = flat(cast(Mapping[str, Any], value)) if isinstance(value, Mapping) else {"": value}
+        found |= {f"{name}.{key}".rstrip("."): plain for key, plain in inner.items()}
     return found
 
 
@@ -216,7 +204,7 @@ def _annotation(config: Dataclass, name: str) -> Any:
     """The annotation of a setting; raises, with a suggestion, if there is none of that name."""
     annotations = _annotations(type(config))
     if name not in annotations:
-        inner = {one.rpartition(".")[2]: one for one in reversed(flat(config))}
+        inner = {one.rpartition(".")[2]: one for one in reversed(flat(to_json(config)))}
         close = get_close_matches(name, [*annotations, *inner], n=1)
         wanted = close and close[0] not in annotations and f"Did you mean {inner[close[0]]!r}?"
         hint = wanted or suggestion(name, annotations)

@@ -5,6 +5,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from headwise.config import flat
 from headwise.recording import HeadTable, Run
 from headwise.reporting.attention_data import attention_data
 from headwise.reporting.curves import Curve, curves_data, curves_of, curves_section
@@ -96,7 +97,7 @@ def _sections(
 
 def _making(run: Run) -> Html:
     return making_section(
-        config=run.config(),
+        config=flat(run.config()),
         environment=_optional(run, "environment.json", {}),
         figures=_optional(run, "figures.json", {}),
     )

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from headwise.config import flat, from_json
+from headwise.config import flat, from_json, to_json
 from headwise.recording.run import Run
 
 __all__ = ["check_folders", "checked", "forget_checkpoints", "places"]
@@ -54,7 +54,9 @@ def checked(found: Run, settings: Any, *, aside: Collection[str] = ()) -> Run:
         aside: names of settings that may differ, those of inner dataclasses dotted.
     """
     # what it does not say, because it was trained before there was such a setting, is the default
-    there, wanted = flat(from_json(type(settings), found.config())), flat(settings)
+    there, wanted = (
+        flat(to_json(one)) for one in (from_json(type(settings), found.config()), settings)
+    )
     if wanted.get("guide.plan") == "":  # the others mean nothing where no head is guided
         aside = [
             *aside,
