@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.config import to_json
+from headwise.config import flat, to_json
 from headwise.workflows.inspect import InspectConfig, inspect_folder
 from headwise.workflows.prune import prune_folder
 from headwise_papers.recipes.captioning import CaptioningConfig, train_captioning
@@ -30,7 +30,7 @@ QUICK = ("empty", "a list", "nested", "a link to itself")
 def settings_of(config: object) -> list[str]:
     """All settings of a configuration, as a command line gives them."""
     given = []
-    for name, value in to_json(config).items():
+    for name, value in flat(to_json(config)).items():
         if isinstance(value, list):
             value = ",".join(map(str, value))
         given += ["--set", f"{name}={'none' if value is None else value}"]

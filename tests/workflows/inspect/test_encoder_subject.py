@@ -74,25 +74,20 @@ def test_other_attention_is_looked_at_as_it_is(kind, predicts):
 def test_a_pretraining_with_other_attention_is_inspected_and_not_pruned(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("\n".join(LINES * 20))
-    small = {
-        "vocab_size": 280,
-        "width": 64,
-        "heads": 4,
-        "feed_forward": 128,
-        "layers": 1,
-        "max_length": 16,
-        "batch_size": 4,
-        "warmup": 0,
-    }
     config = configured(
         PretrainingConfig,
         corpus="file",
         file=str(text),
         attention="topk:3",
         steps=1,
+        warmup=0,
         heads=2,
         width=16,
-        **small,
+        feed_forward=128,
+        layers=1,
+        max_length=16,
+        vocab_size=280,
+        batch_size=4,
     )
     run = quietly(config, tmp_path / "run", pretrain)
     assert isinstance(open_subject(run.folder), EncoderSubject)
