@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from headwise.config import Dataclass, Kind, from_json, to_json
+from headwise.config import Dataclass, Kind, flat, from_json, to_json
 from headwise.json_files import check_shape, parse_json, read_json, read_text
 from headwise.recording import files
 from headwise.recording.checksums import plain_note, read_tensors, sealed_note
@@ -293,8 +293,8 @@ def _finite(name: str, value: object, *, step: int) -> float | int:
 
 
 def _check_same(folder: Path, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    names = [*wanted, *(name for name in there if name not in wanted)]
-    for name in names:
+    there, wanted = flat(there), flat(wanted)
+    for name in dict.fromkeys([*wanted, *there]):
         old, new = there.get(name, _UNSET), wanted.get(name, _UNSET)
         if old != new:
             old, new = ("unset" if value is _UNSET else repr(value) for value in (old, new))

@@ -101,7 +101,7 @@ def _start(config: FinetuningConfig, task: Task) -> Start:
     if config.model != NO_MODEL:
         folder, fresh = Path(config.model), config.fresh_weights
         return from_folder(folder, task, length=config.length, fresh=fresh)
-    return from_nothing(task, shape=config.shape, vocab=config.vocab, length=config.length)
+    return from_nothing(task, shape=config.shape, vocab=config.vocab_size, length=config.length)
 
 
 def _finish(run: Run, task: Task, rows: Sequence[Row], splits: Sequence[Split]) -> None:

@@ -93,6 +93,8 @@ def _train(config: ToyTraining, train: Sequence[ToyPair], run: Run) -> None:
         steps=config.steps,
         learning_rate=config.learning_rate,
         warmup=config.warmup,
+        precision="float32",
+        average=1,
         checkpoint_every=config.steps,
         seed=config.seed,
     )

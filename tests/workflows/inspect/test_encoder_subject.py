@@ -15,6 +15,7 @@ from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence, ReplacedToken
 from headwise_papers.recipes.encoder_subject import EncoderSubject
 from headwise_papers.recipes.pretraining import PretrainingConfig, pretrain
+from tests.papers.recipes.configured import configured
 from tests.papers.recipes.small_translation import quietly
 
 LINES = ["the dog saw the cat .", "a cat slept .", "the dogs said </s> and ran ."]
@@ -73,9 +74,20 @@ def test_other_attention_is_looked_at_as_it_is(kind, predicts):
 def test_a_pretraining_with_other_attention_is_inspected_and_not_pruned(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("\n".join(LINES * 20))
-    small = {"vocab": 280, "size": "tiny", "layers": 1, "block": 16, "batch_size": 4, "warmup": 0}
-    config = PretrainingConfig(
-        corpus="file", file=str(text), attention="topk:3", steps=1, heads=2, width=16, **small
+    config = configured(
+        PretrainingConfig,
+        corpus="file",
+        file=str(text),
+        attention="topk:3",
+        steps=1,
+        warmup=0,
+        heads=2,
+        width=16,
+        feed_forward=128,
+        layers=1,
+        max_length=16,
+        vocab_size=280,
+        batch_size=4,
     )
     run = quietly(config, tmp_path / "run", pretrain)
     assert isinstance(open_subject(run.folder), EncoderSubject)
