@@ -15,7 +15,7 @@ from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
 from headwise.guidance.guiding import Guidance, finite
 from headwise.guidance.inputs import IGNORED
-from headwise.hf.callback import FigureCallback
+from headwise.hf.callback import MetricsCallback
 from headwise.ops._impl import outside_compilation
 from headwise.sites import in_backward
 
@@ -33,7 +33,7 @@ class Sums(NamedTuple):
     batches: Tensor | float = 0.0  # or updates, where a batch counts by what is guessed in it
 
 
-class GuidanceCallback(FigureCallback):
+class GuidanceCallback(MetricsCallback):
     """Add the guidance loss to the model's loss while it is trained, let alpha fall, log both.
 
     While the Trainer trains, the `loss` in the model's output is the sum. Evaluation is left alone:
@@ -150,7 +150,7 @@ class GuidanceCallback(FigureCallback):
             "guidance_loss": finite(guidance / batches),
             "guidance_alpha": self.guidance.alpha,
         }
-        self.add_figures(figures, logs, state)
+        self.add_metrics(figures, logs, state)
 
     def _take_away(self) -> None:
         for hook in self._hooks:
