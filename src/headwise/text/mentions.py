@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from headwise.text.words import is_mark, word_spans, words_in
+from headwise.text.words import is_punctuation, word_spans, words_in
 
 __all__ = [
     "PRONOUNS",
@@ -76,7 +76,7 @@ def head_word(words: Sequence[str], span: Span) -> int:
         if words[place].lower() in _POSTMODIFIERS:
             end = place
             break
-    while end - 1 > first and (is_mark(words[end - 1]) or words[end - 1] in ("'s", "\u2019s")):
+    while end - 1 > first and (is_punctuation(words[end - 1]) or words[end - 1] in ("'s", "\u2019s")):
         end -= 1
     return end - 1
 

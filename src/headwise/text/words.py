@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-__all__ = ["characters_for", "first_words", "is_mark", "word_spans", "words_in"]
+__all__ = ["characters_for", "first_words", "is_punctuation", "word_spans", "words_in"]
 
 CHARACTERS = 64  # of a text for each token that a model reads; tokens have 4 or 5
 FEWEST_CHARACTERS = 2**14  # of any text, if it has so many
@@ -67,10 +67,10 @@ def word_spans(words: Sequence[str], text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def is_mark(word: str) -> bool:
+def is_punctuation(word: str) -> bool:
     """Whether a word is punctuation or a symbol: it has neither letter nor digit.
 
-    >>> [is_mark(word) for word in (",", "--", "$", "n't", "7")]
+    >>> [is_punctuation(word) for word in (",", "--", "$", "n't", "7")]
     [True, True, True, False, False]
     """
     return not any(map(str.isalnum, word))
