@@ -128,7 +128,7 @@ def _attend_at_site(
     out, weights = _run_host(call, asked.function, arguments, others)
     if _scores_wanted(site):
         scores = scores_of(call)
-        site.hand_on(scores)
+        site.call_taps(scores)
         if site.watchers:
             site.show(Attended(out.transpose(1, 2), scores, softmax_rows))
     return (_gated(call, out) if site.gates else out), weights
@@ -216,7 +216,7 @@ def _replaced(call: HostCall) -> tuple[Tensor, Tensor | None]:
         **extras,
     )
     call.site.show(attended)
-    call.site.hand_on(attended.scores)
+    call.site.call_taps(attended.scores)
     out_BQHE = call.site.gated(attended.out).transpose(1, 2).contiguous()
     return out_BQHE, attended.weights if _attentions_wanted(call) else None
 
