@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from operator import index as whole_number
-from types import TracebackType
 from typing import Any, SupportsIndex, cast
 
 import torch
@@ -204,9 +203,10 @@ class Change:
     def _warn_unused(self, stacklevel: int) -> None:
         for use in self._uses:
             if use.ran and not use.called:
-                others = f" (and {len(use.sites) - 1} more)" if len(use.sites) > 1 else ""
+                first, *more = use.sites
+                others = f" (and {len(more)} more)" if more else ""
                 warnings.warn(
-                    f"{use.sites[0]}{others} was not called while it was {use.how}, so that had no "
+                    f"{first}{others} was not called while it was {use.how}, so that had no "
                     "effect: the forward pass does not use this part of the model.",
                     stacklevel=stacklevel,
                 )
@@ -216,12 +216,7 @@ class Change:
             raise ValueError("This change was undone already; make a new one.")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if self._undo_once() and error is None:
             self._warn_unused(stacklevel=3)
 

@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import index
-from types import TracebackType
 from typing import Any, SupportsIndex, cast
 
 import torch
@@ -207,12 +206,7 @@ class Guidance:
         self._check_in_use()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.undo()
 
     def __getstate__(self) -> dict[str, Any]:
