@@ -18,7 +18,6 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from headwise.analysis.scores import caption_scores
 from headwise.config import to_json
 from headwise.recording import Run
 from headwise.training import FitConfig, fit, label_smoothed_sum
@@ -43,6 +42,7 @@ from headwise_papers.data.captions import (
     read_captions,
 )
 from headwise_papers.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from headwise_papers.measures.scores import caption_scores
 from headwise_papers.models import beam
 from headwise_papers.models.caption import CaptionConfig, CaptionModel
 from headwise_papers.recipes.codec import read_vocabulary

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from headwise.config import to_json
-from headwise.text.batching import pad
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.inspect.subject import (
     NO_WORD,
@@ -21,6 +20,7 @@ from headwise.workflows.inspect.subject import (
     word_numbers,
 )
 from headwise_papers.data.byte_pieces import BytePieces
+from headwise_papers.data.padding import pad
 from headwise_papers.models.encoder import Encoder
 from headwise_papers.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence, ReplacedToken
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from headwise.analysis.scores import bits_per_character
 from headwise.config import to_json
 from headwise.recording import Run
 from headwise.training import FitConfig, fit
@@ -33,6 +32,7 @@ from headwise.workflows.training_run import (
     training_figures,
 )
 from headwise_papers.data.characters import BYTES, CharacterData, CharacterStream, read_characters
+from headwise_papers.measures.scores import bits_per_character
 from headwise_papers.models.xl import TransformerXL, XLConfig, segment_loss
 from headwise_papers.recipes.same_data import check_data, checksum_of, keep_checksum
 from headwise_papers.recipes.translator import load_weights

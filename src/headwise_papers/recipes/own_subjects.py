@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from headwise.config import to_json
-from headwise.text.batching import pad
 from headwise.workflows.inspect.sentence import Linked, Sentence, Span
 from headwise.workflows.inspect.subject import (
     MAX_TOKENS,
@@ -21,6 +20,7 @@ from headwise.workflows.inspect.subject import (
     without,
     word_numbers,
 )
+from headwise_papers.data.padding import pad
 from headwise_papers.data.parallel import parallel_batch
 from headwise_papers.data.vocabulary import BOS, EOS, SPECIALS, UNK
 from headwise_papers.models import Transformer, greedy

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headwise.analysis.scores import Score, bleu, tokenised_bleu
+from headwise.analysis.scores import Score, bleu
 from headwise.guidance import Guidance
 from headwise.recording import Run
 from headwise.training import fit, label_smoothed_sum
@@ -36,6 +36,7 @@ from headwise_papers.data.parallel import ParallelBatch
 from headwise_papers.data.subword import PiecePair, train_pieces
 from headwise_papers.data.translation import Lines, ParallelTexts, read_parallel_texts
 from headwise_papers.data.vocabulary import BOS, EOS, PAD, SPECIALS
+from headwise_papers.measures.scores import tokenised_bleu
 from headwise_papers.models import Transformer
 from headwise_papers.recipes.codec import Codec, InPieces, load_codecs, save_codecs
 from headwise_papers.recipes.guiding import Tokens, guided, with_guidance

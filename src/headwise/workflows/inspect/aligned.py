@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headwise.analysis.gold import links_in
-from headwise.text.own_files import own_lines
+from headwise.text.corpus import all_lines
 from headwise.workflows.inspect.corpus import Corpus
 from headwise.workflows.inspect.sentence import Linked, Sentence
 from headwise.workflows.inspect.subject import Subject
@@ -30,7 +30,7 @@ def aligned_corpus(data: Path, references: Path, alignments: Path) -> Corpus:
     for path in files:
         if ".conllu" in path.suffixes:
             raise ValueError(f"Alignments go with lines of plain text, but {path} is a treebank.")
-    lines = [own_lines(path) for path in files]
+    lines = [all_lines(path) for path in files]
     if len(set(map(len, lines))) > 1:
         counts = ", ".join(f"{p.name} {len(own)}" for p, own in zip(files, lines, strict=True))
         raise ValueError(f"Alignments need files of as many lines, got {counts}.")

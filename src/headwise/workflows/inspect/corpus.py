@@ -12,12 +12,10 @@ from itertools import islice
 from pathlib import Path
 
 from headwise.config import suggestion
-from headwise.text.coreference import read_coreference
-from headwise.text.coreference_files import COREFERENCE, coreference_parts
+from headwise.text.coreference import COREFERENCE, coreference_parts, read_coreference
 from headwise.text.corpus import read_lines
 from headwise.text.frequencies import WordRanks
-from headwise.text.parsing import parse_lines
-from headwise.text.treebank import Tree, read_treebank
+from headwise.text.treebank import Tree, parse_lines, read_treebank
 from headwise.text.words import words_in
 from headwise.workflows.inspect.sentence import Sentence
 
@@ -114,7 +112,7 @@ def corpus_of(data: Iterable[Given] | Path, *, parser: str = "") -> Corpus:
     Args:
         data: a path; or anything to go through. What can be gone through only once, such as a
             generator, is not counted first, so that it has no rare words.
-        parser: of lines of a text file, see `headwise.text.parsing.parse_lines`.
+        parser: of lines of a text file, see `headwise.text.treebank.parse_lines`.
     """
     if isinstance(data, Path):
         return _file(data, parser)

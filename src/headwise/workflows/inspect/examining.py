@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from headwise.analysis.importance import OutputNorms
-from headwise.analysis.propagation.settings import Rule
+from headwise.analysis.propagation import Rule
 from headwise.analysis.roles import with_roles
 from headwise.pruning.record import record_of
 from headwise.recording import HeadTable, Pointing, Profile, Run, Samples

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from headwise.analysis.importance import output_norms
-from headwise.analysis.propagation.settings import Rule
+from headwise.analysis.propagation import Rule
 from headwise.workflows.inspect.asking import ask
 from headwise.workflows.inspect.corpus import Numbered
 from headwise.workflows.inspect.means import Means

@@ -8,8 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from headwise.analysis.ablation import ablate_items
 from headwise.analysis.importance import gradient_importance
-from headwise.analysis.propagation import head_relevance, top_class
-from headwise.analysis.propagation.settings import Rule
+from headwise.analysis.propagation import Rule, head_relevance, top_class
 from headwise.sites import find_sites
 from headwise.workflows.inspect.asking import Asked
 from headwise.workflows.inspect.subject import Subject

@@ -1,4 +1,4 @@
-"""Gates of ones with a gradient, a row an item: d(result)/d(gate) is what a head's output does."""
+"""Gradients of a result by gates of ones: d(result)/d(gate) is the effect of a head's output."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -11,8 +11,27 @@ from headwise.sites import Site, Where, find_sites, observe
 
 
 @contextmanager
+def eval_with_gradients(model: nn.Module) -> Generator[None, None, None]:
+    """Enable gradients and disable dropout; restore every module's mode afterwards.
+
+    Recurrent layers of cuDNN have no backward pass in evaluation mode; PyTorch's own have.
+    """
+    training = [module for module in model.modules() if module.training]
+    cudnn = torch.backends.cudnn.enabled
+    model.eval()
+    torch.backends.cudnn.enabled = False
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        torch.backends.cudnn.enabled = cudnn
+        for module in training:
+            module.training = True
+
+
+@contextmanager
 def item_gates(model: nn.Module, *, where: Where = "*") -> Generator[dict[str, Tensor], None, None]:
-    """Gates {site name: (B, H) ones} at the chosen sites, made as they are first called.
+    """Put gates of ones on the chosen sites, {site name: (B, H)}, at their first call.
 
     The gradient of any number by a gate is sum(out * d number/d out) over the queries and features
     of that head and item. A site that is called several times has one gate for all calls.
@@ -35,7 +54,7 @@ def item_gates(model: nn.Module, *, where: Where = "*") -> Generator[dict[str, T
 
 @contextmanager
 def constant_parameters(model: nn.Module) -> Generator[None, None, None]:
-    """No gradients of parameters inside, which saves their share of a backward pass."""
+    """Disable gradients of parameters, which makes backward passes cheaper."""
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in learning:
         parameter.requires_grad_(False)
@@ -47,7 +66,7 @@ def constant_parameters(model: nn.Module) -> Generator[None, None, None]:
 
 
 def slopes(total: Tensor, gates: dict[str, Tensor], *, again: bool = False) -> dict[str, Tensor]:
-    """The gradient of a number by each gate; zeros where it does not depend on one."""
+    """Return the gradient of a number by each gate; zeros if it does not depend on one."""
     found = torch.autograd.grad(
         total, list(gates.values()), retain_graph=again, allow_unused=True, materialize_grads=True
     )
@@ -55,7 +74,7 @@ def slopes(total: Tensor, gates: dict[str, Tensor], *, again: bool = False) -> d
 
 
 def check_dependence(result: Tensor, source: Callable[..., object], wanted: str) -> None:
-    """Raise if nothing that a head says can reach the result."""
+    """Raise if the result has no gradient, so that it cannot depend on heads."""
     if not result.requires_grad:
         name = getattr(source, "__name__", type(source).__name__)
         raise ValueError(

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headwise.text.fetching import fetch
-from headwise.text.making import unzipped
 from headwise.text.source import DataFile
+from headwise_papers.data.provenance import fetch, unzipped
 
 TEXT = b"1\tgood\n" * 50_000
 

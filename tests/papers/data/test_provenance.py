@@ -7,7 +7,8 @@ import zipfile
 
 import pytest
 
-from headwise.text.making import (
+from headwise_papers.data.news import NEWSGROUPS
+from headwise_papers.data.provenance import (
     ag_news_table,
     amazon_table,
     glove_commonest,
@@ -16,7 +17,6 @@ from headwise.text.making import (
     unzipped,
     yelp_table,
 )
-from headwise_papers.data.news import NEWSGROUPS
 from headwise_papers.data.sst import sst_file
 
 
