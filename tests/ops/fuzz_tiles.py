@@ -41,31 +41,31 @@ def small_tiles(variant: Variant) -> Iterator[None]:
 
     Imports Triton, so TRITON_INTERPRET must be set before.
     """
-    launching, topk, selection, merged, entmax, aiming = (
+    tiles, topk, selection, fused, entmax, sweeping = (
         import_module(f"headwise.ops.{name}")
         for name in (
-            "launching",
+            "tiles",
             "topk.triton",
             "topk.selection",
-            "topk.merged",
+            "topk.fused",
             "entmax.triton",
-            "row_sweep.aiming",
+            "row_sweep.sweeps",
         )
     )
-    sweeps = topk.Sweeps(*[launching.Tile(ROWS, KEYS, warps=4, stages=1)] * 5)
-    tile = launching.Tile(ROWS, KEYS, warps=1, stages=1)
+    sweeps = topk.Sweeps(*[tiles.Tile(ROWS, KEYS, warps=4, stages=1)] * 5)
+    tile = tiles.Tile(ROWS, KEYS, warps=1, stages=1)
     resident = () if variant.long else tuple(tile._replace(keys=keys) for keys in (16, 64))
-    swept = {(8, 128): launching.Tile(ROWS, KEYS, 4, 1)}
+    swept = {(8, 128): tiles.Tile(ROWS, KEYS, 4, 1)}
     changes = [(topk, name, sweeps) for name in ("HALF", "WIDE", "ROOMY", "SINGLE")]
     changes += [
         (topk, "GATHER_KEYS", 1 if variant.long else 10**9),
         (topk, "MOST_KEYS", {2: 20, 4: 20}),
         (selection, "LEVELS", {4: 3, 64: 2}),
-        (merged, "TILE", tile._replace(keys=64, warps=4)),  # two lists a row
+        (fused, "TILE", tile._replace(keys=64, warps=4)),  # two lists a row
     ]
-    tiles = entmax.Tiles(resident, tile, tile, tile)
-    changes += [(entmax, name, tiles) for name in ("NARROW", "WIDE", "FULL")]
-    changes += [(aiming, "TILES", dict.fromkeys(("forward", "queries", "keys"), swept))]
+    entmax_tiles = entmax.Tiles(resident, tile, tile, tile)
+    changes += [(entmax, name, entmax_tiles) for name in ("NARROW", "WIDE", "FULL")]
+    changes += [(sweeping, "TILES", dict.fromkeys(("forward", "queries", "keys"), swept))]
     # Scores of hidden keys are computed, and may be large, before they are hidden.
     with ExitStack() as patches, numpy.errstate(over="ignore", invalid="ignore"):
         for module, name, value in changes:

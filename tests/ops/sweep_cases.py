@@ -5,8 +5,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.ops.launching import Tile
-
 OPTIONS = {
     "plain": {},
     "causal": {"causal": True},
@@ -31,9 +29,9 @@ def options(name: str, n_queries: int, n_keys: int) -> dict[str, object]:
 
 def use_tiles(monkeypatch: pytest.MonkeyPatch, rows: int, keys: int) -> None:
     """Every pass with tiles of this size."""
-    aiming = pytest.importorskip("headwise.ops.row_sweep.aiming", reason="Triton is not installed")
-    tiles = {(8, 128): Tile(rows, keys, 4, 1)}
-    monkeypatch.setattr(aiming, "TILES", dict.fromkeys(("forward", "queries", "keys"), tiles))
+    sweeps = pytest.importorskip("headwise.ops.row_sweep.sweeps", reason="Triton is not installed")
+    tiles = {(8, 128): sweeps.Tile(rows, keys, 4, 1)}
+    monkeypatch.setattr(sweeps, "TILES", dict.fromkeys(("forward", "queries", "keys"), tiles))
 
 
 def interpret_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from headwise.ops import entmax_attention, sparsemax_attention
-from headwise.ops.launching import Tile
 from tests.ops.attention_cases import assert_no_worse, inputs, out_and_grads
 
 pytest.importorskip("triton", reason="Triton is not installed")
 triton = pytest.importorskip("headwise.ops.entmax.triton")
+Tile = triton.Tile
 
 ALPHAS = (1.25, 1.5, pytest.param(1.75, marks=pytest.mark.slow), 2.0)  # 1.25 goes the same way
 interpreted = pytest.mark.skipif(
@@ -177,8 +177,8 @@ def test_a_step_that_was_a_little_too_long_is_followed_by_another():
 @every_alpha
 @pytest.mark.usefixtures("small_tiles")
 def test_a_first_tau_that_rounding_made_too_high_comes_down(monkeypatch, alpha):
-    solve = triton.forward.solve
-    monkeypatch.setattr(triton.forward, "solve", lambda *given: solve(*given) + 1e-3)
+    solve = triton.kernels.solve
+    monkeypatch.setattr(triton.kernels, "solve", lambda *given: solve(*given) + 1e-3)
     k = torch.zeros(1, 1, 48, 16)  # no more than the first sweep remembers
     weights = entmax_attention(k, k, torch.ones_like(k), alpha=alpha, impl="triton")
     torch.testing.assert_close(weights.out, torch.ones_like(weights.out), atol=4e-6, rtol=0)
@@ -189,9 +189,9 @@ def test_a_first_tau_that_rounding_made_too_high_comes_down(monkeypatch, alpha):
 @every_alpha
 @pytest.mark.usefixtures("small_tiles")
 def test_steps_end_where_tau_cannot_be_told_more_exactly(monkeypatch, alpha):
-    step, taken = triton.forward.newton_step, []
+    step, taken = triton.kernels.newton_step, []
     monkeypatch.setattr(
-        triton.forward, "newton_step", lambda *given: taken.append(1) or step(*given)
+        triton.kernels, "newton_step", lambda *given: taken.append(1) or step(*given)
     )
     q = torch.linspace(0.6, 0.9, 16)[None, None, :, None]
     k = torch.full((1, 1, 512, 1), -1.0)  # a sum of weights changes by 511 roundings of tau

@@ -376,7 +376,7 @@ def test_it_is_a_good_citizen_of_torch():
 BAD = {
     "no calls": (
         lambda q, k: guidance_rows([], guided_heads({0: NEXT}, num_heads=2)),
-        "no attention call",
+        "at least one attention call to guide, got none",
     ),
     "unlike": (
         lambda q, k: guidance_rows(
@@ -389,19 +389,19 @@ BAD = {
     "column": (lambda q, k: Pattern(column=-1), "column must be at least 0, got -1"),
     "float": (lambda q, k: Pattern(offset=1.5), "offset must be a whole number"),
     "edges": (lambda q, k: Pattern(offset=1, edges="zero"), "edges must be 'uniform' or 'nothing'"),
-    "no heads": (lambda q, k: guided_heads({}, num_heads=2), "no head to guide"),
+    "no heads": (lambda q, k: guided_heads({}, num_heads=2), "at least one head to guide, got none"),
     "head": (lambda q, k: guided_heads({2: NEXT}, num_heads=2), "from 0 to 1, got 2"),
     "weights": (
         lambda q, k: guided_heads({0: NEXT}, num_heads=2, weights=[1, 2]),
-        "one number a guided head, 1, got 2",
+        "one number per guided head, 1, got 2",
     ),
     "heads": (
         lambda q, k: guidance_loss(q, k, guided_heads({0: NEXT}, num_heads=3)),
-        r"made for 3 heads, but q has 2.*num_heads=2",
+        r"made for the 2 heads of q, got 3.*num_heads=2",
     ),
     "no sets": (
         lambda q, k: guidance_loss(q, k, guided_heads({0: Pattern(key_set=1)}, num_heads=2)),
-        "name 2 sets of keys, but key_sets is not given",
+        "the 2 sets that the patterns name, got None",
     ),
     "sets": (
         lambda q, k: guidance_loss(
@@ -410,7 +410,7 @@ BAD = {
             guided_heads({0: Pattern(key_set=0)}, num_heads=2),
             key_sets=torch.ones(1, 2, 4).bool(),
         ),
-        r"\(sets, batch, keys\) = \(1, 2, 3\).* got \(1, 2, 4\)",
+        r"\(sets, batch, keys\) = \(1 or more, 2, 3\), got \(1, 2, 4\)",
     ),
     "queries": (
         lambda q, k: guidance_loss(

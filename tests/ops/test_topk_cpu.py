@@ -9,8 +9,8 @@ from torch import Tensor
 
 from headwise.ops import topk_attention
 from headwise.ops.scores import Scores
-from headwise.ops.topk import cpu
-from headwise.ops.topk.cpu import sparse_values, sparse_values_obstacle
+from headwise.ops.topk import rows as topk_rows
+from headwise.ops.topk.rows import sparse_values, sparse_values_obstacle
 
 TIES = ["all", "first"]
 
@@ -51,8 +51,8 @@ def repeat_keys(inputs, times=4):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(cpu, "BLOCK_SCORES", 100)
-    monkeypatch.setattr(cpu, "BLOCK_VALUES", 100)
+    monkeypatch.setattr(topk_rows, "BLOCK_SCORES", 100)
+    monkeypatch.setattr(topk_rows, "BLOCK_VALUES", 100)
 
 
 @pytest.mark.parametrize("n_keys", [1, 7, 63, 65])

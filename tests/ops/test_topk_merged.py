@@ -12,7 +12,7 @@ from tests.ops.test_topk_triton import assert_same, inputs, with_ties
 
 pytest.importorskip("triton", reason="Triton is not installed")
 kernels = import_module("headwise.ops.topk.triton")
-BUCKETS = import_module("headwise.ops.topk.merged").TILE.keys // 2
+BUCKETS = import_module("headwise.ops.topk.fused").TILE.keys // 2
 SCALE = 0.5
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled on a GPU"),

@@ -4,13 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.ops.launching import Tile
 from headwise.ops.topk import topk_selected
-from headwise.ops.topk.reference import _kept
+from headwise.ops.topk.rows import kept
 from tests.ops.attention_cases import out_and_grads
 
 pytest.importorskip("triton", reason="Triton is not installed")
-from tests.ops.test_topk_triton import TIES, assert_same, by_kernel, interpreted, kernels
+from tests.ops.test_topk_triton import TIES, Tile, assert_same, by_kernel, interpreted, kernels
 
 IN_DOUBT, SEEN_TWICE, TIED = 1, 2, 3  # flags of a block of queries; 0: certain at once
 KEEP = 8
@@ -64,7 +63,7 @@ def test_one_tie_is_listed_and_no_block_is_swept(poisoned_memory, ties):
 
 @interpreted
 @pytest.mark.parametrize(("ties", "wanted"), [("all", IN_DOUBT), ("first", SEEN_TWICE)])
-def test_more_ties_than_places_are_swept_where_all_are_kept(ties, wanted):
+def test_more_ties_than_places_are_swept_where_all_arekept(ties, wanted):
     excess = torch.cat([FEW, MANY, 0 * FEW])
     q, k, v = tied(excess, 1031)
     _, flags = chosen(q, k, v, ties)
@@ -82,7 +81,7 @@ def test_lists_and_bounds_of_tied_rows_keep_what_the_definition_keeps(poisoned_m
     (low, high, last, keys, weights), flags = chosen(q, k, v, ties, keep)
     assert IN_DOUBT not in flags
     rows = q @ k.mT
-    wanted = _kept(rows, keep, ties)
+    wanted = kept(rows, keep, ties)
     listed = torch.zeros_like(rows).scatter_add(
         -1, keys.clamp(min=0).long().permute(1, 2, 3, 0), (keys >= 0).float().permute(1, 2, 3, 0)
     )

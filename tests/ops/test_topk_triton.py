@@ -12,17 +12,17 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headwise.ops import topk_attention
-from headwise.ops.launching import Tile
 from headwise.ops.scores import Scores
 from headwise.ops.topk import topk_selected
-from headwise.ops.topk.reference import _kept
+from headwise.ops.topk.rows import kept
 from tests.ops.attention_cases import assert_no_worse, inputs, out_and_grads
 
 pytest.importorskip("triton", reason="Triton is not installed")
 kernels = import_module("headwise.ops.topk.triton")
-merged = import_module("headwise.ops.topk.merged")
+fused = import_module("headwise.ops.topk.fused")
 selection = import_module("headwise.ops.topk.selection")
-Call = import_module("headwise.ops.tiles").Call
+tiles = import_module("headwise.ops.tiles")
+Call, Tile = tiles.Call, tiles.Tile
 
 interpreted = pytest.mark.skipif(
     torch.cuda.is_available(), reason="kernels are compiled where there is a GPU"
@@ -43,7 +43,7 @@ def small_tiles(monkeypatch) -> None:
     for name in ("HALF", "WIDE", "ROOMY", "SINGLE"):
         monkeypatch.setattr(kernels, name, kernels.Sweeps(*[SMALL] * 5))
     monkeypatch.setattr(selection, "LEVELS", {64: 2})
-    monkeypatch.setattr(merged, "TILE", SMALL._replace(keys=64))  # two lists a row
+    monkeypatch.setattr(fused, "TILE", SMALL._replace(keys=64))  # two lists a row
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_kernels_equal_the_definition(small_tiles, poisoned_memory, follow, size
         pytest.param("all of them", "all", "gather", marks=pytest.mark.slow),
     ],
 )
-def test_only_visible_keys_are_kept(small_tiles, poisoned_memory, follow, option, ties, plan):
+def test_only_visible_keys_arekept(small_tiles, poisoned_memory, follow, option, ties, plan):
     follow(plan)
     n_queries, n_keys = 35, 40
     options: dict[str, object] = {"keep": 5, "ties": ties, "scale": 0.5}
@@ -222,7 +222,7 @@ def hard_scores(kind: str) -> Scores:
 @pytest.mark.parametrize("levels", [2, 4])
 def test_the_choice_is_exact_with_and_without_a_certificate(kind, ties, levels):
     scores = hard_scores(kind)
-    wanted = _kept(scores.rows(), 6, ties)
+    wanted = kept(scores.rows(), 6, ties)
     assert torch.equal(bounds_keep(scores, 6, ties, levels=levels), wanted)
 
 

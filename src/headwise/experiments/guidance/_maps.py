@@ -10,7 +10,7 @@ from headwise.guidance.schedule import ConventionName
 from headwise.models.encoder import Encoder
 from headwise.ops.attended import Attended
 from headwise.ops.guidance import Pattern
-from headwise.ops.guidance.reference import targets
+from headwise.ops.guidance.rows import targets
 from headwise.ops.scores import Scores
 from headwise.sites import Site, observe
 

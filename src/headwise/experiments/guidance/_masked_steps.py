@@ -19,7 +19,7 @@ from headwise.hf import adopt
 from headwise.models import Encoder, EncoderConfig, MaskedLM
 from headwise.models.encoder_weights import to_hugging_face
 from headwise.ops.guidance import FIRST, NEXT, PREVIOUS
-from headwise.ops.guidance.reference import targets
+from headwise.ops.guidance.rows import targets
 from headwise.ops.scores import Scores
 from headwise.sites import replace
 

@@ -79,8 +79,7 @@ from headwise.experiments.relevance._stacks import device_of, drawn
 from headwise.guidance import Guidance, Plan, guide, pattern
 from headwise.models.rnn import Heads, Seq2Seq
 from headwise.models.rnn_stack import Seq2SeqStack
-from headwise.ops.entmax import entmax_attention
-from headwise.ops.sparsemax import sparsemax_attention
+from headwise.ops.entmax import entmax_attention, sparsemax_attention
 from headwise.ops.topk import topk_attention
 from headwise.recording.run import Run
 from headwise.sites import Attend, replace

@@ -15,10 +15,9 @@ import triton
 from torch import Tensor
 
 from headwise.ops._impl import Number
-from headwise.ops.entmax import backward, forward
-from headwise.ops.launching import Tile, padded
+from headwise.ops.entmax import kernels
 from headwise.ops.scores import Scores
-from headwise.ops.tiles import Call, with_rows
+from headwise.ops.tiles import Call, Tile, padded, with_rows
 
 __all__ = ["attend"]
 
@@ -306,7 +305,7 @@ def _launch_forward(
 ) -> None:
     batch, heads, n_queries, _ = options["q"].shape
     tile, resident = _forward_tile(options)
-    kernel = forward.resident if resident else forward.streaming
+    kernel = kernels.resident if resident else kernels.streaming
     element_size, power = options["v"].element_size(), options["POWER"]
     if resident:  # narrower values, read in no loop, are multiplied wrongly on Hopper by Triton 3.6
         width = max(options["VALUE_PADDED"], LEAST_RESIDENT_WIDTH)
@@ -348,7 +347,7 @@ def _launch_backward(
     if learned and _needs(options) > 1:  # sums for alpha need registers too
         by_queries = by_queries._replace(rows=max(16, by_queries.rows // 2))
     n_blocks = triton.cdiv(n_queries, by_queries.rows)
-    backward.for_queries[(n_blocks * batch * heads,)](
+    kernels.for_queries[(n_blocks * batch * heads,)](
         **options,
         mean=mean,
         top=top,
@@ -360,6 +359,6 @@ def _launch_backward(
         **by_queries.arguments(),
     )
     n_blocks = triton.cdiv(n_keys, by_keys.keys)
-    backward.for_keys[(n_blocks * batch * groups,)](
+    kernels.for_keys[(n_blocks * batch * groups,)](
         **options, dk=dk, dv=dv, n_blocks=n_blocks, **by_keys.arguments()
     )

@@ -19,7 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headwise.ops.row_sweep.aiming import (
+from headwise.ops.row_sweep.gradient import Terms, score_gradients
+from headwise.ops.row_sweep.sweeps import (
     ANY,
     Aims,
     Calls,
@@ -40,7 +41,6 @@ from headwise.ops.row_sweep.aiming import (
     unseen,
     upright,
 )
-from headwise.ops.row_sweep.gradient import Terms, score_gradients
 from headwise.ops.scores import Scores
 from headwise.ops.tiles import load_rows
 

@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headwise.ops.row_sweep.aiming import (
+from headwise.ops.row_sweep.gradient import Terms, score_gradients
+from headwise.ops.row_sweep.sweeps import (
     ANY,
     FAR,
     Aims,
@@ -37,7 +38,6 @@ from headwise.ops.row_sweep.aiming import (
     unseen,
     upright,
 )
-from headwise.ops.row_sweep.gradient import Terms, score_gradients
 from headwise.ops.scores import Scores
 from headwise.ops.tiles import load_rows
 

@@ -18,8 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headwise.ops.launching import Tile
-from headwise.ops.tiles import Call, load_rows, score_tile
+from headwise.ops.tiles import Call, Tile, load_rows, score_tile
 from headwise.ops.topk.selection import (
     ANY,
     IN_DOUBT,

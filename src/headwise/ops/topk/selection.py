@@ -23,8 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headwise.ops.launching import MASK_STRIDES, SIZES, Tile, padded
-from headwise.ops.tiles import Call, load_rows, place, score_tile
+from headwise.ops.tiles import MASK_STRIDES, SIZES, Call, Tile, load_rows, padded, place, score_tile
 
 __all__ = [
     "ANY",

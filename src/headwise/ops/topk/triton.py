@@ -14,16 +14,13 @@ import torch
 from torch import Tensor
 
 from headwise.ops._impl import Number
-from headwise.ops.launching import Tile
 from headwise.ops.scores import Scores
-from headwise.ops.tiles import Call
-from headwise.ops.topk.gathering import list_flagged, list_keys
-from headwise.ops.topk.merged import MOST_KEEP, attend_merged
-from headwise.ops.topk.pairs import pair_gradients, pair_values
+from headwise.ops.tiles import Call, Tile
+from headwise.ops.topk.fused import MOST_KEEP, MOST_KEYS, attend_merged, attend_resident
+from headwise.ops.topk.lists import list_flagged, list_keys, pair_gradients, pair_values
 from headwise.ops.topk.ranking import Listed, doubtful_tile, spare_places
-from headwise.ops.topk.resident import MOST_KEYS, attend_resident
 from headwise.ops.topk.selection import Selection, flagged_tile, rescue, room, select
-from headwise.ops.topk.weighing import Kept, Sums, flagged_gradients, gradients, weigh
+from headwise.ops.topk.weights import Kept, Sums, flagged_gradients, gradients, weigh
 
 __all__ = ["topk_selected", "topk_values"]
 

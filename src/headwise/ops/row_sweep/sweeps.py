@@ -19,9 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headwise.ops.launching import MASK_STRIDES, SIZES, Tile, padded
 from headwise.ops.scores import Scores
-from headwise.ops.tiles import Call, with_rows
+from headwise.ops.tiles import MASK_STRIDES, SIZES, Call, Tile, padded, with_rows
 
 LOG2_E = 1.4426950408889634  # kernels work with powers of two, which the device computes directly
 # The score of a key that may not be attended: its weight is 0, and 0 times its log is 0, not NaN.

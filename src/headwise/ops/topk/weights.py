@@ -21,8 +21,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headwise.ops.launching import Tile, padded
-from headwise.ops.tiles import Call, finite, load_rows, load_shown, place, score_tile, with_rows
+from headwise.ops.tiles import (
+    Call,
+    Tile,
+    finite,
+    load_rows,
+    load_shown,
+    padded,
+    place,
+    score_tile,
+    with_rows,
+)
 from headwise.ops.topk.selection import ANY, IN_DOUBT, keys_seen, whole_tiles
 
 __all__ = [

@@ -1,16 +1,20 @@
 # Arguments of kernels have no types that a type checker would know.
 # pyright: basic
 # ruff: noqa: RUF005  Triton cannot unpack a tuple into another
-"""Which keys each query of a long row keeps, as a list: one sweep, then a look at a few candidates.
+"""Top-k attention of long rows: lists of the keys that queries keep, and sums over these pairs.
 
-The sweep is that of `selection`, but remembers cells of a few keys by their largest score, whose
-last bits give way to the name of the cell. The keep best keys lie in the keep best cells. A few
-more than these are named, the scores of all their keys computed anew from q and k, and the best
-taken (`ranking`). A row is certain if its keep-th score is above all other candidates, and above
-anything a bucket may have forgotten or a missing bit may hide, by more than rounding; and if its
-numbers are finite and not so large that bits could be lost at the other end. Queries of which one
-is not certain are looked at again, and where that does not help, as with many ties, go the way of
-short rows, forward and backward.
+`list_keys` finds the keys in one sweep. The sweep is that of `selection`, but it holds cells of a
+few keys by their largest score, whose last bits give way to the name of the cell. The `keep` best
+keys lie in the `keep` best cells. A few more than these are named, the scores of all their keys
+computed again from q and k, and the best taken (`ranking`). A row is certain if its keep-th score
+is above all other candidates, and above anything that a bucket may have dropped or a missing bit
+may hide, by more than rounding; and if its numbers are finite and not so large that bits could be
+lost at the other end. Queries of which one is not certain are searched again, and where that does
+not help, as with many ties, are computed like short rows, forward and backward.
+
+`pair_values` and `pair_gradients` visit kept pairs only; spare places of a list only in blocks of
+queries that have the flag TIED. The backward pass adds to dk and dv by atomics, in no fixed order,
+and skips queries in doubt, which are left to `weights`.
 """
 
 from typing import no_type_check
@@ -20,12 +24,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headwise.ops.launching import Tile, padded
-from headwise.ops.tiles import Call, load_rows, place, score_tile
+from headwise.ops.tiles import SIZES, Call, Tile, load_rows, padded, place, score_tile, with_rows
 from headwise.ops.topk.ranking import Candidates, Listed, choose, doubtful_tile, spare_places
 from headwise.ops.topk.selection import (
     ANY,
     IN_DOUBT,
+    TIED,
     blocks,
     fill_levels,
     keys_seen,
@@ -35,8 +39,9 @@ from headwise.ops.topk.selection import (
     rescue,
     room,
 )
+from headwise.ops.topk.weights import drop_pairs, strides
 
-__all__ = ["gather_rows", "list_flagged", "list_keys"]
+__all__ = ["gather_rows", "list_flagged", "list_keys", "pair_gradients", "pair_values"]
 
 CELL = 2  # keys of a cell: the more, the less to remember while sweeping, but the more to score
 # Keys of a row -> cells more than wanted: so many may differ by less than the missing bits.
@@ -295,3 +300,149 @@ def _list_kernel(
         to_slot = slot * n_rows.to(tl.int64) + at
         tl.store(picked + to_slot, -1, mask=vacant)
         tl.store(weights + to_slot, 0.0, mask=vacant)
+
+
+VALUE_ROWS = 16  # queries, of a program of the kernel that sums values
+PAIR_ROWS = 16  # of the kernel that computes gradients
+
+
+def pair_values(
+    listed: Listed, v: Tensor, dropout: float, seed: Tensor | None, flag_rows: int
+) -> Tensor:
+    """The sum of the values of listed keys by their weights, (B, H, Q, E)."""
+    batch, heads, n_queries = listed.log_sum.shape
+    v = with_rows(v)
+    out = v.new_empty(batch, heads, n_queries, v.shape[3])
+    n_blocks = -(-n_queries // VALUE_ROWS)
+    if programs := batch * heads * n_blocks:
+        _values_kernel[(programs,)](
+            v, listed.keys, listed.weights, listed.flags, out, seed, dropout, heads, v.shape[1],
+            n_queries, listed.log_sum.numel(), n_blocks, len(listed.keys) - listed.spare,
+            *v.stride()[:3], VALUES=v.shape[3], PADDED_VALUES=padded(v.shape[3]), ROWS=VALUE_ROWS,
+            FLAG_ROWS=flag_rows, SPARE=listed.spare,
+        )  # fmt: skip
+    return out
+
+
+def pair_gradients(
+    call: Call, v: Tensor, listed: Listed, out: Tensor, dropout: float, seed: Tensor | None,
+    dout: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, and in float32 of k and v, from the pairs of queries not in doubt."""
+    batch, heads, n_queries, width = call.q.shape
+    v, dout = with_rows(v), with_rows(dout)
+    dq = call.q.new_empty(call.q.shape)
+    dk, dv = (torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (call.k, v))
+    n_blocks = -(-n_queries // PAIR_ROWS)
+    if programs := batch * heads * n_blocks:
+        unused = ("mask", "MASKED", "lengths", "first", "CAUSAL")  # the pairs are known
+        used = {x: given for x, given in call.arguments().items() if not x.startswith(unused)}
+        _pairs_kernel[(programs,)](
+            **used, **strides("v", v), **strides("dout", dout), v=v, dout=dout, out=out,
+            picked=listed.keys, weights=listed.weights, flags=listed.flags, dq=dq, dk=dk, dv=dv,
+            seed=seed, dropout=dropout, keep=len(listed.keys) - listed.spare, n_blocks=n_blocks,
+            n_rows=listed.log_sum.numel(), PADDED=padded(width), VALUES=v.shape[3],
+            PADDED_VALUES=padded(v.shape[3]), ROWS=PAIR_ROWS,
+            FLAG_ROWS=doubtful_tile(call.q).rows, SPARE=listed.spare,
+            num_warps=2,  # pyright: ignore[reportCallIssue]
+        )  # fmt: skip
+    return dq, dk, dv
+
+
+@triton.jit(do_not_specialize=["heads", "groups", "n_queries", "n_rows", "n_blocks", "keep"])
+@no_type_check
+def _values_kernel(
+    v, picked, weights, flags, out, seed, dropout, heads, groups, n_queries, n_rows, n_blocks, keep,
+    v_batch, v_head, v_row,
+    VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr, ROWS: tl.constexpr, FLAG_ROWS: tl.constexpr,
+    SPARE: tl.constexpr,
+):  # fmt: skip
+    block, batch, head, group = place(n_blocks, heads, groups)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    at = (batch * heads + head) * n_queries + rows
+    inside = rows < n_queries
+    places = keep
+    if SPARE:
+        flag = (batch * heads + head) * tl.cdiv(n_queries, FLAG_ROWS) + block * ROWS // FLAG_ROWS
+        places += tl.where(tl.load(flags + flag) == TIED, SPARE, 0)
+    v += batch * v_batch + group * v_head
+    out_QE = tl.full((ROWS, PADDED_VALUES), 0.0, tl.float32)
+    n_rows = n_rows.to(tl.int64)
+    key = tl.load(picked + at, mask=inside, other=-1)
+    weight = tl.load(weights + at, mask=inside, other=0.0)
+    for slot in range(places):
+        later = inside & (slot + 1 < places)  # asked for now, since much waits for it
+        next_key = tl.load(picked + (slot + 1) * n_rows + at, mask=later, other=-1)
+        next_weight = tl.load(weights + (slot + 1) * n_rows + at, mask=later, other=0.0)
+        dropped = weight
+        if seed is not None:
+            dropped = drop_pairs(weight, batch * heads + head, rows, key, dropout, seed)
+        v_QE = gather_rows(v, key, v_row, key >= 0, VALUES, PADDED_VALUES)
+        out_QE += dropped[:, None] * v_QE
+        key, weight = next_key, next_weight
+    column = tl.arange(0, PADDED_VALUES)
+    to_QE = out + at[:, None] * VALUES + column[None, :]
+    tl.store(to_QE, out_QE, mask=inside[:, None] & (column < VALUES)[None, :])
+
+
+@triton.jit(do_not_specialize=[*SIZES, "n_rows", "keep"])
+@no_type_check
+def _pairs_kernel(
+    q, k, v, out, dout, picked, weights, flags, dq, dk, dv, seed, scale, dropout,
+    heads, groups, n_queries, n_keys, n_rows, n_blocks, keep, q_batch, q_head, q_row,
+    k_batch, k_head, k_row, v_batch, v_head, v_row, dout_batch, dout_head, dout_row,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
+    ROWS: tl.constexpr, FLAG_ROWS: tl.constexpr, SPARE: tl.constexpr,
+):  # fmt: skip
+    block, batch, head, group = place(n_blocks, heads, groups)
+    flag = (batch * heads + head) * tl.cdiv(n_queries, FLAG_ROWS) + block * ROWS // FLAG_ROWS
+    flag = tl.load(flags + flag)
+    if flag == IN_DOUBT:
+        return
+    places = keep + tl.where(flag == TIED, SPARE, 0)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    inside = rows < n_queries
+    at = (batch * heads + head) * n_queries + rows
+    q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
+    dout_QE = load_rows(
+        dout + batch * dout_batch + head * dout_head, rows, dout_row, n_queries,
+        VALUES, PADDED_VALUES,
+    )  # fmt: skip
+    out_QE = load_rows(
+        out + (batch * heads + head) * n_queries * VALUES, rows, VALUES, n_queries,
+        VALUES, PADDED_VALUES,
+    )  # fmt: skip
+    q_QD, dout_QE = q_QD.to(tl.float32), dout_QE.to(tl.float32)
+    mean = tl.sum(dout_QE * out_QE.to(tl.float32), axis=1)
+    dq_QD = tl.full((ROWS, PADDED), 0.0, tl.float32)
+    column_1D = tl.arange(0, PADDED)[None, :]
+    column_1E = tl.arange(0, PADDED_VALUES)[None, :]
+    n_rows = n_rows.to(tl.int64)
+    key = tl.load(picked + at, mask=inside, other=-1)
+    weight = tl.load(weights + at, mask=inside, other=0.0)
+    for slot in range(places):
+        later = inside & (slot + 1 < places)  # asked for now, since much waits for it
+        next_key = tl.load(picked + (slot + 1) * n_rows + at, mask=later, other=-1)
+        next_weight = tl.load(weights + (slot + 1) * n_rows + at, mask=later, other=0.0)
+        real = weight != 0.0
+        dropped = weight
+        if seed is not None:
+            dropped = drop_pairs(weight, batch * heads + head, rows, key, dropout, seed)
+        k_QD = gather_rows(k + batch * k_batch + group * k_head, key, k_row, real, WIDTH, PADDED)
+        v_QE = gather_rows(
+            v + batch * v_batch + group * v_head, key, v_row, real, VALUES, PADDED_VALUES
+        )
+        dscore = dropped * tl.sum(dout_QE * v_QE, axis=1) - weight * mean
+        dq_QD += dscore[:, None] * k_QD
+        key_at = ((batch * groups + group) * n_keys + key)[:, None]
+        tl.atomic_add(
+            dk + key_at * WIDTH + column_1D, dscore[:, None] * q_QD * scale,
+            mask=real[:, None] & (column_1D < WIDTH), sem="relaxed",
+        )  # fmt: skip
+        tl.atomic_add(
+            dv + key_at * VALUES + column_1E, dropped[:, None] * dout_QE,
+            mask=real[:, None] & (column_1E < VALUES), sem="relaxed",
+        )  # fmt: skip
+        key, weight = next_key, next_weight
+    to = dq + at[:, None] * WIDTH + column_1D
+    tl.store(to, dq_QD * scale, mask=inside[:, None] & (column_1D < WIDTH))
