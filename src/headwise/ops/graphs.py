@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["lasting_pool", "on_a_stream", "record"]
-
 R = TypeVar("R")
 
 

@@ -29,15 +29,6 @@ from headwise.ops.scores import WIDEST_HEAD
 from headwise.ops.softmax import softmax_attention
 from headwise.ops.topk import topk_attention
 
-__all__ = [
-    "LEARNED",
-    "attention_name",
-    "attention_op",
-    "check_attention",
-    "is_graph_safe",
-    "is_positional",
-]
-
 LEARNED = "entmax:learned"
 CHOICES = (
     "softmax, topk:8 (or another number of keys), sparsemax, entmax:1.5, gaussian:-1,1 (or other "

@@ -48,10 +48,8 @@ from headwise.ops.entmax.curve import (
 )
 from headwise.ops.tiles import MASK_STRIDES, SIZES, finite, load_rows, load_shown, place, score_tile
 
-__all__ = ["for_keys", "for_queries", "resident", "streaming"]
-
 ANY = [*SIZES, *MASK_STRIDES]  # one compiled kernel serves all of these
-MOST_LOOKS = tl.constexpr(8)  # seldom more than one; after these, what is left is as it is
+MOST_LOOKS = tl.constexpr(8)  # sweeps that sum values; seldom more than one is needed
 
 
 @triton.jit
@@ -66,7 +64,7 @@ def store_rows(start, rows, n_rows, tile, WIDTH: tl.constexpr, PADDED: tl.conste
 @triton.jit
 @no_type_check
 def _largest(top_Q):
-    """0 for a row that sees nothing: then z is -inf, and x is 0."""
+    """Replace -inf, of a row that sees nothing, by 0: then z is -inf, and x is 0."""
     return tl.where(top_Q == float("-inf"), 0.0, top_Q)
 
 
@@ -81,7 +79,7 @@ def resident(
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, POWER: tl.constexpr, DROPOUT: tl.constexpr,
     TRAINING: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """All keys of the call in one tile: KEYS >= n_keys."""
+    """Attend with all keys of the call in one tile: KEYS >= n_keys."""
     block, batch, head, group = place(n_blocks, heads, groups)
     group = group.to(tl.int64)
     rows = block * ROWS + tl.arange(0, ROWS)
@@ -132,7 +130,7 @@ def streaming(
     TRAINING: tl.constexpr, NEAR: tl.constexpr, ENOUGH: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Any number of keys, in tiles of KEYS; those that all rows see whole come first."""
+    """Attend to any number of keys, in tiles of KEYS; tiles that all rows see come first."""
     block, batch, head, group = place(n_blocks, heads, groups)
     rows = block * ROWS + tl.arange(0, ROWS)
     line = batch * heads + head
@@ -253,7 +251,7 @@ def for_queries(
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, POWER: tl.constexpr, DROPOUT: tl.constexpr,
     LEARNED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """dq, what `for_keys` takes of rows and, where alpha is LEARNED, each row's part of dalpha."""
+    """Write dq, the rows that `for_keys` reads and, if alpha is LEARNED, each row's dalpha."""
     block, batch, head, group = place(n_blocks, heads, groups)
     rows = block * ROWS + tl.arange(0, ROWS)
     line = batch * heads + head
@@ -321,10 +319,10 @@ def for_queries(
 @triton.jit
 @no_type_check
 def top_tau_delta(of_rows, n_rows, ROWS: tl.constexpr):
-    """What `for_queries` wrote of some rows, zeros where there are none.
+    """Load the rows that `for_queries` wrote, zeros beyond the last.
 
-    One load of at least as many numbers as there are threads: fewer, or three loads, each thread
-    would copy for itself, a number at a time.
+    This is one load of at least as many numbers as there are threads. With fewer, or three loads,
+    each thread would copy for itself, one number at a time.
     """
     row = tl.arange(0, ROWS)[:, None]
     of_Q4 = tl.load(of_rows + row * 4 + tl.arange(0, 4)[None, :], mask=row < n_rows, other=0.0)
@@ -345,7 +343,7 @@ def for_keys(
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, POWER: tl.constexpr, DROPOUT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of a block of keys; one program for all heads that look at them."""
+    """Write dk and dv of a block of keys; one program sums over all heads that share them."""
     block, batch, group, _ = place(n_blocks, groups, groups)
     keys = block * KEYS + tl.arange(0, KEYS)
     k_KD = load_rows(k + batch * k_batch + group * k_head, keys, k_row, n_keys, WIDTH, PADDED)
@@ -353,8 +351,8 @@ def for_keys(
     length = tl.load(lengths + batch)
     stop = tl.where(block * KEYS < length, n_queries, 0)
     begin = 0
-    whole = 0  # from this row on all see all keys of the block, real or not
-    if CAUSAL:  # rows before the first are blind to all of them
+    whole = 0  # from this row on, all rows see all keys of the block, real or not
+    if CAUSAL:  # earlier rows see none of them
         begin = tl.maximum(block * KEYS - first, 0) // ROWS * ROWS
         whole = tl.maximum(block * KEYS + KEYS - 1 - first, 0)
         whole = tl.minimum((whole + ROWS - 1) // ROWS * ROWS, stop)
@@ -371,7 +369,7 @@ def for_keys(
             for start in range(begin if EDGE else whole, whole if EDGE else stop, ROWS):
                 row = tl.arange(0, ROWS)
                 rows = start + row
-                # Rows counted from the first of the tile: only where it lies changes in the loop.
+                # Rows counted from the start of the tile: only its address changes in the loop.
                 begun = tl.cast(start, tl.int64)
                 left = n_queries - start
                 q_at = q + (batch * q_batch + head * q_head + begun * q_row)
@@ -380,7 +378,7 @@ def for_keys(
                 g_QE = load_rows(g_at, row, grad_row, left, VALUE, VALUE_PADDED)
                 rows_at = of_rows + (line * n_queries + begun) * 4
                 top_Q, tau_Q, delta_Q = top_tau_delta(rows_at, left, ROWS)
-                # The other way round, so that products take what was computed as it lies.
+                # Keys by queries, so that products use the result in its register layout.
                 z_KQ = tl.dot(k_KD, tl.trans(q_QD), input_precision="ieee") * (scale * rise)
                 x_KQ = above(z_KQ - top_Q[None, :], tau_Q[None, :])
                 if EDGE:

@@ -1,17 +1,20 @@
 # Arguments of kernels have no types that a type checker would know.
 # pyright: basic
-"""The gradient on q and k of anything whose gradient on the scores is a row-wise form in weights H:
+"""Gradients on q and k of any loss whose gradient on the scores has this form in weights H:
 
     dS_ij = factor gain_i H_ij (plain_i + square_i H_ij + log_i log H_ij + peak_i [j = peak_key_i]
                                 + at_i [j = target_i] + on_i [j in the set])
 
-All statistics of softmax rows and the guidance loss are of this form. One sweep over the keys for
-dq, one over the queries for dk, for which the first leaves the terms `joined` with the gain. Each
-program writes its own rows, so the result never varies. Heads that share keys are summed inside the
-program.
+All statistics of softmax rows and the guidance loss have this form. `to_queries` sweeps over the
+keys for dq, then `to_keys` over the queries for dk. Each program writes its own rows, so the result
+is deterministic. Heads that share keys are summed inside the program.
 
-Gradients lie in memory as q and k do, and are written whole, zeros for heads that nobody asked: a
-host that adds its own gradients and undoes its transposition then moves nothing else.
+`to_queries` holds the terms of its rows while it runs. `to_keys` would read them again for every
+tile, where one number serves only two scores of a thread. So `to_queries`, which has to run first,
+stores their products with the gain in `joined`.
+
+Gradients have the memory layout of q and k, and are written whole, with zeros for heads that are
+not computed: a host that adds its own gradients and undoes its transposition then copies nothing.
 """
 
 from collections.abc import Sequence
@@ -36,16 +39,19 @@ from headwise.ops.row_sweep.sweeps import (
     placed,
     settings,
 )
-from headwise.ops.tiles import finite, load_rows
+from headwise.ops.tiles import finite, load_rows, strides
 
 LN_2 = tl.constexpr(0.6931471805599453)
-FAR_BELOW = tl.constexpr(-1000.0)  # the logarithm of a weight of 0, finite when multiplied
-FAR_ABOVE = tl.constexpr(1e30)  # the log_sum of rows that see nothing, likewise
-# The terms of a row as `to_queries` leaves them, the gain in PLAIN to PEAK.
+FAR_BELOW = tl.constexpr(-1000.0)  # logarithm of a weight of 0, finite when multiplied
+FAR_ABOVE = tl.constexpr(1e30)  # log_sum of rows that see nothing, finite when multiplied
+# Terms of a row as `to_queries` stores them, with the gain in PLAIN to PEAK.
 TERMS = tl.constexpr(9)
 LOG_SUM, PLAIN, SQUARE, AT = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 ON, LOG = tl.constexpr(4), tl.constexpr(5)
-PEAK, PEAK_KEY = tl.constexpr(6), tl.constexpr(7)  # the peak's with PLAIN in it; the key's bits
+PEAK, PEAK_KEY = (
+    tl.constexpr(6),
+    tl.constexpr(7),
+)  # PEAK includes PLAIN; PEAK_KEY holds the bits of the key
 TOP = tl.constexpr(8)
 ANY_GAIN = [*ANY, "gain_batch", "gain_head", "gain_row"]
 
@@ -53,7 +59,7 @@ ANY_GAIN = [*ANY, "gain_batch", "gain_head", "gain_row"]
 @triton.jit
 @no_type_check
 def _into_product(ds, x):
-    """ds times x, both tiles, in float32; ds is rounded as x is, but never to float16's range."""
+    """Multiply tiles ds and x in float32; ds is rounded as x is, but never to float16."""
     if x.dtype == tl.float32:
         product = tl.dot(ds, x, input_precision="ieee")
     elif x.dtype == tl.float16:
@@ -93,14 +99,14 @@ def _store_term(terms, NUMBER: tl.constexpr, x_Q, rows, inside, n_queries):
 @triton.jit
 @no_type_check
 def _load_term(terms, NUMBER: tl.constexpr, rows, n_queries):
-    """A term of rows; 0 of those beyond the last, whose queries are 0: any finite number does."""
+    """Load a term of rows; 0 beyond the last, whose queries are 0, so any finite number will do."""
     return tl.load(terms + NUMBER * n_queries + rows, mask=rows < n_queries, other=0.0)
 
 
 @triton.jit
 @no_type_check
 def _number_of(numbers, head):
-    """The row of a head in the plan, or -1; heads have their own numbers where there is no plan."""
+    """Return the row of a head in the plan, or -1; without a plan, the head itself."""
     number = head
     if numbers is not None:
         number = tl.load(numbers + head)
@@ -192,7 +198,7 @@ def to_queries(
                 k_KD = finite(k_KD)
         dq_QD += _into_product(h_QK * form_QK, k_KD)
 
-    # Read again, since there is no register to hold it meanwhile.
+    # Read again, because no register is free to hold it.
     gain_Q = _gain_of(gain, batch, number, rows, n_queries, gain_batch, gain_head, gain_row)
     dq_QD = dq_QD * (gain_Q * factor)[:, None]
     column = tl.arange(0, PADDED)
@@ -237,7 +243,7 @@ def to_keys(
         terms = joined + (batch * n_heads + number) * TERMS * n_queries
         for start in range(begin, tl.where(wanted, n_queries, 0), ROWS):
             rows = start + tl.arange(0, ROWS)
-            # What differs between tiles is one address, not one a row.
+            # Tiles differ in one address, not one per row.
             q_here = q_start + tl.cast(start, tl.int64) * q_row
             q_QD = load_rows(q_here, tl.arange(0, ROWS), q_row, n_queries - start, WIDTH, PADDED)
             s_KQ = tl.dot(k_KD, tl.trans(q_QD), input_precision="ieee")
@@ -272,7 +278,7 @@ def to_keys(
                 form_KQ += member_K[:, None] * on_Q[None, :]
             dk_KD += _into_product(h_KQ * form_KQ, q_QD)
 
-    # Keys that are not real are weighed like others, in rows of their own, which are dropped here.
+    # Padding keys are computed like others, in their own rows, which are dropped here.
     dk_KD = tl.where(keys[:, None] < length, dk_KD * factor, 0.0)
     column = tl.arange(0, PADDED)
     out = one_of(dk, call) + batch * dk_batch + group * dk_head
@@ -282,12 +288,12 @@ def to_keys(
 
 
 class Terms(NamedTuple):
-    """What the form needs of each row, (B, N, Q) float32; log, peak and peak_key go together."""
+    """Terms of the form for each row, (B, N, Q) float32; log, peak and peak_key go together."""
 
     top: Tensor  # the product q k of the largest score
-    log_sum: Tensor  # log2 of the sum of exp(score - largest); +inf of rows that see nothing
+    log_sum: Tensor  # log2 of the sum of exp(score - largest); +inf in rows that see nothing
     plain: Tensor
-    square: Tensor | None  # 1 unless given
+    square: Tensor | None  # 1 by default
     at: Tensor
     on: Tensor
     log: Tensor | None = None
@@ -308,7 +314,7 @@ def score_gradients(
     aims: Aims,
     terms: Terms,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """dq and dk of each call. See the formula above."""
+    """Compute dq and dk of each call by the formula above."""
     both = _gradient_op(q, k, mask, lengths, scale, first, causal, *aims, *terms)
     return both[: len(q)], both[len(q) :]
 
@@ -351,7 +357,7 @@ def _(q, k, *others):
 
 
 def _new_like(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """As they lie in memory; of tensors with gaps or repetitions, in the order of their axes."""
+    """Allocate tensors of the same memory layout, contiguous for inputs with gaps or repeats."""
     return tuple(_with_rows_like(x) for x in alike(tensors))
 
 
@@ -368,28 +374,27 @@ def _launch(
     given = calls.arguments() | aims.arguments(heads) | {"numbers": aims.numbers}
     given["factor"] = terms.factor * calls.first.scale
     given["joined"] = terms.plain.new_empty(*terms.plain.shape[:2], TERMS.value, n_queries)
-    by_rows = _contiguous(terms) | _strides("gain", terms.gain)
+    by_rows = _contiguous(terms) | _gain_strides(terms.gain)
     by_queries, by_keys = settings(calls, "queries"), settings(calls, "keys")
     with torch.cuda.device_of(dq[0]):
         n_blocks = triton.cdiv(n_queries, by_queries["ROWS"])
         if n_blocks * batch:
-            asked = by_rows | {"dq": dq, "n_blocks": n_blocks} | _strides("dq", dq[0])
+            asked = by_rows | {"dq": dq, "n_blocks": n_blocks} | strides("dq", dq[0])
             to_queries[(batch * len(dq) * heads * n_blocks,)](**given, **by_queries, **asked)
         n_blocks = triton.cdiv(n_keys, by_keys["KEYS"])
         if n_blocks * batch:
             asked = {"dk": dk, "n_blocks": n_blocks, "SHAPED": terms.log is not None}
-            asked |= _strides("dk", dk[0])
+            asked |= strides("dk", dk[0])
             to_keys[(batch * len(dk) * groups * n_blocks,)](**given, **by_keys, **asked)
 
 
-def _strides(name: str, tensor: Tensor | None) -> dict[str, int]:
-    """Those of its first three axes, as arguments of a kernel; zeros of none."""
-    strides = (0, 0, 0) if tensor is None else tensor.stride()[:3]
-    return dict(zip((f"{name}_batch", f"{name}_head", f"{name}_row"), strides, strict=True))
+def _gain_strides(gain: Tensor | None) -> dict[str, int]:
+    names = ("gain_batch", "gain_head", "gain_row")
+    return dict.fromkeys(names, 0) if gain is None else strides("gain", gain)
 
 
 def _contiguous(terms: Terms) -> dict[str, Tensor | None]:
-    """The rows as arguments of a kernel; the gain as it is, since it has strides of its own."""
+    """Return the rows as contiguous arguments of a kernel; the gain keeps its own strides."""
     given = {name: term for name, term in terms._asdict().items() if name != "factor"}
     rows = {name: x.contiguous() for name, x in given.items() if x is not None and name != "gain"}
     return given | rows

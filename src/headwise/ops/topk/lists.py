@@ -24,12 +24,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headwise.ops.tiles import SIZES, Call, Tile, load_rows, padded, place, score_tile, with_rows
+from headwise.ops.tiles import (
+    SIZES,
+    Call,
+    Tile,
+    load_rows,
+    padded,
+    place,
+    score_tile,
+    strides,
+    with_rows,
+)
 from headwise.ops.topk.ranking import Candidates, Listed, choose, doubtful_tile, spare_places
 from headwise.ops.topk.selection import (
     ANY,
     IN_DOUBT,
     TIED,
+    allocate,
     blocks,
     fill_levels,
     keys_seen,
@@ -37,17 +48,14 @@ from headwise.ops.topk.selection import (
     levels_for,
     pull,
     rescue,
-    room,
 )
-from headwise.ops.topk.weights import drop_pairs, strides
+from headwise.ops.topk.weights import drop_pairs
 
-__all__ = ["gather_rows", "list_flagged", "list_keys", "pair_gradients", "pair_values"]
-
-CELL = 2  # keys of a cell: the more, the less to remember while sweeping, but the more to score
-# Keys of a row -> cells more than wanted: so many may differ by less than the missing bits.
+CELL = 2  # keys per cell: more of them means less to hold while sweeping, but more to score
+# Keys per row -> extra cells: that many may differ by less than the missing bits.
 EXTRA = {8191: 2, 1 << 62: 4}
-REACH_KEYS = 128  # a program of the kernel that looks how large keys are
-SCORE_ROWS = 32  # queries, of a program of the kernel that scores candidates
+REACH_KEYS = 128  # keys per program of the kernel that finds how large keys are
+SCORE_ROWS = 32  # queries per program of the kernel that scores candidates
 
 
 # Arguments of kernels that decide which keys are kept.
@@ -56,7 +64,7 @@ CHOOSING = ("flags", "low", "high", "last", "keep", "FIRST")
 
 def list_keys(call: Call, keep: int, first_ties: bool, sweep: Tile) -> Listed:
     """Find the kept keys of every query and their weights."""
-    chosen, flags = room(call, first_ties, doubtful_tile(call.q).rows)
+    chosen, flags = allocate(call, first_ties, doubtful_tile(call.q).rows)
     new = chosen.low.new_empty
     shape = chosen.low.shape
     spare = spare_places(first_ties)
@@ -69,7 +77,7 @@ def list_keys(call: Call, keep: int, first_ties: bool, sweep: Tile) -> Listed:
 
 
 def _candidates(call: Call, listed: Listed, keep: int, sweep: Tile) -> Candidates:
-    """The keys of the best cells; `peak` and `log_sum` are written as `choose` wants them."""
+    """Find the keys of the best cells; `peak` and `log_sum` become the inputs of `choose`."""
     batch, heads, n_queries = listed.log_sum.shape
     n_keys = call.k.shape[2]
     sweep = _fitting(sweep, call, keep)
@@ -97,7 +105,7 @@ def _candidates(call: Call, listed: Listed, keep: int, sweep: Tile) -> Candidate
 
 
 def _fitting(sweep: Tile, call: Call, keep: int) -> Tile:
-    """A tile of which all that is remembered fits the registers."""
+    """Adapt the tile so that the levels of all buckets fit the registers."""
     if call.q.dtype == torch.float32 and call.masked:
         return sweep._replace(rows=16, keys=16, warps=8)
     if call.q.dtype == torch.float32 and call.causal and call.q.shape[3] <= 64:
@@ -109,7 +117,7 @@ def _fitting(sweep: Tile, call: Call, keep: int) -> Tile:
 
 
 def _reach(call: Call) -> Tensor:
-    """The largest size of a number in the keys of each head, (B * G,), as the bits of a float."""
+    """Find the largest absolute number in the keys of each head, (B * G,), as bits of a float."""
     batch, groups, n_keys, width = call.k.shape
     reach = torch.zeros(batch * groups, dtype=torch.int32, device=call.k.device)
     n_blocks = -(-n_keys // REACH_KEYS)
@@ -121,7 +129,7 @@ def _reach(call: Call) -> Tensor:
 
 
 def list_flagged(call: Call, listed: Listed) -> None:
-    """Write keys and weights of flagged queries, whose sums are right by now; of ties the first."""
+    """Write keys and weights of flagged queries, whose sums are final; of ties the first."""
     keep = len(listed.keys) - listed.spare
     common = launch_arguments(call, listed.chosen, listed.flags, keep, True, doubtful_tile(call.q))
     if len(listed.flags):
@@ -134,7 +142,7 @@ def list_flagged(call: Call, listed: Listed) -> None:
 @triton.jit
 @no_type_check
 def _size(x):
-    """The size of numbers as bits, which compare like the sizes; NaN is the largest."""
+    """Return absolute numbers as bits, which compare in the same order; NaN is the largest."""
     return x.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
@@ -161,7 +169,7 @@ def _sweep_kernel(
     ROWS: tl.constexpr, KEYS: tl.constexpr, LEVELS: tl.constexpr, CELL: tl.constexpr,
     CELLS: tl.constexpr,
 ):  # fmt: skip
-    """Keys of the best cells, -1 where there are fewer; in `peak` what no other may exceed."""
+    """Write the keys of the best cells, -1 if fewer, and in `peak` a bound on all other keys."""
     block, batch, head, group = place(n_blocks, heads, groups)
     rows = block * ROWS + tl.arange(0, ROWS)
     q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
@@ -172,7 +180,7 @@ def _sweep_kernel(
         WIDTH, PADDED, CAUSAL, MASKED, ROWS, KEYS, LEVELS, CELL,
     )  # fmt: skip
 
-    bound = tl.max(levels[LEVELS - 1], axis=1)  # no forgotten cell is larger, nor one unnamed
+    bound = tl.max(levels[LEVELS - 1], axis=1)  # no dropped or unnamed cell is larger
     named = ()  # by their last bits, no two alike
     for level in tl.static_range(LEVELS - 1):
         bits_QK = levels[level].to(tl.int32, bitcast=True) | tl.arange(0, KEYS)[None, :]
@@ -200,7 +208,7 @@ def _sweep_kernel(
 @triton.jit
 @no_type_check
 def gather_rows(start, keys, stride, real, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    """A row of the matrix for each query, (len(keys), PADDED) in float32; zeros where not real."""
+    """Load one row of a matrix per query, (len(keys), PADDED) in float32; zeros if not real."""
     column = tl.arange(0, PADDED)
     at = start + keys[:, None].to(tl.int64) * stride + column[None, :]
     return tl.load(at, mask=real[:, None] & (column[None, :] < WIDTH), other=0.0).to(tl.float32)
@@ -215,7 +223,7 @@ def _score_kernel(
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Scores of candidates, -inf where they may not be attended; whether a row's are in doubt."""
+    """Write scores of candidates, -inf where hidden, and whether those of a row are in doubt."""
     block, batch, head, group = place(n_blocks, heads, groups)
     rows = block * ROWS + tl.arange(0, ROWS)
     inside = rows < n_queries
@@ -227,8 +235,8 @@ def _score_kernel(
     mask += batch * mask_batch + head * mask_head
     n_rows = n_rows.to(tl.int64)
     pair = (tl.load(keys + at, inside, other=-1), tl.load(keys + n_rows + at, inside, other=-1))
-    for slot in range(0, slots, 2):  # two whose loads do not wait for each other
-        later = inside & (slot + 2 < slots)  # whose keys are asked for now
+    for slot in range(0, slots, 2):  # the loads of two do not wait for each other
+        later = inside & (slot + 2 < slots)  # keys are prefetched
         next_keys = keys + (slot + 2) * n_rows + at
         next_key = tl.load(next_keys, later, other=-1)
         next_pair = (next_key, tl.load(next_keys + n_rows, later, other=-1))
@@ -241,7 +249,7 @@ def _score_kernel(
                 spot = mask + rows.to(tl.int64) * mask_row + key.to(tl.int64) * mask_key
                 seen = seen & (tl.load(spot, mask=seen, other=0) != 0)
             score = tl.sum(q_QD * gather_rows(k, key, k_row, seen, WIDTH, PADDED), axis=1) * scale
-            real = seen & (score == score)  # what is not a number has no rank; its row is in doubt
+            real = seen & (score == score)  # NaN has no rank; its row is in doubt
             to_slot = (slot + member) * n_rows + at
             tl.store(scores + to_slot, tl.where(real, score, float("-inf")), mask=inside)
         pair = next_pair
@@ -302,14 +310,14 @@ def _list_kernel(
         tl.store(weights + to_slot, 0.0, mask=vacant)
 
 
-VALUE_ROWS = 16  # queries, of a program of the kernel that sums values
-PAIR_ROWS = 16  # of the kernel that computes gradients
+VALUE_ROWS = 16  # queries per program of the kernel that sums values
+PAIR_ROWS = 16  # queries per program of the kernel that computes gradients
 
 
 def pair_values(
     listed: Listed, v: Tensor, dropout: float, seed: Tensor | None, flag_rows: int
 ) -> Tensor:
-    """The sum of the values of listed keys by their weights, (B, H, Q, E)."""
+    """Sum the values of listed keys by their weights, (B, H, Q, E)."""
     batch, heads, n_queries = listed.log_sum.shape
     v = with_rows(v)
     out = v.new_empty(batch, heads, n_queries, v.shape[3])
@@ -328,7 +336,7 @@ def pair_gradients(
     call: Call, v: Tensor, listed: Listed, out: Tensor, dropout: float, seed: Tensor | None,
     dout: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of q, and in float32 of k and v, from the pairs of queries not in doubt."""
+    """Compute gradients of q, and in float32 of k and v, from the pairs of queries not in doubt."""
     batch, heads, n_queries, width = call.q.shape
     v, dout = with_rows(v), with_rows(dout)
     dq = call.q.new_empty(call.q.shape)
@@ -371,7 +379,7 @@ def _values_kernel(
     key = tl.load(picked + at, mask=inside, other=-1)
     weight = tl.load(weights + at, mask=inside, other=0.0)
     for slot in range(places):
-        later = inside & (slot + 1 < places)  # asked for now, since much waits for it
+        later = inside & (slot + 1 < places)  # prefetched, because much depends on it
         next_key = tl.load(picked + (slot + 1) * n_rows + at, mask=later, other=-1)
         next_weight = tl.load(weights + (slot + 1) * n_rows + at, mask=later, other=0.0)
         dropped = weight
@@ -421,7 +429,7 @@ def _pairs_kernel(
     key = tl.load(picked + at, mask=inside, other=-1)
     weight = tl.load(weights + at, mask=inside, other=0.0)
     for slot in range(places):
-        later = inside & (slot + 1 < places)  # asked for now, since much waits for it
+        later = inside & (slot + 1 < places)  # prefetched, because much depends on it
         next_key = tl.load(picked + (slot + 1) * n_rows + at, mask=later, other=-1)
         next_weight = tl.load(weights + (slot + 1) * n_rows + at, mask=later, other=0.0)
         real = weight != 0.0
