@@ -21,6 +21,7 @@ from benchmarks.kernel_tables import (
     translation_table,
     verdict,
 )
+from headwise.ops.entmax import LEAST_KERNEL_ALPHA
 from headwise.ops.scores import WIDEST_HEAD
 from headwise.ops.topk import MOST_KEPT
 from headwise.recording.files import write_text

@@ -1,4 +1,4 @@
-"""What `tests.ops.fuzz` changes while a kernel runs: what fresh memory holds, and tile sizes."""
+"""Changes that `tests.ops.fuzz` makes while a kernel runs: fresh memory and tile sizes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +16,7 @@ ROWS, KEYS = 16, 16  # a tile in the interpreter
 
 @contextmanager
 def poisoned_memory() -> Iterator[None]:
-    """Fresh memory holds NaN, or 1 for whole numbers: reading what was never written shows."""
+    """Fill fresh memory with NaN, or large integers, so that unwritten entries are noticed."""
     makers = ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty"))
     with ExitStack() as patches:
         for owner, name in makers:
@@ -37,7 +37,7 @@ def _poison(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @contextmanager
 def small_tiles(variant: Variant) -> Iterator[None]:
-    """Many tiles in few rows, few enough levels that rows lack certificates, and the plan wanted.
+    """Use small tiles, few levels so that rows lack certificates, and the plan of a variant.
 
     Imports Triton, so TRITON_INTERPRET must be set before.
     """

@@ -23,7 +23,7 @@ given = pytest.mark.parametrize(
 
 
 def sinks(*names: str, heads: int = 2) -> dict[str, object]:
-    """Those of cap= and sink= that are named."""
+    """Return the named ones of cap= and sink=."""
     sink = torch.tensor([0.7, -0.4, 1.1, 0.0][:heads], dtype=torch.float64)
     return {name: value for name, value in (("cap", CAP), ("sink", sink)) if name in names}
 
@@ -38,7 +38,7 @@ def by_hand(
     cap: float | None = None,
     sink: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Weights over keys and of the sink, from the whole matrix of scores."""
+    """Compute weights over keys and of the sink from the whole matrix of scores."""
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     if cap is not None:
@@ -59,7 +59,7 @@ def by_hand(
 
 
 def visible_keys(how: str, n_queries: int, n_keys: int) -> tuple[dict[str, object], Tensor]:
-    """Options, and the keys they show: (2, 2, Q, K)."""
+    """Return options, and the keys that they make visible, (2, 2, Q, K)."""
     shape = 2, 2, n_queries, n_keys
     if how == "causal":
         place = torch.arange(n_queries)[:, None] + n_keys - n_queries

@@ -1,4 +1,4 @@
-"""Attention that does not look at content."""
+"""Attention that ignores content."""
 
 import pytest
 import torch

@@ -47,7 +47,9 @@ def test_heads_take_turns_with_the_distances_of_a_gaussian():
 
 
 def test_a_gaussian_is_for_a_text_that_looks_at_itself():
-    with pytest.raises(ValueError, match="'gaussian:0', which attends to distances within one text"):
+    with pytest.raises(
+        ValueError, match="'gaussian:0', which attends to distances within one text"
+    ):
         check_attention("gaussian:0", within=False)
 
 

@@ -12,7 +12,7 @@ SIZES = (1, 7, 63, 65, 1000)
 
 
 def sorted_sparsemax(scores):
-    """alpha = 2 by halving, which shares nothing with the method under test."""
+    """Compute alpha = 2 by halving, which shares nothing with the method under test."""
     return solve_by_definition(scores, 2.0)
 
 

@@ -30,7 +30,7 @@ def reference(q, k, v, **options) -> Tensor:
 
 
 def assert_same(inputs, *, keep=3, ties="all", **visible) -> None:
-    """Outputs and all gradients agree to float64's rounding."""
+    """Check that outputs and all gradients agree to float64's rounding."""
     visible["scale"] = 0.5  # exact, so that equal keys have equal scores however they are summed
     got = gathered(*inputs, keep=keep, ties=ties, **visible)
     wanted = reference(*inputs, keep=keep, ties=ties, **visible)
@@ -42,7 +42,7 @@ def assert_same(inputs, *, keep=3, ties="all", **visible) -> None:
 
 
 def repeat_keys(inputs, times=4):
-    """Every key stands several times in its sequence, and small integers make scores exact."""
+    """Repeat every key in its sequence; small integers make scores exact."""
     q, k, v = inputs
     few = k.detach()[:, :, : -(-k.shape[2] // times)].round()
     k = few.repeat(1, 1, times, 1)[:, :, : k.shape[2]]

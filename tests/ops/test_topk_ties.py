@@ -21,7 +21,7 @@ ONE = torch.eye(16, dtype=torch.int64)[11]
 
 @pytest.fixture(autouse=True)
 def large_tiles(monkeypatch) -> None:
-    """Fewer of them take the interpreter less time."""
+    """Use few large tiles, which take the interpreter less time."""
     for name in ("HALF", "SINGLE"):
         tiles = [Tile(16, 512, warps=4, stages=1)] * 5
         monkeypatch.setattr(kernels, name, kernels.Sweeps(*tiles))
@@ -30,7 +30,7 @@ def large_tiles(monkeypatch) -> None:
 def tied(
     excess: Tensor, n_keys: int, keep: int = KEEP, visible: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v whose scores are exact, all different but for ties, one to three of them kept."""
+    """Make q, k and v with exact scores, all different but for ties, one to three of them kept."""
     rng = torch.Generator().manual_seed(n_keys)
     n_queries = len(excess)
     scores = torch.stack([torch.randperm(n_keys, generator=rng) for _ in range(n_queries)]) / 64
@@ -47,7 +47,7 @@ def tied(
 def chosen(
     q: Tensor, k: Tensor, v: Tensor, ties: str, keep: int = KEEP, mask: Tensor | None = None
 ) -> tuple[list[Tensor], list[int]]:
-    """The bounds and the list that a forward pass leaves, and its flags."""
+    """Return the bounds, the list and the flags that a forward pass leaves."""
     results = kernels._forward(q, k, v, mask, None, None, 1.0, 0, False, keep, ties == "first", 0.0)
     return list(results[2:7]), results[-1].tolist()
 

@@ -113,7 +113,8 @@ class Attended:
             offset: Choose the one key at the query's position + offset; 0 if there is none.
         """
         if (keys is None) == (offset is None):
-            raise ValueError("mass() takes either keys= or offset=, and exactly one of them.")
+            given = "none" if keys is None else "both"
+            raise ValueError(f"mass() takes exactly one of keys= and offset=, got {given}.")
         if keys is not None:
             check_chosen_keys(keys, self.scores.shape)
             keys = keys[:, None, None] if keys.dim() == 2 else keys
@@ -173,11 +174,11 @@ class Attended:
 
     def _once(self, name: str, compute: Callable[[], T]) -> T:
         """Compute once, and again if first read without gradients and now with them."""
-        remembered, with_gradients = self._read.get(name, (None, False))
-        if remembered is None or (torch.is_grad_enabled() and not with_gradients):
-            remembered = compute()
-            self._read[name] = remembered, torch.is_grad_enabled()
-        return remembered
+        cached, with_gradients = self._read.get(name, (None, False))
+        if cached is None or (torch.is_grad_enabled() and not with_gradients):
+            cached = compute()
+            self._read[name] = cached, torch.is_grad_enabled()
+        return cached
 
 
 def _refuse_captured_gradients(reduce: Reduce) -> None:
@@ -188,7 +189,7 @@ def _refuse_captured_gradients(reduce: Reduce) -> None:
         captured = cell.cell_contents
         if isinstance(captured, Tensor) and captured.requires_grad:
             raise ValueError(
-                "sweep() sends gradients through the weights only, but reduce uses another tensor "
-                f"of shape {tuple(captured.shape)} that needs one. Detach it, or multiply after "
-                "the sweep."
+                "reduce must send gradients through the weights only, got a captured tensor of "
+                f"shape {tuple(captured.shape)} that needs one; detach it, or multiply "
+                "after the sweep."
             )

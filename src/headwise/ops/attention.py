@@ -1,4 +1,4 @@
-"""The arguments and checks that all attention ops share.
+"""Arguments and checks that all attention ops share.
 
 An op declares `**options: Unpack[AttentionOptions]` and is decorated with `shares_options`:
 
@@ -84,8 +84,8 @@ def scores_of(q: Tensor, k: Tensor, options: ScoreOptions, *, fixed: Fixed | Non
     for name in options:
         if name not in ScoreOptions.__annotations__:
             raise TypeError(
-                f"There is no argument {name}=; attention takes {', '.join(MEANINGS)}, and what "
-                "help(...) of the op lists."
+                f"Attention takes {', '.join(MEANINGS)}, got the unknown argument {name}=; "
+                "see help() of the op."
             )
     return Scores(q, k, fixed=fixed, **options)
 

@@ -197,7 +197,7 @@ class Scores:
 
     @property
     def hides_keys(self) -> bool:
-        """Whether there may be keys that a query may not attend."""
+        """True if a key may be hidden from a query."""
         return self.mask is not None or self.lengths is not None or self.causal
 
     def visible(self) -> Tensor | None:

@@ -94,7 +94,7 @@ def guided_heads(
     for head in heads:
         check_whole_number("A head's index", head)
         if not 0 <= head < num_heads:
-            raise ValueError(f"Heads are numbered from 0 to {num_heads - 1}, got {head}.")
+            raise ValueError(f"A head's index must be from 0 to {num_heads - 1}, got {head}.")
     if not heads:
         raise ValueError("patterns must name at least one head to guide, got none.")
     each = [weights] * len(heads) if isinstance(weights, int | float) else list(weights)

@@ -215,7 +215,7 @@ def _attend_kernel(
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, FIRST: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    if flags is not None:  # noqa: SIM102  Triton would look at both sides of an `and`
+    if flags is not None:  # noqa: SIM102  Triton would evaluate both sides of an `and`
         if tl.load(flags + tl.program_id(0)) != IN_DOUBT:
             return
     block, batch, head, group = place(n_blocks, heads, groups)
@@ -282,7 +282,7 @@ def _queries_kernel(
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, FIRST: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    if flags is not None:  # noqa: SIM102  Triton would look at both sides of an `and`
+    if flags is not None:  # noqa: SIM102  Triton would evaluate both sides of an `and`
         if tl.load(flags + tl.program_id(0)) != IN_DOUBT:
             return
     block, batch, head, group = place(n_blocks, heads, groups)
