@@ -9,9 +9,11 @@ from torch import Tensor
 
 from headwise.ops import (
     Attended,
+    entmax,
     entmax_attention,
     gaussian_attention,
     softmax_attention,
+    sparsemax,
     sparsemax_attention,
     topk_attention,
     uniform_attention,
@@ -29,6 +31,13 @@ LEARNED: dict[str, Attend] = {
     "sparsemax": sparsemax_attention,
     "entmax": entmax_attention,
     "entmax-1.3": partial(entmax_attention, alpha=1.3),
+}
+WITH_KERNELS = ("topk", "topk-first", "sparsemax", "entmax", "entmax-1.3")
+# Weights of rows of scores, by definition; softmax for ops that are not listed.
+ROWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sparsemax": sparsemax,
+    "entmax": entmax,
+    "entmax-1.3": partial(entmax, alpha=1.3),
 }
 ALL: dict[str, Attend] = LEARNED | {
     "uniform": uniform_attention,

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from headwise.ops import entmax, softmax_attention, sparsemax, topk_selected
+from headwise.ops import softmax_attention, topk_selected
 from headwise.ops.guidance import FIRST, NEXT, PREVIOUS, guidance_loss, guidance_rows, guided_heads
 from headwise.ops.row_sweep import row_sweep
 from headwise.ops.scores import Scores
-from tests.ops.attention_cases import LEARNED, inputs, make_blocks_tiny
+from tests.ops.attention_cases import LEARNED, ROWS, WITH_KERNELS, inputs, make_blocks_tiny
 
 learned_op = pytest.mark.parametrize("name", LEARNED)
 both_impls = pytest.mark.parametrize("impl", ["reference", "torch"])
@@ -51,8 +51,7 @@ def by_hand(
     if sink is not None:
         column = sink.to(scores)[:, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, column], dim=-1)
-    weigh = {"sparsemax": sparsemax, "entmax": entmax, "entmax-1.3": partial(entmax, alpha=1.3)}
-    weights = weigh.get(name, partial(torch.softmax, dim=-1))(scores).nan_to_num(0.0)
+    weights = ROWS.get(name, partial(torch.softmax, dim=-1))(scores).nan_to_num(0.0)
     if sink is None:
         return weights, torch.zeros(weights.shape[:3], dtype=weights.dtype)
     return weights[..., :-1], weights[..., -1]
@@ -252,7 +251,7 @@ def test_kernels_refuse_them_by_name(options, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     q, k, v = inputs(4, width=16)
     more = sinks(*options)
-    for name in LEARNED.keys() - {"softmax"}:
+    for name in WITH_KERNELS:
         with pytest.raises(ValueError, match="take no cap and no sink"):
             LEARNED[name](q, k, v, impl="triton", **more)
     with pytest.raises(ValueError, match="take no cap and no sink"):
