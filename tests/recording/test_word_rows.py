@@ -172,7 +172,7 @@ def test_no_whole_matrix_is_built_and_no_gradient_kept(monkeypatch):
         largest = max(largest, scores.numel())
         return scores.softmax(-1)
 
-    attended.weigh = weigh
+    attended.row_function = weigh
     pieces = Words((torch.arange(400) // 3)[None])
     rows = word_rows(attended, pieces, pieces)
     assert largest <= 128 * 40 + 2 * 400 and not rows.peak.requires_grad

@@ -15,8 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headwise.ops.attended import Attended
-from headwise.ops.blocks import Block, in_blocks
-from headwise.ops.rows import weights_of
+from headwise.ops.rows import Block, in_blocks, weights_of
 from headwise.ops.scores import Part
 from headwise.recording.words import Words
 
@@ -87,7 +86,7 @@ def _weights(attended: Attended, part: Part) -> Tensor:
     """Weights of a part, up to the last key that any of its queries can see."""
     scores = attended.scores.part(part)
     parameters = (part.of(parameter) for parameter in attended.parameters)
-    return weights_of(scores.up_to(scores.reach()), attended.weigh, *parameters)
+    return weights_of(scores.up_to(scores.reach()), attended.row_function, *parameters)
 
 
 def _reduced(

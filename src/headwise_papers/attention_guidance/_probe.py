@@ -149,9 +149,9 @@ def _weighing_only(attended: Attended, mask_B1QK: Tensor) -> Attended:
     """The same call with weight 0 where the mask is False; other weights stay as they are."""
 
     def weigh(scores: Tensor, mask: Tensor, *parameters: Tensor) -> Tensor:
-        return attended.weigh(scores, *parameters) * mask[..., : scores.shape[-1]]
+        return attended.row_function(scores, *parameters) * mask[..., : scores.shape[-1]]
 
-    return replace(attended, weigh=weigh, parameters=(mask_B1QK, *attended.parameters))
+    return replace(attended, row_function=weigh, parameters=(mask_B1QK, *attended.parameters))
 
 
 def among_tokens(reading: Reading) -> Reading:

@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from headwise.ops.named import INSTEAD, check_attention, looks_at_places
+from headwise.ops.named import INSTEAD, check_attention, is_positional
 from headwise_papers.models.attention import Phases
 
 __all__ = ["check_dropouts", "check_phases", "check_size", "check_vocab"]
@@ -24,7 +24,7 @@ def check_phases(
     check_attention(spec, within=within, instead=instead)
     if sparse_in not in get_args(Phases):
         raise ValueError(f"sparse_in must be 'both' or 'training', got {sparse_in!r}.")
-    if looks_at_places(spec) and sparse_in == "training":
+    if is_positional(spec) and sparse_in == "training":
         raise ValueError(f"{spec!r} learns no scores; give it with sparse_in='both'.")
 
 

@@ -64,7 +64,7 @@ from torch import Tensor
 
 from headwise.guidance import Guidance, Plan, guide, pattern
 from headwise.ops.entmax import entmax_attention
-from headwise.ops.sparsemax import sparsemax_attention
+from headwise.ops.entmax import sparsemax_attention
 from headwise.ops.topk import topk_attention
 from headwise.recording.run import Run
 from headwise.sites import Attend, replace

@@ -15,7 +15,7 @@ from headwise.guidance.schedule import (
     Strength,
     convention_of,
 )
-from headwise.ops.named import looks_at_places
+from headwise.ops.named import is_positional
 from headwise.sites import find_sites
 from headwise.training import Summed
 
@@ -70,7 +70,7 @@ class GuideSettings:
                 f"{', '.join(attention)}."
             )
         for name in chosen:
-            if looks_at_places(attention[name]):
+            if is_positional(attention[name]):
                 raise ValueError(
                     f"guide.plan has nothing to teach heads that are hard-coded, as those of {name} are "
                     f"({attention[name]}); leave guide.plan out, or choose others with guide.where."

@@ -1,17 +1,17 @@
 # Arguments of kernels have no types that a type checker would know.
 # pyright: basic
-"""Top-k attention given what each query keeps: the output, and its gradients.
+"""Top-k attention from the bounds of kept scores: the weights, the output and its gradients.
 
 All kernels recompute tiles of scores and compare them with the bounds of `selection`. `gradients`
-adds nothing by atomics, so it gives the same at every run; `flagged_gradients` does:
+uses no atomics, so it is deterministic; `flagged_gradients` uses them.
 
     w = exp(s - peak) / total on kept keys     z = w * dropped        out = z v
     delta = rowsum(dout * out)           ds = z (dout v^T) - w delta
     dv = z^T dout       dk = scale ds^T q       dq = scale ds k
 
-Peak and total of a row are kept apart: where scores are large, the sum of exp(s) as one logarithm
-would be rounded by more than weights may be. A row whose total is 1 has one weight, the constant 1,
-which gets a gradient of exactly 0 instead of what rounding leaves of a difference.
+Peak and total of a row are stored separately: if scores are large, the sum of exp(s) as one
+logarithm would lose more to rounding than weights may. A row whose total is 1 has one weight, the
+constant 1, which gets a gradient of exactly 0 instead of a rounding error.
 """
 
 from typing import Any, NamedTuple, no_type_check
@@ -21,26 +21,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headwise.ops.launching import Tile, padded
-from headwise.ops.tiles import Call, finite, load_rows, load_shown, place, score_tile, with_rows
+from headwise.ops.tiles import (
+    Call,
+    Tile,
+    finite,
+    load_rows,
+    load_shown,
+    padded,
+    place,
+    score_tile,
+    strides,
+    with_rows,
+)
 from headwise.ops.topk.selection import ANY, IN_DOUBT, keys_seen, whole_tiles
-
-__all__ = [
-    "Kept",
-    "Sums",
-    "drop_pairs",
-    "drop_tile",
-    "flagged_gradients",
-    "gradients",
-    "strides",
-    "weigh",
-    "weights_of",
-    "widths",
-]
 
 
 class Kept(NamedTuple):
-    """What each query keeps, and what is dropped of it at random."""
+    """Bounds on the keys that queries keep, and the dropout of their weights."""
 
     low: Tensor  # see Selection
     high: Tensor
@@ -50,32 +47,32 @@ class Kept(NamedTuple):
     seed: Tensor | None  # (1,) int64; None: no dropout
 
     def arguments(self) -> dict[str, Any]:
-        """For a kernel with parameters of these names, constants in capitals."""
+        """Return the arguments of a kernel, constants in capitals."""
         low, high, last, first_ties, dropout, seed = self
         given = {"low": low, "high": high, "last": last, "dropout": dropout, "seed": seed}
         return given | {"FIRST": first_ties}
 
 
 class Sums(NamedTuple):
-    """By what exp(score) of kept keys is divided, (B, H, Q) each."""
+    """Normalisation of exp(score) over kept keys, (B, H, Q) each."""
 
     peak: Tensor  # the largest score; -inf in rows that see nothing
-    log_sum: Tensor  # log2 of the sum of exp(score - peak); 0 there
+    log_sum: Tensor  # log2 of the sum of exp(score - peak); 0 in rows that see nothing
 
 
-def weigh(
+def attend_kept(
     call: Call, v: Tensor, kept: Kept, peak: Tensor, sweep: Tile,
     *, out: Tensor, log_sum: Tensor, flags: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Write the output, (B, H, Q, E), and log2 of each row's sum of exp(score - peak) of kept keys.
 
-    With flags, one a block of queries, only for blocks that have one.
+    With flags, one per block of queries, only flagged blocks are computed.
     """
     batch, heads, n_queries = peak.shape
     v = with_rows(v)
     n_blocks = -(-n_queries // sweep.rows)
     if programs := batch * heads * n_blocks:
-        _weigh_kernel[(programs,)](
+        _attend_kernel[(programs,)](
             **call.arguments(), **kept.arguments(), **strides("v", v), **sweep.arguments(),
             **widths(call, v), v=v, out=out, log_sum=log_sum, peak=peak, flags=flags,
             n_blocks=n_blocks,
@@ -86,7 +83,7 @@ def gradients(
     call: Call, v: Tensor, kept: Kept, sums: Sums, out: Tensor, dout: Tensor,
     sweeps: tuple[Tile, Tile],
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of q, k and v; one sweep over the keys of each query, one the other way round."""
+    """Compute gradients of q, k and v; one sweep over keys, and one over queries."""
     batch, heads, n_queries, _ = call.q.shape
     dq, dk, dv = (x.new_empty(x.shape) for x in (call.q, call.k, v))
     common = _backward_arguments(call, v, kept, sums, dout)
@@ -108,7 +105,7 @@ def flagged_gradients(
     call: Call, v: Tensor, kept: Kept, sums: Sums, out: Tensor, dout: Tensor, flags: Tensor,
     dq: Tensor, dk: Tensor, dv: Tensor, sweep: Tile,
 ) -> None:  # fmt: skip
-    """For blocks of queries with a flag, write dq and add to dk and dv, which are in float32."""
+    """Write dq and add to dk and dv, in float32, for flagged blocks of queries."""
     if len(flags):
         _queries_kernel[(len(flags),)](
             **_backward_arguments(call, v, kept, sums, dout), **sweep.arguments(),
@@ -131,12 +128,8 @@ def _backward_arguments(
     )
 
 
-def strides(name: str, x: Tensor) -> dict[str, int]:
-    """Arguments of a kernel that say where rows of (B, H, Q, E) are."""
-    return dict(zip((f"{name}_batch", f"{name}_head", f"{name}_row"), x.stride(), strict=False))
-
-
 def widths(call: Call, v: Tensor) -> dict[str, int]:
+    """Return the widths of tiles as arguments of a kernel."""
     value_width = v.shape[3]
     widths = {"PADDED": padded(call.q.shape[3]), "VALUES": value_width}
     return widths | {"PADDED_VALUES": padded(value_width)}
@@ -145,8 +138,8 @@ def widths(call: Call, v: Tensor) -> dict[str, int]:
 @triton.jit
 @no_type_check
 def _bounds(low, high, last, at, inside, FIRST: tl.constexpr):
-    """Of each row: the least score kept, and where ties are limited the least score kept anywhere
-    and the last key at which a lesser one is kept."""
+    """Load the bounds of rows: the smallest score kept and, if ties are limited, the smallest score
+    kept at any key and the last key at which a smaller one is kept."""
     least = tl.load(low + at, mask=inside, other=float("inf"))
     sure, end = least, least
     if FIRST:
@@ -158,7 +151,7 @@ def _bounds(low, high, last, at, inside, FIRST: tl.constexpr):
 @triton.jit
 @no_type_check
 def weights_of(score, key, norm, least, sure, end, FIRST: tl.constexpr, log_sum=0.0):
-    """exp(score - norm) / sum of kept keys, 0 of the others. A score that is not a number stays."""
+    """Compute exp(score - norm) / sum over kept keys, 0 for the others. NaN scores stay."""
     other = score < least
     if FIRST:
         other = other | ((score < sure) & (key > end))
@@ -169,14 +162,14 @@ def weights_of(score, key, norm, least, sure, end, FIRST: tl.constexpr, log_sum=
 @triton.jit
 @no_type_check
 def _constant(log_sum):
-    """The weight above which a weight is the only one of its row, and so the constant 1."""
+    """Return the bound above which a weight is the only one of its row, and so constant."""
     return tl.where(log_sum == 0.0, 0.75, float("inf"))
 
 
 @triton.jit
 @no_type_check
 def _random(seed, batch_head, row, four):
-    """Random numbers of a row's keys 4 four, 4 four + 1, ... of 32 bits, by Philox-4x32-7."""
+    """Generate 32-bit random numbers for four keys of a row, from key 4 four, by Philox-4x32-7."""
     zero = row * 0 + four * 0
     head = batch_head.to(tl.int32) + zero
     return tl.philox(tl.load(seed), four + zero, row + zero, head, zero, n_rounds=7)
@@ -185,7 +178,7 @@ def _random(seed, batch_head, row, four):
 @triton.jit
 @no_type_check
 def _drop(weight, random, dropout):
-    """Some weights set to 0 and the others made larger."""
+    """Set some weights to 0 and scale the others up."""
     below = tl.cast(dropout * 2147483648.0, tl.int32)
     stays = (random >> 1).to(tl.int32, bitcast=True) >= below
     return tl.where(stays, weight * (1.0 / (1.0 - dropout)), 0.0)
@@ -194,7 +187,7 @@ def _drop(weight, random, dropout):
 @triton.jit
 @no_type_check
 def drop_pairs(weight, batch_head, row, key, dropout, seed):
-    """Drop the same weights as `drop_tile`, of any rows and keys."""
+    """Drop the weights that `drop_tile` drops, for any rows and keys."""
     a, b, c, d = _random(seed, batch_head, row, key >> 2)
     which = key & 3
     return _drop(
@@ -205,7 +198,7 @@ def drop_pairs(weight, batch_head, row, key, dropout, seed):
 @triton.jit
 @no_type_check
 def drop_tile(weight_QK, batch_head, rows, first_key, dropout, seed):
-    """Drop weights at random; of one seed, row and key the same in every kernel and tile."""
+    """Drop weights at random; equal for one seed, row and key in every kernel and tile."""
     four = first_key // 4 + tl.arange(0, weight_QK.shape[1] // 4)
     a, b, c, d = _random(seed, batch_head, rows[:, None], four[None, :])
     random_QK = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), weight_QK.shape)
@@ -214,7 +207,7 @@ def drop_tile(weight_QK, batch_head, rows, first_key, dropout, seed):
 
 @triton.jit(do_not_specialize=ANY)
 @no_type_check
-def _weigh_kernel(
+def _attend_kernel(
     q, k, v, lengths, mask, low, high, last, peak, flags, out, log_sum, seed, scale, dropout,
     first, heads, groups, n_queries, n_keys, n_blocks, q_batch, q_head, q_row,
     k_batch, k_head, k_row, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, mask_key,
@@ -222,7 +215,7 @@ def _weigh_kernel(
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, FIRST: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    if flags is not None:  # noqa: SIM102  Triton would look at both sides of an `and`
+    if flags is not None:  # noqa: SIM102  Triton would evaluate both sides of an `and`
         if tl.load(flags + tl.program_id(0)) != IN_DOUBT:
             return
     block, batch, head, group = place(n_blocks, heads, groups)
@@ -289,7 +282,7 @@ def _queries_kernel(
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, FIRST: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    if flags is not None:  # noqa: SIM102  Triton would look at both sides of an `and`
+    if flags is not None:  # noqa: SIM102  Triton would evaluate both sides of an `and`
         if tl.load(flags + tl.program_id(0)) != IN_DOUBT:
             return
     block, batch, head, group = place(n_blocks, heads, groups)
@@ -374,10 +367,10 @@ def _queries_kernel(
 @triton.jit
 @no_type_check
 def _four_of_rows(a, b, c, d, at, n_rows, ROWS: tl.constexpr):
-    """Numbers from `at` on of four tensors, each (ROWS,), 0 beyond n_rows, by one load.
+    """Load numbers from `at` on of four tensors, each (ROWS,), 0 beyond n_rows, by one load.
 
-    A load of fewer numbers than there are threads would be left to each of them: in tiles whose
-    queries lie along the second axis that is a number at a time, for a quarter of the queries.
+    A load of fewer numbers than threads would be done by each thread: in tiles whose queries lie
+    along the second axis, one number at a time, for a quarter of the queries.
     """
     row = tl.arange(0, ROWS)[:, None]
     which = tl.arange(0, 4)[None, :]
@@ -409,7 +402,7 @@ def _keys_kernel(
     )
     dk_KD = tl.full((KEYS, PADDED), 0.0, tl.float32)
     dv_KE = tl.full((KEYS, PADDED_VALUES), 0.0, tl.float32)
-    # Blocks of queries: before `begin` none sees a key of this block, from `clear` on all see all.
+    # Blocks of queries: before `begin` none sees a key of this block, from `clear` on all do.
     end = tl.where(block * KEYS < length, tl.cdiv(n_queries, ROWS), 0)
     begin = end * 0
     clear = begin
@@ -425,14 +418,14 @@ def _keys_kernel(
         n_steps = (clear if masking else end) - start
         head, begun = group * members, start * ROWS
         for _ in range(members * n_steps):  # one loop, so that it is pipelined as a whole
-            # Rows counted from the first of the tile: only where it lies changes in the loop.
+            # Rows counted from the start of the tile: only its address changes in the loop.
             row = tl.arange(0, ROWS)
             rows = begun + row
             skipped = begun.to(tl.int64)
             left = n_queries - begun
             q_at = q + (batch * q_batch + head * q_head + skipped * q_row)
             q_QD = load_rows(q_at, row, q_row, left, WIDTH, PADDED)
-            # Keys by queries, so that products take what is computed as it lies in registers.
+            # Keys by queries, so that products use the result in its register layout.
             if masking:
                 score_KQ = score_tile(
                     q_QD, k_KD, rows, keys, length, n_queries, scale, first,
@@ -450,7 +443,7 @@ def _keys_kernel(
                 sure_Q, end_Q, _, _ = _four_of_rows(high, bits, high, bits, at, left, ROWS)
                 late_KQ = keys[:, None] > end_Q.to(tl.int32, bitcast=True)[None, :]
                 least_KQ = tl.where(late_KQ, sure_Q[None, :], least_KQ)
-            # As `weights_of`, whose norm is -inf in rows that see no key.
+            # Like `weights_of`; the norm is -inf in rows that see no key.
             if masking:
                 norm_Q = tl.where(norm_Q == float("-inf"), 0.0, norm_Q)
             log_KQ = (score_KQ - norm_Q[None, :]) * 1.4426950408889634 - divisor_Q[None, :]

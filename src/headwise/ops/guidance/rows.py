@@ -1,6 +1,6 @@
-"""The guidance loss in O(n) memory: blocks of queries, and targets that are never built.
+"""The guidance loss of each row: by its definition, and in O(n) memory without targets.
 
-With H a row's weights, on M aimed keys of which it sees m, and s = 1/m or 1 the target there:
+With H a row's weights, M the target keys of which it sees m, and s = 1/m or 1 the target there:
 
     sum (H - P)^2 = sum H^2 - 2 s H(M) + s^2 m      if m > 0
                   = sum H^2 - (1 - 2 w) / n          if m = 0 and the target is uniform
@@ -17,15 +17,63 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from headwise.ops.blocks import Block, in_blocks
-from headwise.ops.rows import softmax_rows, weigh_rows
+from headwise.ops.guidance.patterns import Pattern
+from headwise.ops.rows import Block, in_blocks, row_weights, softmax_rows
 from headwise.ops.scores import Scores
 
 
-def guidance_rows(scores: Scores, plan: Tensor, key_sets: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Each row's squared distance from its target, and how many keys it sees.
+def defined_rows(
+    scores: Scores, patterns: tuple[Pattern, ...], key_sets: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Compute each row's squared distance from its target, and how many keys it sees.
 
-    The call's heads are the guided ones, a row of the plan each.
+    The call's heads are the guided ones, one per pattern.
+    """
+    scores_BNQK = scores.rows()
+    visible_BNQK = scores_BNQK > -math.inf
+    target_BNQK = targets(scores, visible_BNQK, patterns, key_sets).to(scores.dtype)
+    weights_BNQK, _ = row_weights(scores_BNQK, scores.sink_column(), softmax_rows)
+    loss_BNQ = (weights_BNQK - target_BNQK).square().sum(dim=-1)
+    return loss_BNQ, visible_BNQK.sum(dim=-1)
+
+
+def targets(
+    scores: Scores, visible_BNQK: Tensor, patterns: tuple[Pattern, ...], key_sets: Tensor | None
+) -> Tensor:
+    """Build the weights that guided heads should have, (B, N, Q, K)."""
+    columns = [
+        _target(_pattern_keys(scores, pattern, key_sets) & visible_BQK, visible_BQK, pattern)
+        for pattern, visible_BQK in zip(patterns, visible_BNQK.unbind(dim=1), strict=True)
+    ]
+    return torch.stack(columns, dim=1)
+
+
+def _pattern_keys(scores: Scores, pattern: Pattern, key_sets: Tensor | None) -> Tensor:
+    """Mark the keys of a pattern, visible or not; broadcastable to (B, Q, K)."""
+    if pattern.offset is not None:
+        return scores.key_position() == scores.query_position() + pattern.offset
+    if pattern.column is not None:
+        return scores.key_position() == pattern.column
+    assert key_sets is not None and pattern.key_set is not None
+    return key_sets[pattern.key_set][:, None]
+
+
+def _target(chosen_BQK: Tensor, visible_BQK: Tensor, pattern: Pattern) -> Tensor:
+    found_BQ1 = chosen_BQK.any(dim=-1, keepdim=True)
+    target_BQK = _spread(chosen_BQK) if pattern.normalised else chosen_BQK.double()
+    elsewhere_BQK = _spread(visible_BQK) * (pattern.edges == "uniform")
+    return torch.where(found_BQ1, target_BQK, elsewhere_BQK)
+
+
+def _spread(chosen_BQK: Tensor) -> Tensor:
+    """Spread a mass of 1 evenly on the chosen keys; zeros if there are none."""
+    return chosen_BQK.double() / chosen_BQK.sum(dim=-1, keepdim=True).clamp(min=1)
+
+
+def blocked_rows(scores: Scores, plan: Tensor, key_sets: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Compute each row's squared distance from its target, and how many keys it sees, in blocks.
+
+    The call's heads are the guided ones, one per row of the plan.
     """
     compute = partial(_block_rows, plan_N6=plan.long(), key_sets_CBK=key_sets)
     loss_BNQ, seen_BNQ = in_blocks(compute, scores, list(scores.parts()))
@@ -33,7 +81,7 @@ def guidance_rows(scores: Scores, plan: Tensor, key_sets: Tensor | None) -> tupl
 
 
 def guided_only(calls: Sequence[Scores], heads: Sequence[int]) -> Scores:
-    """One call with these heads only, each with keys of its own; calls differ in q and k alone."""
+    """Build one call of these heads only, each with its own keys; calls differ in q and k alone."""
     scores = calls[0]
     group = scores.shape[1] // scores.k.shape[1]
     mask, bias = (
@@ -49,7 +97,7 @@ def guided_only(calls: Sequence[Scores], heads: Sequence[int]) -> Scores:
 
 
 def _taken(tensors: Sequence[Tensor], places: Sequence[int]) -> Tensor:
-    """These places of the third last axis, numbered on from tensor to tensor."""
+    """Take places of the third last axis, numbered across tensors."""
     each = tensors[0].shape[-3]
     parts = [
         tensor[..., run, :, :]
@@ -60,7 +108,7 @@ def _taken(tensors: Sequence[Tensor], places: Sequence[int]) -> Tensor:
 
 
 def _runs(places: Sequence[int]) -> list[slice]:
-    """Places as ranges, in order: slices are views, and indices would be copied to the device.
+    """Turn places into ranges: slices are views, while indices would be copied to the device.
 
     >>> _runs([0, 1, 4, 4])
     [slice(0, 2, None), slice(4, 5, None), slice(4, 5, None)]
@@ -79,7 +127,7 @@ def _block_rows(
 ) -> tuple[Tensor, Tensor]:
     scores = block.scores.up_to(block.scores.reach())
     scores_BNQK = scores.rows()
-    weights_BNQK, sink_BNQ = weigh_rows(scores_BNQK, scores.sink_column(), softmax_rows)
+    weights_BNQK, sink_BNQ = row_weights(scores_BNQK, scores.sink_column(), softmax_rows)
     everything = scores.bias is None and scores.visible() is None
     visible_BNQK = None if everything else scores_BNQK.detach() > -math.inf
     _, slope, place, key_set, normalised, uniform = plan_N6[block.part.heads, :, None].unbind(1)
@@ -104,7 +152,7 @@ def _block_rows(
 def _at(
     weights_BNQK: Tensor, visible_BNQK: Tensor | None, place_NQ: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Weight on the one key at each query's place, and whether it is there and seen."""
+    """Read the weight on the one key at each query's place, and whether it is visible."""
     n_keys = weights_BNQK.shape[-1]
     there_NQ = (place_NQ >= 0) & (place_NQ < n_keys)
     index_BNQ1 = place_NQ.clamp(0, n_keys - 1)[..., None].expand(*weights_BNQK.shape[:3], 1)
@@ -118,7 +166,7 @@ def _at(
 def _among(
     weights_BNQK: Tensor, visible_BNQK: Tensor | None, member_BNK: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Weight on a set of keys, and how many of them each query sees."""
+    """Sum the weight on a set of keys, and count how many of them each query sees."""
     member_BNK1 = member_BNK[..., None].to(weights_BNQK.dtype)
     on_BNQ = (weights_BNQK @ member_BNK1)[..., 0]
     if visible_BNQK is None:

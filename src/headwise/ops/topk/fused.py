@@ -1,13 +1,18 @@
 # Arguments of kernels have no types that a type checker would know.
 # pyright: basic
 # ruff: noqa: RUF005  Triton cannot unpack a tuple into another
-"""Top-k attention of rows of some hundred keys: one kernel selects, and weighs what it selected.
+"""Top-k attention of short rows in one kernel, which selects keys and sums their values.
 
-Buckets remember their four largest scores as in `selection`, the last only as a bound of what was
-forgotten. Scores sink into them in sorted pairs, which takes six maxima and minima a score instead
-of seven. Then lists are merged, all within a thread, until four a row are left, in which the eight
-largest remembered scores of the row are found; a list too full to be sure of raises doubt. Sixteen
-queries with one in doubt get a flag, and are selected and weighed anew by other kernels.
+`attend_resident` takes rows that fit into one tile. The scores of a block of queries stay on chip.
+The largest value of each row is removed until `keep` scores are counted; the last one removed is
+the bound, and the rest is softmax over kept scores. No row is in doubt.
+
+`attend_merged` takes rows of some hundred keys. Buckets hold their four largest scores as in
+`selection`, the last only as a bound on the scores that were dropped. Scores are inserted in sorted
+pairs, which takes six maxima and minima per score instead of seven. Then lists are merged, all
+within a thread, until four per row are left, in which the eight largest scores of the row are
+found; a list too full to be certain raises doubt. Sixteen queries with one in doubt get a flag, and
+are computed again by other kernels.
 """
 
 from typing import no_type_check
@@ -16,11 +21,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headwise.ops.launching import Tile
-from headwise.ops.tiles import Call, load_rows, load_shown, place, score_tile, with_rows
+from headwise.ops.tiles import (
+    Call,
+    Tile,
+    load_rows,
+    load_shown,
+    padded,
+    place,
+    score_tile,
+    strides,
+    with_rows,
+)
 from headwise.ops.topk.selection import (
     ANY,
     Selection,
+    above_of,
     between,
     blocks,
     keys_seen,
@@ -30,9 +45,103 @@ from headwise.ops.topk.selection import (
     store_bounds,
     whole_tiles,
 )
-from headwise.ops.topk.weighing import drop_tile, strides, widths
+from headwise.ops.topk.weights import drop_tile, weights_of, widths
 
-__all__ = ["MOST_KEEP", "attend_merged"]
+# Keys that fit the registers, by the bytes of a number.
+MOST_KEYS = {2: 128, 4: 32}
+# Triton 3.6 multiplies narrower values wrongly on Hopper if no loop reads them.
+LEAST_WIDTH = 64
+
+
+def attend_resident(
+    call: Call, v: Tensor, keep: int, first_ties: bool, dropout: float, seed: Tensor | None,
+    chosen: Selection, *, out: Tensor, log_sum: Tensor,
+) -> None:  # fmt: skip
+    """Write the output and the inputs of the backward pass. A row has at most MOST_KEYS keys."""
+    batch, heads, n_queries = log_sum.shape
+    v, rows = with_rows(v), 64 if v.element_size() == 2 else 16
+    n_blocks = -(-n_queries // rows)
+    low, high, last, peak = chosen
+    given = call.arguments() | strides("v", v) | widths(call, v)
+    if v.element_size() == 2:
+        given["PADDED_VALUES"] = max(given["PADDED_VALUES"], LEAST_WIDTH)
+    given["KEY_MASK"] = given["MASKED"]
+    given["MASKED"] = min(given["MASKED"], 1)  # fewer registers spill if it is read for every score
+    if programs := batch * heads * n_blocks:
+        _resident_kernel[(programs,)](
+            **given, v=v, low=low, high=high, last=last, peak=peak, out=out, log_sum=log_sum,
+            seed=seed, dropout=dropout, keep=keep, n_blocks=n_blocks, FIRST=first_ties, ROWS=rows,
+            KEYS=padded(call.k.shape[2]),
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=[*ANY, "keep"])
+@no_type_check
+def _resident_kernel(
+    q, k, v, lengths, mask, low, high, last, peak, out, log_sum, seed, scale, dropout,
+    first, heads, groups, n_queries, n_keys, n_blocks, keep, q_batch, q_head, q_row,
+    k_batch, k_head, k_row, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, mask_key,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, KEY_MASK: tl.constexpr, FIRST: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    block, batch, head, group = place(n_blocks, heads, groups)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    keys = tl.arange(0, KEYS)
+    inside = rows < n_queries
+    line = batch * heads + head
+    at = line * n_queries + rows
+    q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
+    k_KD = load_rows(k + batch * k_batch + group * k_head, keys, k_row, n_keys, WIDTH, PADDED)
+    score_QK = score_tile(
+        q_QD, k_KD, rows, keys, tl.load(lengths + batch), n_queries, scale, first,
+        mask + batch * mask_batch + head * mask_head, mask_row, mask_key, CAUSAL, MASKED,
+    )  # fmt: skip
+
+    left_QK = score_QK
+    tau = tl.full((ROWS,), float("inf"), tl.float32)
+    above = tau
+    counted = tl.full((ROWS,), 0, tl.int32)
+    for _ in range(keep):  # one value per turn, from all keys that have it
+        value = tl.where(counted < keep, tl.max(left_QK, axis=1), float("inf"))
+        taken_QK = left_QK == value[:, None]
+        counted += tl.sum(taken_QK.to(tl.int32), axis=1)
+        above = tl.where(value < tau, tau, above)
+        tau = tl.minimum(tau, value)
+        left_QK = tl.where(taken_QK, float("-inf"), left_QK)
+    below = tl.max(tl.where(score_QK < tau[:, None], score_QK, float("-inf")), axis=1)
+    last_key = tl.full((ROWS,), 0, tl.int32) + n_keys
+    if FIRST:
+        larger = tl.sum((score_QK > tau[:, None]).to(tl.int32), axis=1)
+        ties_QK = (score_QK == tau[:, None]).to(tl.int32)
+        fits_QK = (tl.cumsum(ties_QK, axis=1) <= (keep - larger)[:, None]) & (ties_QK > 0)
+        last_tied = tl.max(tl.where(fits_QK, keys[None, :], -1), axis=1)
+        last_key = tl.where(tau > float("-inf"), last_tied, last_key)
+    store_bounds(low, high, last, tau, below, above, last_key, at, inside, FIRST)
+
+    largest = tl.max(score_QK, axis=1)
+    weight_QK = weights_of(
+        score_QK, keys[None, :], largest[:, None], between(tau, below)[:, None],
+        above_of(tau, above)[:, None], last_key[:, None], FIRST,
+    )  # fmt: skip
+    total = tl.sum(weight_QK, axis=1)
+    if seed is not None:
+        weight_QK = drop_tile(weight_QK, line, rows, 0, dropout, seed)
+    last_row = tl.minimum(block * ROWS + ROWS, n_queries) - 1
+    v_KE = load_shown(
+        v + batch * v_batch + group * v_head, keys, v_row,
+        keys_seen(tl.load(lengths + batch), n_keys, last_row, first, CAUSAL),
+        mask + batch * mask_batch + head * mask_head, mask_key, VALUES, PADDED_VALUES, KEY_MASK,
+    )  # fmt: skip
+    empty = total == 0.0
+    total = tl.where(empty, 1.0, total)
+    out_QE = tl.dot(weight_QK.to(v_KE.dtype), v_KE, input_precision="ieee") / total[:, None]
+    column = tl.arange(0, PADDED_VALUES)
+    to_QE = out + at[:, None] * VALUES + column[None, :]
+    tl.store(to_QE, out_QE, mask=inside[:, None] & (column < VALUES)[None, :])
+    tl.store(peak + at, largest, mask=inside)
+    tl.store(log_sum + at, tl.log2(total), mask=inside)
+
 
 TILE = Tile(rows=64, keys=128, warps=4, stages=2)
 MOST_KEEP = 8
@@ -43,7 +152,7 @@ def attend_merged(
     call: Call, v: Tensor, keep: int, first_ties: bool, dropout: float, seed: Tensor | None,
     chosen: Selection, flags: Tensor, *, out: Tensor, log_sum: Tensor,
 ) -> None:  # fmt: skip
-    """Write the output and what the backward pass needs, and set flags where both are in doubt.
+    """Write the output and the inputs of the backward pass, and flag queries in doubt.
 
     The scale must be above 0, and `keep` at most MOST_KEEP.
     """
@@ -59,7 +168,7 @@ def attend_merged(
 @triton.jit
 @no_type_check
 def _halves(x_QK):
-    """The first and the second half of every row; no number changes its thread."""
+    """Split every row into two halves; no number changes its thread."""
     rows: tl.constexpr = x_QK.shape[0]
     half: tl.constexpr = x_QK.shape[1] // 2
     return tl.split(tl.permute(tl.reshape(x_QK, (rows, 2, half)), (0, 2, 1)))
@@ -68,7 +177,7 @@ def _halves(x_QK):
 @triton.jit
 @no_type_check
 def _neighbours(x_QK):
-    """Of every two neighbours in a row the first ones, and the second ones."""
+    """Split every row into its even and its odd columns."""
     rows: tl.constexpr = x_QK.shape[0]
     half: tl.constexpr = x_QK.shape[1] // 2
     return tl.split(tl.reshape(x_QK, (rows, half, 2)))
@@ -77,14 +186,14 @@ def _neighbours(x_QK):
 @triton.jit
 @no_type_check
 def _ordered(one, other):
-    """The larger and the smaller of two, element by element."""
+    """Return the larger and the smaller of two, element by element."""
     return tl.maximum(one, other), tl.minimum(one, other)
 
 
 @triton.jit
 @no_type_check
 def _push_pair(levels, score_QK):
-    """Let the two scores of each bucket sink into its four sorted levels; the least fall out."""
+    """Insert the two scores of each bucket into its four sorted levels; drop the smallest."""
     one, other = _halves(score_QK)
     high, low = _ordered(one, other)
     a, c = _ordered(levels[0], tl.maximum(levels[2], low))
@@ -97,7 +206,7 @@ def _push_pair(levels, score_QK):
 @triton.jit
 @no_type_check
 def _merge_threes(one, other):
-    """Two sorted lists of three as one of six."""
+    """Merge two sorted lists of three into one of six."""
     a, f = _ordered(one[0], other[0])
     b, g = _ordered(one[1], other[1])
     c, h = _ordered(one[2], other[2])
@@ -110,7 +219,7 @@ def _merge_threes(one, other):
 @triton.jit
 @no_type_check
 def _sorted_eight(a, b, c, d, e, f, g, h):
-    """A list that falls and then rises, sorted."""
+    """Sort a list of eight that falls and then rises."""
     a, e = _ordered(a, e)
     b, f = _ordered(b, f)
     c, g = _ordered(c, g)
@@ -129,7 +238,7 @@ def _sorted_eight(a, b, c, d, e, f, g, h):
 @triton.jit
 @no_type_check
 def _merge_sixes(one, other):
-    """The eight largest of two sorted lists of six, sorted."""
+    """Merge two sorted lists of six into their eight largest, sorted."""
     c = tl.maximum(one[2], other[5])
     d = tl.maximum(one[3], other[4])
     e = tl.maximum(one[4], other[3])
@@ -140,7 +249,7 @@ def _merge_sixes(one, other):
 @triton.jit
 @no_type_check
 def _merge_eights(one, other):
-    """The eight largest of two sorted lists of eight, sorted."""
+    """Merge two sorted lists of eight into their eight largest, sorted."""
     best = ()
     for rank in tl.static_range(LIST):
         best = best + (tl.maximum(one[rank], other[LIST - 1 - rank]),)
@@ -150,7 +259,7 @@ def _merge_eights(one, other):
 @triton.jit
 @no_type_check
 def _parted(lists, RANKS: tl.constexpr, NEIGHBOURS: tl.constexpr):
-    """Lists of every row, or their first RANKS places, in two parts that can be merged."""
+    """Split the first RANKS places of the lists of every row into two parts to merge."""
     one, other = (), ()
     for rank in tl.static_range(RANKS):
         parts = _neighbours(lists[rank]) if NEIGHBOURS else _halves(lists[rank])
@@ -161,21 +270,21 @@ def _parted(lists, RANKS: tl.constexpr, NEIGHBOURS: tl.constexpr):
 @triton.jit
 @no_type_check
 def _lists(levels):
-    """Of every sixteen buckets of a row the eight largest scores they show, sorted."""
-    one, other = _parted(levels, 3, False)  # the last level only bounds what was forgotten
+    """Find the eight largest scores of every sixteen buckets of a row, sorted."""
+    one, other = _parted(levels, 3, False)  # the last level only bounds dropped scores
     six = _merge_threes(one, other)
     one, other = _parted(six, 6, False)
     eight = _merge_sixes(one, other)
     one, other = _parted(eight, LIST, False)
     eight = _merge_eights(one, other)
-    one, other = _parted(eight, LIST, True)  # in a thread two neighbours are left
+    one, other = _parted(eight, LIST, True)  # a thread has two neighbours left
     return _merge_eights(one, other)
 
 
 @triton.jit
 @no_type_check
 def _search(lists, keep):
-    """The largest score of each row, and the keep-th unless two lists share a larger one."""
+    """Find the largest score of each row, and the keep-th unless two lists share a larger one."""
     largest = tl.max(lists[0], axis=1)
     tau = largest
     for turn in tl.static_range(LIST):
@@ -188,9 +297,11 @@ def _search(lists, keep):
 @triton.jit
 @no_type_check
 def _around(lists, largest, tau, unit):
-    """How many scores are above tau and how many reach it, the next larger and smaller one, and
-    the sum of exp2(unit (score - largest)) of those that reach it: rounded as in the second sweep,
-    and as the backward pass rounds it."""
+    """Count scores above tau and those that reach it, and find the next larger and smaller one.
+
+    Also sums exp2(unit (score - largest)) of those that reach it: once rounded as in the second
+    sweep, and once as in the backward pass.
+    """
     nothing = tl.full(lists[0].shape, float("-inf"), tl.float32)
     below_QL, above_QL = nothing, -nothing
     total_QL = tl.full(lists[0].shape, 0.0, tl.float32)
@@ -216,7 +327,7 @@ def _around(lists, largest, tau, unit):
 @triton.jit
 @no_type_check
 def _load_tile(start, keys, stride, n_keys, whole, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    """Rows of keys or values; if the tile is whole, all of them are there."""
+    """Load rows of keys or values; no row of a whole tile is beyond the last."""
     if whole and WIDTH == PADDED:
         return tl.load(start + keys[:, None].to(tl.int64) * stride + tl.arange(0, PADDED)[None, :])
     return load_rows(start, keys, stride, n_keys, WIDTH, PADDED)
@@ -228,7 +339,7 @@ def _unscaled(
     q_QD, k, k_row, rows, keys, length, n_queries, n_keys, first, mask, mask_row, mask_key,
     whole, WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """A tile of scores, whose order a scale above 0 keeps; if it is whole, all are seen."""
+    """Compute a tile of scores without the scale; all keys of a whole tile are visible."""
     k_KD = _load_tile(k, keys, k_row, n_keys, whole, WIDTH, PADDED)
     if whole:
         score_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee")
@@ -277,13 +388,13 @@ def _merged_kernel(
 
     unit = scale * 1.4426950408889634
     lists = _lists(levels)
-    # No score that was forgotten, or had no place in its list, is above this.
+    # No score that was dropped, or had no place in its list, is above this.
     hidden = tl.maximum(tl.max(levels[3], axis=1), tl.max(lists[LIST - 1], axis=1))
     largest, tau = _search(lists, keep)
     larger, reach, above, below, total, exact = _around(lists, largest, tau, unit)
     below = tl.maximum(below, hidden)
-    # Also where the scale makes two scores equal. Where fewer keys are seen than are kept tau is
-    # -inf, but also where lists that share scores ran out of them.
+    # Also if the scale makes two scores equal. tau is -inf if fewer keys are seen than kept, but
+    # also if lists that share scores ran out of them.
     doubtful = ((hidden >= tau) | (below * scale >= tau * scale)) & (below > float("-inf"))
     doubtful = doubtful | (larger >= keep)
     if FIRST:
@@ -305,7 +416,7 @@ def _merged_kernel(
                 q_QD, k, k_row, rows, keys, length, n_queries, n_keys, first,
                 mask, mask_row, mask_key, masking == 0, WIDTH, PADDED, CAUSAL, MASKED,
             )  # fmt: skip
-            # A score that is not a number stays.
+            # A NaN score stays.
             weight_QK = tl.exp2(score_QK * unit - norm[:, None])
             weight_QK = tl.where(score_QK < least[:, None], 0.0, weight_QK)
             if seed is not None:

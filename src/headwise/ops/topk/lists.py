@@ -1,16 +1,20 @@
 # Arguments of kernels have no types that a type checker would know.
 # pyright: basic
 # ruff: noqa: RUF005  Triton cannot unpack a tuple into another
-"""Which keys each query of a long row keeps, as a list: one sweep, then a look at a few candidates.
+"""Top-k attention of long rows: lists of the keys that queries keep, and sums over these pairs.
 
-The sweep is that of `selection`, but remembers cells of a few keys by their largest score, whose
-last bits give way to the name of the cell. The keep best keys lie in the keep best cells. A few
-more than these are named, the scores of all their keys computed anew from q and k, and the best
-taken (`ranking`). A row is certain if its keep-th score is above all other candidates, and above
-anything a bucket may have forgotten or a missing bit may hide, by more than rounding; and if its
-numbers are finite and not so large that bits could be lost at the other end. Queries of which one
-is not certain are looked at again, and where that does not help, as with many ties, go the way of
-short rows, forward and backward.
+`list_keys` finds the keys in one sweep. The sweep is that of `selection`, but it holds cells of a
+few keys by their largest score, whose last bits give way to the name of the cell. The `keep` best
+keys lie in the `keep` best cells. A few more than these are named, the scores of all their keys
+computed again from q and k, and the best taken (`ranking`). A row is certain if its keep-th score
+is above all other candidates, and above anything that a bucket may have dropped or a missing bit
+may hide, by more than rounding; and if its numbers are finite and not so large that bits could be
+lost at the other end. Queries of which one is not certain are searched again, and where that does
+not help, as with many ties, are computed like short rows, forward and backward.
+
+`pair_values` and `pair_gradients` visit kept pairs only; spare places of a list only in blocks of
+queries that have the flag TIED. The backward pass adds to dk and dv by atomics, in no fixed order,
+and skips queries in doubt, which are left to `weights`.
 """
 
 from typing import no_type_check
@@ -20,12 +24,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headwise.ops.launching import Tile, padded
-from headwise.ops.tiles import Call, load_rows, place, score_tile
+from headwise.ops.tiles import (
+    SIZES,
+    Call,
+    Tile,
+    load_rows,
+    padded,
+    place,
+    score_tile,
+    strides,
+    with_rows,
+)
 from headwise.ops.topk.ranking import Candidates, Listed, choose, doubtful_tile, spare_places
 from headwise.ops.topk.selection import (
     ANY,
     IN_DOUBT,
+    TIED,
+    allocate,
     blocks,
     fill_levels,
     keys_seen,
@@ -33,16 +48,14 @@ from headwise.ops.topk.selection import (
     levels_for,
     pull,
     rescue,
-    room,
 )
+from headwise.ops.topk.weights import drop_pairs
 
-__all__ = ["gather_rows", "list_flagged", "list_keys"]
-
-CELL = 2  # keys of a cell: the more, the less to remember while sweeping, but the more to score
-# Keys of a row -> cells more than wanted: so many may differ by less than the missing bits.
+CELL = 2  # keys per cell: more of them means less to hold while sweeping, but more to score
+# Keys per row -> extra cells: that many may differ by less than the missing bits.
 EXTRA = {8191: 2, 1 << 62: 4}
-REACH_KEYS = 128  # a program of the kernel that looks how large keys are
-SCORE_ROWS = 32  # queries, of a program of the kernel that scores candidates
+REACH_KEYS = 128  # keys per program of the kernel that finds how large keys are
+SCORE_ROWS = 32  # queries per program of the kernel that scores candidates
 
 
 # Arguments of kernels that decide which keys are kept.
@@ -51,7 +64,7 @@ CHOOSING = ("flags", "low", "high", "last", "keep", "FIRST")
 
 def list_keys(call: Call, keep: int, first_ties: bool, sweep: Tile) -> Listed:
     """Find the kept keys of every query and their weights."""
-    chosen, flags = room(call, first_ties, doubtful_tile(call.q).rows)
+    chosen, flags = allocate(call, first_ties, doubtful_tile(call.q).rows)
     new = chosen.low.new_empty
     shape = chosen.low.shape
     spare = spare_places(first_ties)
@@ -64,7 +77,7 @@ def list_keys(call: Call, keep: int, first_ties: bool, sweep: Tile) -> Listed:
 
 
 def _candidates(call: Call, listed: Listed, keep: int, sweep: Tile) -> Candidates:
-    """The keys of the best cells; `peak` and `log_sum` are written as `choose` wants them."""
+    """Find the keys of the best cells; `peak` and `log_sum` become the inputs of `choose`."""
     batch, heads, n_queries = listed.log_sum.shape
     n_keys = call.k.shape[2]
     sweep = _fitting(sweep, call, keep)
@@ -92,7 +105,7 @@ def _candidates(call: Call, listed: Listed, keep: int, sweep: Tile) -> Candidate
 
 
 def _fitting(sweep: Tile, call: Call, keep: int) -> Tile:
-    """A tile of which all that is remembered fits the registers."""
+    """Adapt the tile so that the levels of all buckets fit the registers."""
     if call.q.dtype == torch.float32 and call.masked:
         return sweep._replace(rows=16, keys=16, warps=8)
     if call.q.dtype == torch.float32 and call.causal and call.q.shape[3] <= 64:
@@ -104,7 +117,7 @@ def _fitting(sweep: Tile, call: Call, keep: int) -> Tile:
 
 
 def _reach(call: Call) -> Tensor:
-    """The largest size of a number in the keys of each head, (B * G,), as the bits of a float."""
+    """Find the largest absolute number in the keys of each head, (B * G,), as bits of a float."""
     batch, groups, n_keys, width = call.k.shape
     reach = torch.zeros(batch * groups, dtype=torch.int32, device=call.k.device)
     n_blocks = -(-n_keys // REACH_KEYS)
@@ -116,7 +129,7 @@ def _reach(call: Call) -> Tensor:
 
 
 def list_flagged(call: Call, listed: Listed) -> None:
-    """Write keys and weights of flagged queries, whose sums are right by now; of ties the first."""
+    """Write keys and weights of flagged queries, whose sums are final; of ties the first."""
     keep = len(listed.keys) - listed.spare
     common = launch_arguments(call, listed.chosen, listed.flags, keep, True, doubtful_tile(call.q))
     if len(listed.flags):
@@ -129,7 +142,7 @@ def list_flagged(call: Call, listed: Listed) -> None:
 @triton.jit
 @no_type_check
 def _size(x):
-    """The size of numbers as bits, which compare like the sizes; NaN is the largest."""
+    """Return absolute numbers as bits, which compare in the same order; NaN is the largest."""
     return x.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
@@ -156,7 +169,7 @@ def _sweep_kernel(
     ROWS: tl.constexpr, KEYS: tl.constexpr, LEVELS: tl.constexpr, CELL: tl.constexpr,
     CELLS: tl.constexpr,
 ):  # fmt: skip
-    """Keys of the best cells, -1 where there are fewer; in `peak` what no other may exceed."""
+    """Write the keys of the best cells, -1 if fewer, and in `peak` a bound on all other keys."""
     block, batch, head, group = place(n_blocks, heads, groups)
     rows = block * ROWS + tl.arange(0, ROWS)
     q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
@@ -167,7 +180,7 @@ def _sweep_kernel(
         WIDTH, PADDED, CAUSAL, MASKED, ROWS, KEYS, LEVELS, CELL,
     )  # fmt: skip
 
-    bound = tl.max(levels[LEVELS - 1], axis=1)  # no forgotten cell is larger, nor one unnamed
+    bound = tl.max(levels[LEVELS - 1], axis=1)  # no dropped or unnamed cell is larger
     named = ()  # by their last bits, no two alike
     for level in tl.static_range(LEVELS - 1):
         bits_QK = levels[level].to(tl.int32, bitcast=True) | tl.arange(0, KEYS)[None, :]
@@ -195,7 +208,7 @@ def _sweep_kernel(
 @triton.jit
 @no_type_check
 def gather_rows(start, keys, stride, real, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    """A row of the matrix for each query, (len(keys), PADDED) in float32; zeros where not real."""
+    """Load one row of a matrix per query, (len(keys), PADDED) in float32; zeros if not real."""
     column = tl.arange(0, PADDED)
     at = start + keys[:, None].to(tl.int64) * stride + column[None, :]
     return tl.load(at, mask=real[:, None] & (column[None, :] < WIDTH), other=0.0).to(tl.float32)
@@ -210,7 +223,7 @@ def _score_kernel(
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Scores of candidates, -inf where they may not be attended; whether a row's are in doubt."""
+    """Write scores of candidates, -inf where hidden, and whether those of a row are in doubt."""
     block, batch, head, group = place(n_blocks, heads, groups)
     rows = block * ROWS + tl.arange(0, ROWS)
     inside = rows < n_queries
@@ -222,8 +235,8 @@ def _score_kernel(
     mask += batch * mask_batch + head * mask_head
     n_rows = n_rows.to(tl.int64)
     pair = (tl.load(keys + at, inside, other=-1), tl.load(keys + n_rows + at, inside, other=-1))
-    for slot in range(0, slots, 2):  # two whose loads do not wait for each other
-        later = inside & (slot + 2 < slots)  # whose keys are asked for now
+    for slot in range(0, slots, 2):  # the loads of two do not wait for each other
+        later = inside & (slot + 2 < slots)  # keys are prefetched
         next_keys = keys + (slot + 2) * n_rows + at
         next_key = tl.load(next_keys, later, other=-1)
         next_pair = (next_key, tl.load(next_keys + n_rows, later, other=-1))
@@ -236,7 +249,7 @@ def _score_kernel(
                 spot = mask + rows.to(tl.int64) * mask_row + key.to(tl.int64) * mask_key
                 seen = seen & (tl.load(spot, mask=seen, other=0) != 0)
             score = tl.sum(q_QD * gather_rows(k, key, k_row, seen, WIDTH, PADDED), axis=1) * scale
-            real = seen & (score == score)  # what is not a number has no rank; its row is in doubt
+            real = seen & (score == score)  # NaN has no rank; its row is in doubt
             to_slot = (slot + member) * n_rows + at
             tl.store(scores + to_slot, tl.where(real, score, float("-inf")), mask=inside)
         pair = next_pair
@@ -295,3 +308,149 @@ def _list_kernel(
         to_slot = slot * n_rows.to(tl.int64) + at
         tl.store(picked + to_slot, -1, mask=vacant)
         tl.store(weights + to_slot, 0.0, mask=vacant)
+
+
+VALUE_ROWS = 16  # queries per program of the kernel that sums values
+PAIR_ROWS = 16  # queries per program of the kernel that computes gradients
+
+
+def pair_values(
+    listed: Listed, v: Tensor, dropout: float, seed: Tensor | None, flag_rows: int
+) -> Tensor:
+    """Sum the values of listed keys by their weights, (B, H, Q, E)."""
+    batch, heads, n_queries = listed.log_sum.shape
+    v = with_rows(v)
+    out = v.new_empty(batch, heads, n_queries, v.shape[3])
+    n_blocks = -(-n_queries // VALUE_ROWS)
+    if programs := batch * heads * n_blocks:
+        _values_kernel[(programs,)](
+            v, listed.keys, listed.weights, listed.flags, out, seed, dropout, heads, v.shape[1],
+            n_queries, listed.log_sum.numel(), n_blocks, len(listed.keys) - listed.spare,
+            *v.stride()[:3], VALUES=v.shape[3], PADDED_VALUES=padded(v.shape[3]), ROWS=VALUE_ROWS,
+            FLAG_ROWS=flag_rows, SPARE=listed.spare,
+        )  # fmt: skip
+    return out
+
+
+def pair_gradients(
+    call: Call, v: Tensor, listed: Listed, out: Tensor, dropout: float, seed: Tensor | None,
+    dout: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Compute gradients of q, and in float32 of k and v, from the pairs of queries not in doubt."""
+    batch, heads, n_queries, width = call.q.shape
+    v, dout = with_rows(v), with_rows(dout)
+    dq = call.q.new_empty(call.q.shape)
+    dk, dv = (torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (call.k, v))
+    n_blocks = -(-n_queries // PAIR_ROWS)
+    if programs := batch * heads * n_blocks:
+        unused = ("mask", "MASKED", "lengths", "first", "CAUSAL")  # the pairs are known
+        used = {x: given for x, given in call.arguments().items() if not x.startswith(unused)}
+        _pairs_kernel[(programs,)](
+            **used, **strides("v", v), **strides("dout", dout), v=v, dout=dout, out=out,
+            picked=listed.keys, weights=listed.weights, flags=listed.flags, dq=dq, dk=dk, dv=dv,
+            seed=seed, dropout=dropout, keep=len(listed.keys) - listed.spare, n_blocks=n_blocks,
+            n_rows=listed.log_sum.numel(), PADDED=padded(width), VALUES=v.shape[3],
+            PADDED_VALUES=padded(v.shape[3]), ROWS=PAIR_ROWS,
+            FLAG_ROWS=doubtful_tile(call.q).rows, SPARE=listed.spare,
+            num_warps=2,  # pyright: ignore[reportCallIssue]
+        )  # fmt: skip
+    return dq, dk, dv
+
+
+@triton.jit(do_not_specialize=["heads", "groups", "n_queries", "n_rows", "n_blocks", "keep"])
+@no_type_check
+def _values_kernel(
+    v, picked, weights, flags, out, seed, dropout, heads, groups, n_queries, n_rows, n_blocks, keep,
+    v_batch, v_head, v_row,
+    VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr, ROWS: tl.constexpr, FLAG_ROWS: tl.constexpr,
+    SPARE: tl.constexpr,
+):  # fmt: skip
+    block, batch, head, group = place(n_blocks, heads, groups)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    at = (batch * heads + head) * n_queries + rows
+    inside = rows < n_queries
+    places = keep
+    if SPARE:
+        flag = (batch * heads + head) * tl.cdiv(n_queries, FLAG_ROWS) + block * ROWS // FLAG_ROWS
+        places += tl.where(tl.load(flags + flag) == TIED, SPARE, 0)
+    v += batch * v_batch + group * v_head
+    out_QE = tl.full((ROWS, PADDED_VALUES), 0.0, tl.float32)
+    n_rows = n_rows.to(tl.int64)
+    key = tl.load(picked + at, mask=inside, other=-1)
+    weight = tl.load(weights + at, mask=inside, other=0.0)
+    for slot in range(places):
+        later = inside & (slot + 1 < places)  # prefetched, because much depends on it
+        next_key = tl.load(picked + (slot + 1) * n_rows + at, mask=later, other=-1)
+        next_weight = tl.load(weights + (slot + 1) * n_rows + at, mask=later, other=0.0)
+        dropped = weight
+        if seed is not None:
+            dropped = drop_pairs(weight, batch * heads + head, rows, key, dropout, seed)
+        v_QE = gather_rows(v, key, v_row, key >= 0, VALUES, PADDED_VALUES)
+        out_QE += dropped[:, None] * v_QE
+        key, weight = next_key, next_weight
+    column = tl.arange(0, PADDED_VALUES)
+    to_QE = out + at[:, None] * VALUES + column[None, :]
+    tl.store(to_QE, out_QE, mask=inside[:, None] & (column < VALUES)[None, :])
+
+
+@triton.jit(do_not_specialize=[*SIZES, "n_rows", "keep"])
+@no_type_check
+def _pairs_kernel(
+    q, k, v, out, dout, picked, weights, flags, dq, dk, dv, seed, scale, dropout,
+    heads, groups, n_queries, n_keys, n_rows, n_blocks, keep, q_batch, q_head, q_row,
+    k_batch, k_head, k_row, v_batch, v_head, v_row, dout_batch, dout_head, dout_row,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr,
+    ROWS: tl.constexpr, FLAG_ROWS: tl.constexpr, SPARE: tl.constexpr,
+):  # fmt: skip
+    block, batch, head, group = place(n_blocks, heads, groups)
+    flag = (batch * heads + head) * tl.cdiv(n_queries, FLAG_ROWS) + block * ROWS // FLAG_ROWS
+    flag = tl.load(flags + flag)
+    if flag == IN_DOUBT:
+        return
+    places = keep + tl.where(flag == TIED, SPARE, 0)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    inside = rows < n_queries
+    at = (batch * heads + head) * n_queries + rows
+    q_QD = load_rows(q + batch * q_batch + head * q_head, rows, q_row, n_queries, WIDTH, PADDED)
+    dout_QE = load_rows(
+        dout + batch * dout_batch + head * dout_head, rows, dout_row, n_queries,
+        VALUES, PADDED_VALUES,
+    )  # fmt: skip
+    out_QE = load_rows(
+        out + (batch * heads + head) * n_queries * VALUES, rows, VALUES, n_queries,
+        VALUES, PADDED_VALUES,
+    )  # fmt: skip
+    q_QD, dout_QE = q_QD.to(tl.float32), dout_QE.to(tl.float32)
+    mean = tl.sum(dout_QE * out_QE.to(tl.float32), axis=1)
+    dq_QD = tl.full((ROWS, PADDED), 0.0, tl.float32)
+    column_1D = tl.arange(0, PADDED)[None, :]
+    column_1E = tl.arange(0, PADDED_VALUES)[None, :]
+    n_rows = n_rows.to(tl.int64)
+    key = tl.load(picked + at, mask=inside, other=-1)
+    weight = tl.load(weights + at, mask=inside, other=0.0)
+    for slot in range(places):
+        later = inside & (slot + 1 < places)  # prefetched, because much depends on it
+        next_key = tl.load(picked + (slot + 1) * n_rows + at, mask=later, other=-1)
+        next_weight = tl.load(weights + (slot + 1) * n_rows + at, mask=later, other=0.0)
+        real = weight != 0.0
+        dropped = weight
+        if seed is not None:
+            dropped = drop_pairs(weight, batch * heads + head, rows, key, dropout, seed)
+        k_QD = gather_rows(k + batch * k_batch + group * k_head, key, k_row, real, WIDTH, PADDED)
+        v_QE = gather_rows(
+            v + batch * v_batch + group * v_head, key, v_row, real, VALUES, PADDED_VALUES
+        )
+        dscore = dropped * tl.sum(dout_QE * v_QE, axis=1) - weight * mean
+        dq_QD += dscore[:, None] * k_QD
+        key_at = ((batch * groups + group) * n_keys + key)[:, None]
+        tl.atomic_add(
+            dk + key_at * WIDTH + column_1D, dscore[:, None] * q_QD * scale,
+            mask=real[:, None] & (column_1D < WIDTH), sem="relaxed",
+        )  # fmt: skip
+        tl.atomic_add(
+            dv + key_at * VALUES + column_1E, dropped[:, None] * dout_QE,
+            mask=real[:, None] & (column_1E < VALUES), sem="relaxed",
+        )  # fmt: skip
+        key, weight = next_key, next_weight
+    to = dq + at[:, None] * WIDTH + column_1D
+    tl.store(to, dq_QD * scale, mask=inside[:, None] & (column_1D < WIDTH))

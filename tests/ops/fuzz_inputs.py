@@ -21,7 +21,7 @@ EXACT = ("ties", "equal", "ascending", "descending", "shuffled", "period of a ti
 
 
 class Sizes(NamedTuple):
-    """Of one call."""
+    """Sizes of one call."""
 
     batch: int
     heads: int
@@ -32,7 +32,7 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """One random call, and how to draw more for it."""
+    """Random call, with a generator for more inputs."""
 
     op: str
     seed: int
@@ -48,25 +48,25 @@ class Case:
 
     @property
     def scale(self) -> float:
-        """What multiplies q.k."""
+        """Factor of q.k."""
         given = self.options["scale"]
         return self.variant.width**-0.5 if given is None else given
 
     @property
     def exact(self) -> bool:
-        """Whether rounding cannot change any score."""
+        """True if rounding cannot change any score."""
         return self.kind in EXACT
 
     def scores(self, *, first: int | None = None) -> Scores:
-        """The scores of the call in float64."""
+        """Compute the scores of the call in float64."""
         return Scores(self.q.double(), self.k.double(), **self.options, first=first)
 
     def randn(self, *shape: int) -> Tensor:
-        """Normal numbers of the case's device."""
+        """Draw normal numbers on the case's device."""
         return torch.randn(shape, generator=self.generator, device=self.q.device)
 
     def rand(self, *shape: int) -> Tensor:
-        """Numbers between 0 and 1."""
+        """Draw numbers between 0 and 1."""
         return torch.rand(shape, generator=self.generator, device=self.q.device)
 
     def __str__(self) -> str:
@@ -77,14 +77,14 @@ class Case:
 
 
 def draw_case(op: str, seed: int, device: str) -> Case:
-    """The case of this seed. On a CPU it is small, and has no bfloat16, for the interpreter."""
+    """Generate the case of a seed; small and without bfloat16 on a CPU, for the interpreter."""
     rng = Random(f"{op} {seed}")
     generator = torch.Generator(device).manual_seed(seed)
     _, variant = variant_of(op, seed)
     sizes = _draw_sizes(rng, op, variant, small=device == "cpu")
     kind = rng.choice(ROUNDED if rng.random() < 0.5 else EXACT)
     dtype = torch.float16 if (device, variant.dtype) == ("cpu", torch.bfloat16) else variant.dtype
-    q, k, scale = _Drawing(generator, sizes, variant.width, dtype).scores(kind, rng)
+    q, k, scale = _Inputs(generator, sizes, variant.width, dtype).scores(kind, rng)
     v = _randn(generator, sizes.batch, sizes.groups, sizes.n_keys, variant.values)
     tensors = [_laid_out(x.to(dtype), rng) for x in (q, k, v)]
     options = {"causal": variant.causal, "scale": scale, "mask": None, "lengths": None}
@@ -126,14 +126,14 @@ def _randint(generator: torch.Generator, end: int, shape: tuple[int, ...]) -> Te
 
 
 def _laid_out(x: Tensor, rng: Random) -> Tensor:
-    """Heads before rows in memory, or the reverse, as models have it."""
+    """Lay out heads before rows in memory, or the reverse, as models do."""
     return x if rng.random() < 0.5 else x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _draw_mask(
     generator: torch.Generator, rng: Random, op: str, variant: Variant, sizes: Sizes
 ) -> Tensor:
-    """A mask with or without each axis; some queries see nothing, or all of a batch item."""
+    """Draw a mask with or without each axis; some queries, or a whole batch item, see nothing."""
     batch, heads, _, n_queries, n_keys = sizes
     rows = 1 if variant.mask == "keys" else n_queries
     shape = [rng.choice((1, batch)), rng.choice((1, heads)), rows, n_keys]
@@ -149,7 +149,7 @@ def _draw_mask(
 
 
 @dataclass(frozen=True)
-class _Drawing:
+class _Inputs:
     """Queries and keys of given sizes, in float32 and exact in the dtype they will have."""
 
     generator: torch.Generator
@@ -158,7 +158,7 @@ class _Drawing:
     dtype: torch.dtype
 
     def scores(self, kind: str, rng: Random) -> tuple[Tensor, Tensor, float | None]:
-        """q, k and the scale."""
+        """Draw q, k and the scale."""
         batch, heads, groups, n_queries, n_keys = self.sizes
         q = _randn(self.generator, batch, heads, n_queries, self.width)
         k = _randn(self.generator, batch, groups, n_keys, self.width)
@@ -175,7 +175,7 @@ class _Drawing:
         return q, k, self._scale(kind, rng)
 
     def _levels(self, kind: str, rng: Random) -> Tensor:
-        """Whole numbers below 4096, (B, G, K)."""
+        """Draw whole numbers below 4096, (B, G, K)."""
         batch, _, groups, _, n_keys = self.sizes
         shape = batch, groups, n_keys
         position = torch.arange(n_keys, device=self.generator.device).expand(shape)

@@ -1,8 +1,8 @@
-"""Exact top-k attention for CPUs: gather only the kept pairs, forward and backward.
+"""Top-k rows: the definition, and exact attention for CPUs that gathers only the kept pairs.
 
 Sums over the kept keys of a query (the output, the gradient of q) are `embedding_bag`s. Sums over
 the queries that kept a key (the gradients of k and v) are too, once the pairs are sorted by key.
-What is remembered between the passes is `keep` weights and key numbers a query, never Q x K.
+Saved for the backward pass are `keep` weights and key numbers per query, never Q x K.
 
 Axes: R the kept keys of a query; X all queries, B·H·Q; N all keys, B·G·K; P all pairs, X·R.
 """
@@ -19,22 +19,51 @@ from torch.nn.functional import embedding_bag, pad
 from torch.utils.checkpoint import checkpoint
 
 from headwise.ops._impl import Number
-from headwise.ops.rows import softmax_rows
+from headwise.ops.rows import row_weights, softmax_rows
 from headwise.ops.scores import Scores, may_hold_infinities, spread_groups
-from headwise.ops.topk import reference
 
 BLOCK_SCORES = 2**20  # 4 MB in float32; larger is no faster and makes ties cost more
 BLOCK_VALUES = 2**19  # gathered values held at once in the backward pass, 2 MB
 
 
+def topk_rows(scores_XK: Tensor, keep: int, ties: str, sink: bool = False) -> Tensor:
+    """Apply softmax to the kept scores. The choice is a constant in the backward pass.
+
+    Args:
+        sink: Whether the last score is a sink's, which is kept in addition to the `keep` best.
+    """
+    keys_XK = scores_XK.detach()[..., : scores_XK.shape[-1] - int(sink)]
+    kept_XK = pad(kept(keys_XK, min(keep, keys_XK.shape[-1]), ties), (0, int(sink)), value=True)
+    return softmax_rows(scores_XK.masked_fill(~kept_XK, -math.inf))
+
+
+def kept(scores_XK: Tensor, keep: int, ties: str) -> Tensor:
+    """Mark the scores that rows keep."""
+    if ties == "all":
+        # not "at least", which would hide a score that is NaN
+        return ~(scores_XK < scores_XK.topk(keep, dim=-1).values[..., -1:])
+    order_XK = scores_XK.sort(dim=-1, descending=True, stable=True).indices
+    nothing_XK = torch.zeros_like(scores_XK, dtype=torch.bool)
+    return nothing_XK.scatter(-1, order_XK[..., :keep], 1)  # True cannot be traced
+
+
+def selected_rows(scores_XK: Tensor, sink_X1: Tensor | None, keep: int) -> tuple[Tensor, Tensor]:
+    """List the keys of the `keep` largest scores, -1 where masked, and their softmax."""
+    score_XR, key_XR = _first_best(scores_XK, keep)
+    weights_XR, _ = row_weights(score_XR, sink_X1, softmax_rows)
+    return key_XR.masked_fill(score_XR == -math.inf, -1).int(), weights_XR
+
+
 class _Choice(NamedTuple):
+    """Keys that queries keep, and their scores."""
+
     key_BHQR: Tensor  # int32
     score_BHQR: Tensor  # -inf where the query sees fewer than R keys
-    overfull: list[bool]  # for each block: does a query keep more than R keys?
+    overfull: list[bool]  # per block: whether a query keeps more than R keys
 
 
 def sparse_values_obstacle(scores: Scores, v: Tensor, keep: int) -> str | None:
-    """Why `sparse_values` cannot or should not run this call, or None."""
+    """Return why `sparse_values` cannot or should not run this call, or None."""
     batch, heads, n_queries, n_keys = scores.shape
     if scores.q.device.type != "cpu":
         return f"it gathers on CPUs only, and q is on {scores.q.device.type}"
@@ -86,11 +115,11 @@ def _block_size(scores: Scores) -> int:
 
 @torch.no_grad()
 def _choose(scores: Scores, keep: int, ties: str, step: int) -> _Choice:
-    """The best keys of every query, and the blocks in which `keep` of them are not enough."""
-    # once, instead of in every block
+    """Choose the best keys of every query, and mark blocks where `keep` of them are too few."""
+    # converted once, instead of in every block
     q_BHQD, k_BGKD = scores.q.to(scores.dtype), scores.k.to(scores.dtype)
     scores = replace(scores, q=q_BHQD, k=spread_groups(k_BGKD, scores.shape[1]))
-    # Made once: small tensors in between would keep the memory of a block from being used again.
+    # Allocated once: small tensors in between would stop blocks from reusing memory.
     key_whole = torch.empty(*scores.shape[:3], keep, dtype=torch.int32)
     score_whole = torch.empty(*scores.shape[:3], keep, dtype=scores.dtype)
     overfull: list[bool] = []
@@ -104,17 +133,17 @@ def _choose(scores: Scores, keep: int, ties: str, step: int) -> _Choice:
         if tied and ties == "first":
             score_BHQR, key_BHQR = _first_best(scores.rows(rows), keep)
         elif tied:
-            score_BHQR.fill_(-math.inf)  # the dense block will take this one's place
+            score_BHQR.fill_(-math.inf)  # the dense block replaces this one
         overfull.append(tied and ties == "all")
         key_whole[:, :, rows], score_whole[:, :, rows] = key_BHQR, score_BHQR
     return _Choice(key_whole, score_whole, overfull)
 
 
 def _best(scores_XK: Tensor, keep: int) -> tuple[Tensor, Tensor]:
-    """The `keep` largest scores of each row and their keys, in no particular order.
+    """Find the `keep` largest scores of each row and their keys, unsorted.
 
-    `torch.topk` slows down threefold where 64 keep > n_keys. There we first look at the maxima of
-    groups of four keys: the best keys are in the groups with the best maxima.
+    `torch.topk` is three times slower where 64 keep > n_keys. There the groups of four keys with
+    the largest maxima are found first: they hold the best keys.
     """
     n_keys = scores_XK.shape[-1]
     if not 16 * keep <= n_keys < 64 * keep:
@@ -125,19 +154,21 @@ def _best(scores_XK: Tensor, keep: int) -> tuple[Tensor, Tensor]:
     member_41 = torch.arange(0, 4 * groups, groups)[:, None]
     key_XK = (group_X1R + member_41).flatten(-2)
     score_XR, place_XR = padded_XK.gather(-1, key_XK).topk(keep, dim=-1, sorted=False)
-    # padding is only taken where a row sees fewer than `keep` keys, with score -inf
+    # padding is taken only in rows that see fewer than `keep` keys, with score -inf
     return score_XR, key_XK.gather(-1, place_XR).clamp(max=n_keys - 1)
 
 
 def _first_best(scores_XK: Tensor, keep: int) -> tuple[Tensor, Tensor]:
-    """The same, of equal scores the lowest key."""
+    """Find the `keep` largest scores of each row, sorted, and their keys; of ties the lowest."""
     score_XK, key_XK = scores_XK.sort(dim=-1, descending=True, stable=True)
     return score_XK[..., :keep], key_XK[..., :keep]
 
 
 def _dense_block(scores: Scores, v: Tensor, keep: int, dropout: Number, rows: slice) -> Tensor:
+    """Attend by the dense definition, which the backward pass computes again."""
+
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        weights_BHQK = reference.topk(replace(scores, q=q, k=k).rows(rows), keep, "all")
+        weights_BHQK = topk_rows(replace(scores, q=q, k=k).rows(rows), keep, "all")
         v_BHKE = spread_groups(v, scores.shape[1]).to(weights_BHQK.dtype)
         return (drop(weights_BHQK, p=dropout) @ v_BHKE).to(v.dtype)
 
@@ -148,7 +179,7 @@ def _dense_block(scores: Scores, v: Tensor, keep: int, dropout: Number, rows: sl
 
 
 class _KeptPairs(torch.autograd.Function):
-    """Values summed under given weights; backward as if softmax of q·k had made the weights."""
+    """Autograd function that sums values under the softmax of the kept scores."""
 
     @staticmethod
     def forward(
@@ -198,7 +229,7 @@ class _KeptPairs(torch.autograd.Function):
 
 
 def _number_keys(key_BHQR: Tensor, k: Tensor) -> Tensor:
-    """Rows of the table of all keys, (X, R), from positions within each query's own keys."""
+    """Turn positions within each query's own keys into rows of the table of all keys, (X, R)."""
     batch, groups, n_keys = k.shape[:3]
     first_BG = torch.arange(0, batch * groups * n_keys, n_keys, dtype=torch.int32)
     first_BG = first_BG.view(batch, groups)
@@ -210,7 +241,7 @@ def _as_table(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _products(grad_XE: Tensor, v_NE: Tensor, key_XR: Tensor) -> Tensor:
-    """grad_x . v_key for every pair, gathering the values of some queries at a time."""
+    """Compute grad_x . v_key for every pair, gathering the values of some queries at a time."""
     n_kept, width = key_XR.shape[1], v_NE.shape[1]
     step = max(1, BLOCK_VALUES // (n_kept * width))
     products_XR = grad_XE.new_empty(key_XR.shape)
@@ -223,12 +254,14 @@ def _products(grad_XE: Tensor, v_NE: Tensor, key_XR: Tensor) -> Tensor:
 
 
 class _PairsByKey(NamedTuple):
-    pair_P: Tensor  # the pairs, those of the first key first
+    """Kept pairs, sorted by key."""
+
+    pair_P: Tensor  # indices of the pairs
     query_P: Tensor  # their queries
     start_N: Tensor  # where each key's pairs begin
 
     def sum_by_key(self, rows_XD: Tensor, weights_XR: Tensor) -> Tensor:
-        """The weighted sum of the rows of the queries that kept each key, (N, D)."""
+        """Sum the weighted rows of the queries that kept each key, (N, D)."""
         weights_P = weights_XR.flatten()[self.pair_P]
         return embedding_bag(
             self.query_P, rows_XD, self.start_N, per_sample_weights=weights_P, mode="sum"
