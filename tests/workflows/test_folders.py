@@ -117,7 +117,9 @@ def test_transformers_says_nothing_of_its_own_before_the_refusal(unknown, caplog
 
 
 def test_no_run_of_a_classifier_runs_code(tmp_path, unknown, marker):
-    run = Run.create(tmp_path / "run", small_config(write_classes(tmp_path / "files")))
+    run = Run.create(
+        tmp_path / "run", small_config(write_classes(tmp_path / "files")), "classifier"
+    )
     unknown.rename(run.path("hugging-face"))
     run.write_text("tokenizer.json", run.path("hugging-face/tokenizer.json").read_text())
     about = {"classes": ["bad", "good"], "reads": "text", "pad": 0, "length": 24}

@@ -553,8 +553,7 @@ def test_images_are_not_text(tmp_path):
 
 
 def test_runs_of_other_models_and_unknown_devices_are_named(small_run, tmp_path):
-    run = Run.create(tmp_path / "lm", InspectConfig("", ""))
-    run.write_json("model.json", {"memory": 8})
+    Run.create(tmp_path / "lm", InspectConfig("", ""), "language")
     with pytest.raises(ValueError, match="holds a language model of characters, which"):
         open_subject(tmp_path / "lm")
     with pytest.raises(ValueError, match="A device such as cpu, cuda or cuda:1 was wanted"):

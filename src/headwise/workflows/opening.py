@@ -1,4 +1,4 @@
-"""From a folder to something that can be inspected."""
+"""Opening a folder: which kind of model it holds, and how `inspect` reads that model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 
 from headwise.hf import adopt
 from headwise.json_files import read_json
-from headwise.pruning import load
+from headwise.kinds import Kind, find_kind, kinds
 from headwise.recording import Run
 from headwise.workflows.folders import load_model, load_tokenizer, opened
 from headwise.workflows.inspect.hugging_face_subject import (
@@ -18,22 +18,13 @@ from headwise.workflows.inspect.hugging_face_subject import (
 from headwise.workflows.inspect.identity import check_finite
 from headwise.workflows.inspect.subject import Subject
 from headwise.workflows.inspect.text_alone import check_reads_text
-from headwise.workflows.run_kinds import RunKind, kind_of_run
-from headwise_papers.data.byte_pieces import BytePieces
-from headwise_papers.data.marian import marian_folder
-from headwise_papers.models.encoder import Encoder
-from headwise_papers.models.encoder_heads import (
-    MaskedLM,
-    MaskedLMWithNextSentence,
-    SequenceClassifier,
-    TokenClassifier,
-)
-from headwise_papers.recipes.encoder_subject import EncoderSubject
-from headwise_papers.recipes.own_subjects import TranslatorSubject
-from headwise_papers.recipes.pretraining import load_pretrained
-from headwise_papers.recipes.pretraining_tasks import PretrainingModel
-from headwise_papers.recipes.translator import Translator
-from headwise_papers.recipes.tuning.classifier import Classifier
+
+NO_MODEL = "is a run without a model of its own, which is not opened; give a run that has one."
+# runs of the library's own commands, and those of no kind
+REFUSED = {
+    "pruning": "is the run of a pruning; give the smaller model that stands beside it.",
+    **dict.fromkeys(("inspection", "experiment", ""), NO_MODEL),
+}
 
 
 def open_subject(
@@ -43,7 +34,7 @@ def open_subject(
     device: str = "auto",
     max_translation: int = MAX_TRANSLATION,
 ) -> Subject:
-    """The model in a folder: a run of Headwise, a Hugging Face model, or a translator of Marian.
+    """Open the model in a folder: a run, a Hugging Face model, or one that another package knows.
 
     Nothing is downloaded: a model of the hub must lie in a local folder first.
 
@@ -54,92 +45,50 @@ def open_subject(
         max_translation: tokens of a translation that a Hugging Face model writes, at most.
     """
     place = chosen_device(device)
+    if (kind := kind_of(folder)) is not None:
+        if kind.subject is None:
+            raise ValueError(f"{folder} is a run of kind {kind.name!r}, which cannot be inspected.")
+        return kind.subject(folder, special=special, device=place)
+    model = _hugging_face(folder).to(place)
+    tokenizer = padding_right(load_tokenizer(folder))
+    return HuggingFaceSubject(adopt(model), tokenizer, frozenset(special), max_translation)
+
+
+def kind_of(folder: Path) -> Kind | None:
+    """Return the kind of a folder's run or model; None for a Hugging Face model.
+
+    A folder that nothing opens is refused with one sentence.
+    """
     if not folder.is_dir():
         raise ValueError(
             f"There is no model folder {folder}. Give the folder of a headwise run or of a saved "
             "Hugging Face model; models of the hub are fetched with `hf download NAME`."
         )
-    if kind := kind_of_run(folder):
-        return _of_run(Run.open(folder), kind, special=special, place=place)
-    if files := marian_folder(folder):
-        return _of_translator(Translator.of_marian(files), special=special, place=place)
+    if Run.is_in(folder):
+        return _kind_of_run(folder)
     if (folder / "config.json").exists():
-        model = _hugging_face(folder).to(place)
-        tokenizer = padding_right(load_tokenizer(folder))
-        return HuggingFaceSubject(adopt(model), tokenizer, frozenset(special), max_translation)
+        return None
+    for kind in map(find_kind, kinds()):
+        if kind.matches is not None and kind.matches(folder):
+            return kind
     raise ValueError(
         f"{folder} holds neither a headwise run nor a Hugging Face model, nor one of Marian."
     )
 
 
-def _of_run(run: Run, kind: RunKind, *, special: Sequence[str], place: torch.device) -> Subject:
-    if kind == "encoder":
-        trained = load_pretrained(run)
-        check_finite(trained.model)
-        return encoder_subject(trained.model.to(place), trained.pieces, special=special)
-    if kind == "classifier":
-        classifier = Classifier.load(run)
-        classifier.model.to(place)
-        return classifier_subject(classifier, special=special)
-    return _of_translator(Translator.load(run), special=special, place=place)
-
-
-def _of_translator(
-    translator: Translator, *, special: Sequence[str], place: torch.device
-) -> Subject:
-    check_finite(translator.model)
-    translator.model.to(place)
-    return TranslatorSubject.of(translator, special=special)
-
-
-def encoder_subject(
-    model: PretrainingModel | Encoder, pieces: BytePieces, *, special: Sequence[str] = ()
-) -> Subject:
-    """A pre-trained encoder of ours: as a model of Hugging Face, or, where none is like it, itself.
-
-    Args:
-        model: on the device where it is to be.
-        pieces: its tokenizer.
-        special: more tokens that are not to count as words.
-    """
-    from headwise_papers.models.encoder_weights import to_hugging_face  # lazy: takes seconds
-
-    config = model.config if isinstance(model, Encoder) else model.encoder.config
-    if config.attention != "softmax":
-        return EncoderSubject(model.eval(), pieces, frozenset(special))
-    if isinstance(model, MaskedLMWithNextSentence):  # what reads one text has no use for pairs
-        both, model = model, MaskedLM(model.encoder)
-        model.words = both.words
-    tokenizer = padding_right(pieces.hugging_face(max_length=config.max_length))
-    tokenizer.split_special_tokens = True  # what a text says is text, as when it was pre-trained
-    return HuggingFaceSubject(adopt(to_hugging_face(model).eval()), tokenizer, frozenset(special))
-
-
-def classifier_subject(classifier: Classifier, *, special: Sequence[str] = ()) -> Subject:
-    """A classifier of `headwise train classifier`, as a model of Hugging Face, or its encoder.
-
-    Args:
-        classifier: on the device where it is to be.
-        special: more tokens that are not to count as words.
-    """
-    from headwise_papers.models.encoder_weights import to_hugging_face  # lazy: takes seconds
-
-    model, tokenizer = classifier.model, classifier.tokenizer()
-    check_finite(model)
-    if isinstance(model, SequenceClassifier | TokenClassifier):
-        if model.encoder.config.attention != "softmax":
-            pieces = BytePieces(classifier.pieces.definition)
-            return EncoderSubject(model.encoder.eval(), pieces, frozenset(special))
-        model = to_hugging_face(model)
-        names = dict(enumerate(classifier.classes))
-        model.config.id2label = names
-        model.config.label2id = {name: number for number, name in names.items()}
-    return HuggingFaceSubject(adopt(model.eval()), tokenizer, frozenset(special))
+def _kind_of_run(folder: Path) -> Kind:
+    name = Run.open(folder).kind
+    if said := REFUSED.get(name):
+        raise ValueError(f"{folder} {said}")
+    kind = find_kind(name)
+    if kind.refusal is not None and (said := kind.refusal(folder)):
+        raise ValueError(said)
+    return kind
 
 
 def _hugging_face(folder: Path) -> Any:
     pruned = (folder / "pruning.json").exists()
-    model = (load(folder) if pruned else _loaded(folder)).eval()
+    model = (_pruned(folder) if pruned else _loaded(folder)).eval()
     if not hasattr(model, "main_input_name"):
         raise ValueError(
             f"{folder} holds a {type(model).__name__} of headwise without its words. From Python, "
@@ -148,6 +97,12 @@ def _hugging_face(folder: Path) -> Any:
     check_reads_text(model)
     check_finite(model)
     return model
+
+
+def _pruned(folder: Path) -> Any:
+    from headwise.pruning import load  # lazy: only pruned models need it
+
+    return load(folder)
 
 
 def _loaded(folder: Path) -> Any:

@@ -96,14 +96,14 @@ def check_settings(config: TrainingSettings, *counts: str) -> None:
 
 
 @contextmanager
-def shared_run(folder: Path, config: TrainingSettings) -> Generator[Run]:
+def shared_run(folder: Path, config: TrainingSettings, kind: str = "") -> Generator[Run]:
     """The run in a folder, made by the first process, which alone writes, and opened by the others.
 
     At the end they wait for the first one, so that all find the run finished.
     """
     state = _processes()
     with writing_alone(folder) if state.is_main_process else nullcontext():
-        run = Run.create(folder, config) if state.is_main_process else None
+        run = Run.create(folder, config, kind) if state.is_main_process else None
         state.wait_for_everyone()
         with run or Run.open(folder) as opened:
             yield opened

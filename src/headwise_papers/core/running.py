@@ -24,7 +24,7 @@ def reproduce(
     check_part(part)
     experiment = load_experiment(name)
     started = time.perf_counter()
-    with writing_alone(folder), Run.create(folder, _known_by(config)) as run:
+    with writing_alone(folder), Run.create(folder, _known_by(config), "experiment") as run:
         measured = experiment.reproduce(config, run)
         figures = {
             metric: experiment.estimate(metric, values) for metric, values in measured.items()

@@ -68,7 +68,7 @@ class DemoConfig:
 def demo(config: DemoConfig, folder: Path) -> HeadTable:
     """Train, look at every head, switch each off; returns the table that the report shows."""
     started = time.perf_counter()
-    with writing_alone(folder), Run.create(folder, config) as run:
+    with writing_alone(folder), Run.create(folder, config, "demo") as run:
         language = ToyLanguage()
         train = language.pairs(config.train_pairs, seed=config.seed)
         test = _unseen(language, train, config.test_pairs, seed=config.seed + 1)

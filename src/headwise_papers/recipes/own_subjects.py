@@ -22,7 +22,7 @@ from headwise.workflows.inspect.subject import (
     word_numbers,
 )
 from headwise_papers.data.parallel import parallel_batch
-from headwise_papers.data.vocabulary import BOS, EOS, SPECIALS, UNK
+from headwise_papers.data.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary
 from headwise_papers.models import Transformer, greedy
 from headwise_papers.models.classifier import TransformerClassifier
 from headwise_papers.models.rnn import RnnClassifier, Seq2Seq
@@ -60,6 +60,7 @@ class TranslatorSubject:
     target: Codec
     special: frozenset[str] = frozenset()  # more tokens that are not to count as words
     knows_words: bool = True
+    reads_references: bool = True
     mask_id: int | None = None
 
     def __post_init__(self) -> None:
@@ -67,9 +68,24 @@ class TranslatorSubject:
 
     @staticmethod
     def of(translator: Translator, *, special: Sequence[str] = ()) -> "TranslatorSubject":
-        """The subject of a translator."""
+        """Make the subject of a translator."""
         parts = translator.model, translator.source, translator.target
         return TranslatorSubject(*parts, frozenset(special))
+
+    @staticmethod
+    def of_codecs(
+        model: Transformer | Seq2Seq, codecs: object, special: frozenset[str]
+    ) -> "TranslatorSubject":
+        """Make the subject of a model and the codecs of source and target, a pair."""
+        if isinstance(codecs, tuple) and len(codecs) == 2:
+            source, target = codecs
+            if isinstance(source, Codec) and isinstance(target, Codec):
+                return TranslatorSubject(model, source, target, special)
+        raise ValueError(
+            f"{type(model).__name__} translates: give the codecs of source and target as the "
+            "tokenizer, a pair of headwise_papers.recipes.codec.InWords or InPieces. The run of "
+            "one is inspected by headwise.workflows.inspect.inspect_folder."
+        )
 
     @property
     def description(self) -> bytes:
@@ -159,10 +175,23 @@ class ClassifierSubject:
     words: InWords
     special: frozenset[str] = frozenset()  # tokens that are not to count as words
     knows_words: bool = True
+    reads_references: bool = False
     mask_id: int | None = None
 
     def __post_init__(self) -> None:
         check_special(self.special, _all_names(self.words))
+
+    @staticmethod
+    def of_vocabulary(
+        model: TransformerClassifier | RnnClassifier, words: object, special: frozenset[str]
+    ) -> "ClassifierSubject":
+        """Make the subject of a model and its Vocabulary."""
+        if not isinstance(words, Vocabulary):
+            raise ValueError(
+                f"{type(model).__name__} reads words: give its Vocabulary as the tokenizer, got "
+                f"{type(words).__name__}."
+            )
+        return ClassifierSubject(model, InWords(words), special)
 
     @property
     def description(self) -> bytes:

@@ -335,9 +335,9 @@ def test_settings_that_make_no_sense_are_refused(changes, sentence):
 def test_what_is_no_pre_training_is_said(tmp_path, config):
     other = LanguageConfig(corpus="file", file="x")
     with pytest.raises(ValueError, match="holds no run of `headwise train mlm`"):
-        load_pretrained(Run.create(tmp_path / "lm", other))
+        load_pretrained(Run.create(tmp_path / "lm", other, "language"))
     with pytest.raises(ValueError, match="let the run finish first"):
-        load_pretrained(Run.create(tmp_path / "run", config))
+        load_pretrained(Run.create(tmp_path / "run", config, "pretraining"))
 
 
 @pytest.mark.slow

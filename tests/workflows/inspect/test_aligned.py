@@ -85,7 +85,7 @@ def test_the_command_takes_alignments(monkeypatch, tmp_path):
         asked.append(config)
         raise ValueError("enough")
 
-    monkeypatch.setattr("headwise.workflows.inspect_folder", inspect)
+    monkeypatch.setattr("headwise.workflows.inspect.inspect_folder", inspect)
     files = write(tmp_path)
     options = [word for name, path in files.items() for word in (f"--{name}", path)]
     CliRunner().invoke(app, ["inspect", "model", *options, "--sort", "alignment"])

@@ -8,12 +8,12 @@ import torch
 from headwise.workflows.inspect import InspectConfig, inspect_folder
 from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
 from headwise.workflows.inspect.sentence import Sentence
-from headwise.workflows.opening import encoder_subject, open_subject
+from headwise.workflows.opening import open_subject
 from headwise.workflows.prune.pruning import PruneConfig, open_task
 from headwise_papers.data.byte_pieces import train_byte_pieces
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence, ReplacedToken
-from headwise_papers.recipes.encoder_subject import EncoderSubject
+from headwise_papers.recipes.encoder_subject import EncoderSubject, encoder_subject
 from headwise_papers.recipes.pretraining import PretrainingConfig, pretrain
 from tests.papers.recipes.small_translation import quietly
 

@@ -10,7 +10,6 @@ from headwise.text.own_files import own_lines
 from headwise.workflows.inspect.corpus import Corpus
 from headwise.workflows.inspect.sentence import Linked, Sentence
 from headwise.workflows.inspect.subject import Subject
-from headwise_papers.recipes.own_subjects import TranslatorSubject
 
 __all__ = ["aligned_corpus", "check_reads_translations"]
 
@@ -46,7 +45,7 @@ def aligned_corpus(data: Path, references: Path, alignments: Path) -> Corpus:
 
 def check_reads_translations(subject: Subject) -> None:
     """Refuse alignments for a model that cannot be shown a translation beside its source."""
-    if not isinstance(subject, TranslatorSubject):
+    if not subject.reads_references:
         raise ValueError(
             "alignments are looked for in a translator of Headwise, which reads the references, "
             f"but this model is a {type(subject.model).__name__}; leave them out."

@@ -1,7 +1,7 @@
 """From a model and tokenizer at hand to something that can be inspected, and left as it came."""
 
 import copy
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from torch import nn
@@ -13,12 +13,6 @@ from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
 from headwise.workflows.inspect.subject import Subject
 from headwise.workflows.inspect.text_alone import check_reads_text
 from headwise.workflows.opening import padding_right
-from headwise_papers.data.vocabulary import Vocabulary
-from headwise_papers.models import Transformer
-from headwise_papers.models.classifier import TransformerClassifier
-from headwise_papers.models.rnn import RnnClassifier, Seq2Seq
-from headwise_papers.recipes.codec import Codec, InWords
-from headwise_papers.recipes.own_subjects import ClassifierSubject, TranslatorSubject
 
 __all__ = ["evaluated", "subject_of"]
 
@@ -54,42 +48,28 @@ def subject_of(
         special: more tokens that are not to count as words.
         max_translation: tokens of a translation that a Hugging Face model writes, at most.
     """
-    if isinstance(model, TransformerClassifier | RnnClassifier):
-        if not isinstance(tokenizer, Vocabulary):
-            raise ValueError(
-                f"{type(model).__name__} reads words: give its Vocabulary as the tokenizer, got "
-                f"{type(tokenizer).__name__}."
-            )
-        return ClassifierSubject(model, InWords(tokenizer), special)
-    if isinstance(model, Transformer | Seq2Seq):
-        return TranslatorSubject(model, *_codecs(model, tokenizer), special)
-    own = padding_right(copy.deepcopy(tokenizer))
+    if own := _own_subject(model):
+        return own(tokenizer, special)
+    padded = padding_right(copy.deepcopy(tokenizer))
     # Sentence Transformers' models take a batch as one argument, and give no tokens' outputs
     reader = unwrapped(model) if isinstance(model, nn.Sequential) else model
-    return HuggingFaceSubject(reader, own, special, max_translation)
+    return HuggingFaceSubject(reader, padded, special, max_translation)
+
+
+def _own_subject(model: nn.Module) -> Callable[[object, frozenset[str]], Subject] | None:
+    """The method by which a model that is not one of Hugging Face's says how it is read."""
+    return getattr(model, "headwise_subject", None)
 
 
 def _host(model: nn.Module) -> PreTrainedModel | None:
-    """The Hugging Face model, or None for one of Headwise's own."""
-    if isinstance(model, Transformer | Seq2Seq | TransformerClassifier | RnnClassifier):
+    """The Hugging Face model; None for one that says itself how it is read."""
+    if _own_subject(model):
         return None
     try:
         return unwrapped(model)
     except ValueError:
         raise ValueError(
             "inspect() takes a Hugging Face model (a PreTrainedModel) and its tokenizer, or a "
-            "Transformer, Seq2Seq, TransformerClassifier or RnnClassifier of headwise_papers.models and "
-            f"its words, got {type(model).__name__}."
+            "model with a method headwise_subject(tokenizer, special), as those of "
+            f"headwise_papers.models have, got {type(model).__name__}."
         ) from None
-
-
-def _codecs(model: nn.Module, tokenizer: object) -> tuple[Codec, Codec]:
-    if isinstance(tokenizer, tuple) and len(tokenizer) == 2:
-        source, target = tokenizer
-        if isinstance(source, Codec) and isinstance(target, Codec):
-            return source, target
-    raise ValueError(
-        f"{type(model).__name__} translates: give the codecs of source and target as the "
-        "tokenizer, a pair of headwise_papers.recipes.codec.InWords or InPieces. The run of one is "
-        "inspected by headwise.workflows.inspect_folder."
-    )

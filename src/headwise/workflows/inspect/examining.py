@@ -10,11 +10,11 @@ from torch import nn
 from headwise.analysis.importance import OutputNorms
 from headwise.analysis.propagation.settings import Rule
 from headwise.analysis.roles import with_roles
-from headwise.pruning.record import record_of
+from headwise.hf.adoption import innermost
 from headwise.recording import HeadTable, Pointing, Profile, Run, Samples
 from headwise.recording.reading import Reading
 from headwise.recording.tally import FEWEST_SENTENCES
-from headwise.sites import Head, find_sites, observe
+from headwise.sites import PRUNED, Head, find_sites, observe
 from headwise.text.frequencies import WordRanks
 from headwise.text.words import characters_for
 from headwise.workflows.inspect.annotating import ALL, Annotation
@@ -140,7 +140,8 @@ def examine(
 
 def _with_originals(table: HeadTable, model: nn.Module) -> HeadTable:
     """The table; of a pruned model with a first column more, what its heads were called before."""
-    if (record := record_of(model)) is None:
+    record = getattr(innermost(model), PRUNED, None)  # as `headwise.pruning` leaves it there
+    if record is None:
         return table
     names = tuple(str(record.original(head)) for head in table.heads)
     return HeadTable(table.heads, {"original": names, **table.columns})

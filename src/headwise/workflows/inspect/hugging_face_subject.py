@@ -56,6 +56,7 @@ class HuggingFaceSubject:
     tokenizer: Any
     special: frozenset[str] = frozenset()  # more tokens that are not to count as words
     max_translation: int = MAX_TRANSLATION  # tokens
+    reads_references: bool = False
 
     def __post_init__(self) -> None:
         if self.special:

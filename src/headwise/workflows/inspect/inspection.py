@@ -20,7 +20,6 @@ from torch import nn
 from headwise.json_files import check_shape
 from headwise.recording import HeadTable, Run
 from headwise.recording.locking import writing_alone
-from headwise.reporting import write_report
 from headwise.text.frequencies import WordRanks
 from headwise.text.treebank import Tree
 from headwise.workflows.inspect.aligned import aligned_corpus, check_reads_translations
@@ -121,9 +120,9 @@ def inspect(
     each was called before anything was pruned, such as encoder.0.self.5.
 
     Args:
-        model: a Hugging Face model; or a Transformer, Seq2Seq or classifier of headwise_papers.models.
-        tokenizer: of a Hugging Face model. A model of Headwise takes its Vocabulary, or for a
-            translator the codecs of source and target, a pair.
+        model: a Hugging Face model; or one with a method `headwise_subject(tokenizer, special)`,
+            as those of `headwise_papers.models` have, that returns a `Subject`.
+        tokenizer: of a Hugging Face model; or what `headwise_subject` takes, such as a Vocabulary.
         data: lines of text, trees, or the Path of a text file or treebank.
         relations: of syntax, where there are trees; ("all",) takes all.
         ranks: how common words are; None counts those of the data.
@@ -220,9 +219,11 @@ class _Work:
 
     def into(self, folder: Path) -> HeadTable:
         """Write a run, or go on with the one that is there, if it is of the same."""
+        from headwise.reporting import write_report  # lazy: only runs have reports
+
         started = time.perf_counter()
         sources = sources_of(self.subject, self.corpus.identified(), self.ranks, self.aligned)
-        with writing_alone(folder), Run.create(folder, self.config) as run:
+        with writing_alone(folder), Run.create(folder, self.config, "inspection") as run:
             if not run.has("figures.json"):
                 found = self.examined(run, sources)
                 seconds = time.perf_counter() - started

@@ -74,6 +74,11 @@ class Subject(Protocol):
         ...
 
     @property
+    def reads_references(self) -> bool:
+        """Whether it reads the translations that sentences come with, and not its own."""
+        ...
+
+    @property
     def mask_id(self) -> int | None:
         """The token that stands for a hidden word, in a model that predicts hidden words."""
         ...

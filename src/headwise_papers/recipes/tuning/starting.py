@@ -19,7 +19,7 @@ from headwise_papers.models.encoder_heads import (
     SequenceClassifier,
     TokenClassifier,
 )
-from headwise_papers.recipes.pretraining import is_pretraining, load_pretrained
+from headwise_papers.recipes.pretraining import load_pretrained
 from headwise_papers.recipes.pretraining_tasks import PretrainingModel
 from headwise_papers.recipes.pretraining_text import TOKENIZER
 from headwise_papers.recipes.tuning.reading import Pieces
@@ -83,7 +83,7 @@ def from_folder(folder: Path, task: Task, *, length: int, fresh: bool) -> Start:
 
 
 def _finished(run: Run) -> bool:
-    return is_pretraining(run) and run.has("figures.json")
+    return run.kind == "pretraining" and run.has("figures.json")
 
 
 def _shape_of(run: Run) -> tuple[Encoder, BytePieces]:
