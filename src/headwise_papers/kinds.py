@@ -38,7 +38,7 @@ OPENED = (
 def _translator_subject(
     translator: "Translator", special: Sequence[str], device: "torch.device"
 ) -> "Subject":
-    from headwise.workflows.inspect.identity import check_finite
+    from headwise.workflows.inspect.subject import check_finite
     from headwise_papers.recipes.own_subjects import TranslatorSubject
 
     check_finite(translator.model)
@@ -72,7 +72,7 @@ def _is_marian(folder: Path) -> bool:
 def _pretraining_subject(
     folder: Path, *, special: Sequence[str], device: "torch.device"
 ) -> "Subject":
-    from headwise.workflows.inspect.identity import check_finite
+    from headwise.workflows.inspect.subject import check_finite
     from headwise_papers.recipes.encoder_subject import encoder_subject
     from headwise_papers.recipes.pretraining import load_pretrained
 

@@ -11,7 +11,7 @@ import torch
 from headwise.config import from_json, to_json
 from headwise.hf import adopt, release
 from headwise.recording import Run
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
 from headwise.workflows.inspect.subject import Subject
 from headwise.workflows.opening import chosen_device, open_subject
 from headwise_papers.attention_guidance._pretraining import ASIDE

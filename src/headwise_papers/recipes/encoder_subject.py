@@ -11,20 +11,19 @@ from torch import Tensor
 from headwise.config import to_json
 from headwise.hf import adopt
 from headwise.text.batching import pad
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
-from headwise.workflows.inspect.identity import check_finite
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject, padding_right
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.inspect.subject import (
     NO_WORD,
     Output,
     Prepared,
     Subject,
+    check_finite,
     check_special,
     no_token,
     without,
     word_numbers,
 )
-from headwise.workflows.opening import padding_right
 from headwise_papers.data.byte_pieces import BytePieces
 from headwise_papers.models.encoder import Encoder
 from headwise_papers.models.encoder_heads import (
@@ -64,7 +63,7 @@ class EncoderSubject:
         return json.dumps(parts, sort_keys=True).encode()
 
     @property
-    def room(self) -> int:
+    def max_tokens(self) -> int:
         return self._encoder.config.max_length - 2  # the marks
 
     @property
@@ -72,7 +71,7 @@ class EncoderSubject:
         return self.pieces.mask if self._guesses else None
 
     def prepare(self, sentences: Sequence[Sentence]) -> Prepared:
-        room, ends = self.room, (self.pieces.begin, self.pieces.end)
+        room, ends = self.max_tokens, (self.pieces.begin, self.pieces.end)
         device = self._encoder.embed.words.weight.device
         found = [self._encoded(sentence.text) for sentence in sentences]
         padded = pad([[ends[0], *one.ids[:room], ends[1]] for one in found], value=self.pieces.pad)
@@ -104,7 +103,7 @@ class EncoderSubject:
         scores_NV = found if isinstance(found, Tensor) else found.words
         return Output(scores_NV.view(*ids_BT.shape, -1), "masked")
 
-    def look(self, inputs: Mapping[str, Tensor]) -> None:
+    def attend(self, inputs: Mapping[str, Tensor]) -> None:
         self._encoder(inputs["input_ids"], lengths=inputs["lengths"])
 
     @property

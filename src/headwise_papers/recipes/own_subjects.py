@@ -92,25 +92,28 @@ class TranslatorSubject:
         return _described(self.model, self.source, self.target)
 
     @property
-    def room(self) -> int:
+    def max_tokens(self) -> int:
         if isinstance(self.model, Transformer):
             return self.model.config.max_length - 1  # the end mark
         return MAX_TOKENS
 
     def prepare(self, sentences: Sequence[Sentence]) -> Prepared:
         cuts = [cut_up(self.source, sentence) for sentence in sentences]
-        sources = [cut.ids[: self.room] for cut in cuts]
+        sources = [cut.ids[: self.max_tokens] for cut in cuts]
         linked = [sentence.linked for sentence in sentences if sentence.linked is not None]
         targets, unfinished = self._read(linked) if linked else self._made(sources)
         device = next(self.model.parameters()).device
         batch = [x.to(device) for x in parallel_batch(sources, [cut.ids for cut in targets])]
         source, lengths, target = batch[0], batch[1], batch[2]
         tokens = [
-            {"encoder": [*read.names[: self.room], "<eos>"], "decoder": ["<bos>", *wrote.names]}
+            {
+                "encoder": [*read.names[: self.max_tokens], "<eos>"],
+                "decoder": ["<bos>", *wrote.names],
+            }
             for read, wrote in zip(cuts, targets, strict=True)
         ]
         numbers = {
-            "encoder": [[*cut.words[: self.room], NO_WORD] for cut in cuts],
+            "encoder": [[*cut.words[: self.max_tokens], NO_WORD] for cut in cuts],
             "decoder": [
                 [*cut.words, NO_WORD] if linked else [0, *(number + 1 for number in cut.words)]
                 for cut in targets
@@ -132,7 +135,7 @@ class TranslatorSubject:
                 "decoder": [["<bos>", *cut.texts] for cut in targets],
             },
             tokens=tokens,
-            truncated=sum(cut.cut or len(cut.ids) > self.room for cut in cuts),
+            truncated=sum(cut.cut or len(cut.ids) > self.max_tokens for cut in cuts),
             unfinished=unfinished,
         )
 
@@ -141,12 +144,12 @@ class TranslatorSubject:
             self.model(inputs["source"], inputs["source_lengths"], inputs["target"]), "next"
         )
 
-    def look(self, inputs: Mapping[str, Tensor]) -> None:
+    def attend(self, inputs: Mapping[str, Tensor]) -> None:
         self.forward(inputs)
 
     def _read(self, linked: Sequence[Linked]) -> tuple[list[Cut], int]:
         cuts = [cut_up(self.target, each.sentence) for each in linked]
-        room = self.room
+        room = self.max_tokens
         return [Cut(c.ids[:room], c.words[:room], c.names[:room], c.texts) for c in cuts], 0
 
     def _made(self, sources: Sequence[list[int]]) -> tuple[list[Cut], int]:
@@ -159,7 +162,7 @@ class TranslatorSubject:
         device = next(self.model.parameters()).device
         padded = pad([[*ids, EOS] for ids in sources])
         # a limit for each sentence of its own, whatever stands beside it in the batch
-        limits = [min(2 * length + 8, self.room) for length in padded.lengths.tolist()]
+        limits = [min(2 * length + 8, self.max_tokens) for length in padded.lengths.tolist()]
         ids, lengths = padded.ids.to(device), padded.lengths.to(device)
         found = greedy(self.model, ids, lengths, bos=BOS, eos=EOS, max_length=max(limits))
         pairs = list(zip(found, limits, strict=True))
@@ -198,7 +201,7 @@ class ClassifierSubject:
         return _described(self.model, self.words)
 
     @property
-    def room(self) -> int:
+    def max_tokens(self) -> int:
         if isinstance(self.model, TransformerClassifier):
             return self.model.config.max_length
         return MAX_TOKENS
@@ -206,21 +209,21 @@ class ClassifierSubject:
     def prepare(self, sentences: Sequence[Sentence]) -> Prepared:
         cuts = [cut_up(self.words, sentence) for sentence in sentences]
         device = next(self.model.parameters()).device
-        padded = pad([cut.ids[: self.room] for cut in cuts])
-        names = [cut.names[: self.room] for cut in cuts]
-        numbers = without([cut.words[: self.room] for cut in cuts], names, self.special)
+        padded = pad([cut.ids[: self.max_tokens] for cut in cuts])
+        names = [cut.names[: self.max_tokens] for cut in cuts]
+        numbers = without([cut.words[: self.max_tokens] for cut in cuts], names, self.special)
         return Prepared(
             inputs={"tokens": padded.ids.to(device), "lengths": padded.lengths.to(device)},
             words={"encoder": word_numbers(numbers, width=padded.ids.shape[1], device=device)},
             texts={"encoder": [cut.texts for cut in cuts]},
             tokens=[{"encoder": row} for row in names],
-            truncated=sum(cut.cut or len(cut.ids) > self.room for cut in cuts),
+            truncated=sum(cut.cut or len(cut.ids) > self.max_tokens for cut in cuts),
         )
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Output:
         return Output(self.model(inputs["tokens"], inputs["lengths"]), "class")
 
-    def look(self, inputs: Mapping[str, Tensor]) -> None:
+    def attend(self, inputs: Mapping[str, Tensor]) -> None:
         self.forward(inputs)
 
 

@@ -15,7 +15,7 @@ from headwise.config import from_json, to_json
 from headwise.recording import Run
 from headwise.sites import find_sites
 from headwise.workflows.inspect import InspectConfig, inspect_folder
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.opening import open_subject
 from headwise_papers.data.packing import PackedBlocks

@@ -30,7 +30,7 @@ from headwise.recording import HeadTable, Run
 from headwise.recording.locking import writing_alone
 from headwise.reporting import write_report
 from headwise.sites import find_sites
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
 from headwise.workflows.opening import chosen_device, kind_of, open_subject
 from headwise.workflows.progress import counting
 from headwise.workflows.prune.choosing_heads import Chosen, check_choice, choose_and_train

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from headwise.recording import Run
-from headwise.workflows.folders import load_model, load_tokenizer, opened
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
+from headwise.workflows.opening import load_model, load_tokenizer, opened
 from headwise_papers.data.byte_pieces import BytePieces, train_byte_pieces
 from headwise_papers.data.pair_tasks import TextTask
 from headwise_papers.data.tagging import TaggedTask
@@ -138,7 +138,7 @@ def _hugging_face(folder: Path, task: Task, *, length: int, fresh: bool) -> Star
         return _loaded(folder, task, fresh=fresh)
 
     # loaded once now: what is wrong with its weights is said before there is a folder
-    room = HuggingFaceSubject(build(), tokenizer).room
+    room = HuggingFaceSubject(build(), tokenizer).max_tokens
     definition = str(tokenizer.backend_tokenizer.to_str())
     return Start(Pieces(definition, tokenizer.pad_token_id, min(length, room)), build)
 
