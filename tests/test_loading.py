@@ -43,4 +43,4 @@ def test_inspecting_loads_few_modules_and_none_of_the_papers():
     """
     loaded = _loaded(program)
     assert not [name for name in loaded if name.startswith("headwise_papers")]
-    assert len(loaded) <= 110
+    assert len(loaded) <= 90

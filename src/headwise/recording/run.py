@@ -19,7 +19,6 @@ from headwise.recording import files
 from headwise.recording.checksums import plain_note, read_tensors, sealed_note
 from headwise.recording.environment import describe_environment
 from headwise.recording.heads import HeadTable, plain_number
-from headwise.recording.locking import is_locked_here
 
 CONFIG, ENVIRONMENT = "config.json", "environment.json"
 TABLE = {"heads": [str], "columns": {...: [(str, float, None)]}}  # shape of heads.json
@@ -67,7 +66,7 @@ class Run:
         else:
             _check_free(folder)
             run.write_json(CONFIG, {"kind": kind, "settings": settings})
-        if is_locked_here(folder):
+        if files.is_locked_here(folder):
             files.remove_leftovers(folder)
         run._write_environment(seed=settings.get("seed"))
         return run

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headwise.recording import Run
 from headwise.recording.checksums import LIST, check_checksums
-from headwise.recording.locking import writing_alone
+from headwise.recording.files import writing_alone
 from headwise.reporting import write_report
 from headwise.training import BEST, FitConfig, average_checkpoints, progress_bar
 from headwise.training.averaging import kept_checkpoints

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headwise.recording.locking import writing_alone
+from headwise.recording.files import writing_alone
 from headwise.recording.run import Run
 from headwise_papers.core.base import Estimate, since
 from headwise_papers.core.results import Result, check_part, keep, result_of

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from headwise.analysis import ablate, with_roles
 from headwise.analysis.scores import bleu
 from headwise.recording import HeadTable, Pointing, Profile, Reading, Run, Samples, Words
-from headwise.recording.locking import writing_alone
+from headwise.recording.files import writing_alone
 from headwise.reporting import write_report
 from headwise.sites import observe
 from headwise.training import FitConfig, fit, label_smoothed_loss, progress_bar

@@ -15,7 +15,7 @@ from typing import Any
 
 from headwise.json_files import check_shape
 from headwise.recording import Run
-from headwise.recording.locking import writing_alone
+from headwise.recording.files import writing_alone
 from headwise.workflows.training_run import MINUTES, complete_report, process_count
 from headwise_papers.data.pair_tasks import TextTask
 from headwise_papers.recipes.same_data import check_data, checksum_of, keep_checksum

@@ -19,7 +19,7 @@ from torch import nn
 
 from headwise.json_files import check_shape
 from headwise.recording import HeadTable, Run
-from headwise.recording.locking import writing_alone
+from headwise.recording.files import writing_alone
 from headwise.text.frequencies import WordRanks
 from headwise.text.treebank import Tree
 from headwise.workflows.inspect.config import ALL, RELATIONS, InspectConfig

@@ -27,7 +27,7 @@ from headwise.pruning.recipe import check_whole
 from headwise.pruning.record import record_of
 from headwise.pruning.workloads import count_parameters
 from headwise.recording import HeadTable, Run
-from headwise.recording.locking import writing_alone
+from headwise.recording.files import writing_alone
 from headwise.reporting import write_report
 from headwise.sites import find_sites
 from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
