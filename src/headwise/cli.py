@@ -148,7 +148,7 @@ def _dev_text(model: Path) -> Path:
 def _check_column(name: str, config: "InspectConfig") -> None:
     """A misspelt column is said at once, and not after reading a corpus."""
     from headwise.config import suggestion
-    from headwise.workflows.inspect.inspection import columns_of
+    from headwise.workflows.inspect.config import columns_of
 
     if (known := columns_of(config)) and name not in known:
         raise ValueError(f"--sort takes a column, but {name!r} is none. {suggestion(name, known)}")

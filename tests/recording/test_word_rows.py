@@ -12,8 +12,7 @@ from headwise.ops import (
     uniform_attention,
 )
 from headwise.ops import scores as scores_module
-from headwise.recording.word_rows import word_rows
-from headwise.recording.words import Words
+from headwise.recording.reading import Words, word_rows
 from tests.recording.planted_heads import attended_by, with_weights
 
 PIECES = [[-1, 0, 0, 1, 2, 2, 2, 3, -1], [-1, 0, 1, 1, 1, 1, 2, -1, -1]]  # the last is padding

@@ -1,6 +1,7 @@
-"""From a folder to something that can be inspected."""
+"""Opening a folder: which kind of model it holds, and how `inspect` reads that model."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,32 +9,35 @@ import torch
 
 from headwise.hf import adopt
 from headwise.json_files import read_json
-from headwise.pruning import load
+from headwise.kinds import Kind, find_kind, kinds
 from headwise.recording import Run
-from headwise.workflows.folders import load_model, load_tokenizer, opened
-from headwise.workflows.inspect.hugging_face_subject import (
-    MAX_TRANSLATION,
+from headwise.recording.checksums import check_checksums
+from headwise.workflows.inspect.config import MAX_TRANSLATION
+from headwise.workflows.inspect.hugging_face import (
     HuggingFaceSubject,
+    check_reads_text,
+    padding_right,
 )
-from headwise.workflows.inspect.identity import check_finite
-from headwise.workflows.inspect.subject import Subject
-from headwise.workflows.inspect.text_alone import check_reads_text
-from headwise.workflows.run_kinds import RunKind, kind_of_run
-from headwise_papers.data.byte_pieces import BytePieces
-from headwise_papers.data.marian import marian_folder
-from headwise_papers.models.encoder import Encoder
-from headwise_papers.models.encoder_heads import (
-    MaskedLM,
-    MaskedLMWithNextSentence,
-    SequenceClassifier,
-    TokenClassifier,
-)
-from headwise_papers.recipes.encoder_subject import EncoderSubject
-from headwise_papers.recipes.own_subjects import TranslatorSubject
-from headwise_papers.recipes.pretraining import load_pretrained
-from headwise_papers.recipes.pretraining_tasks import PretrainingModel
-from headwise_papers.recipes.translator import Translator
-from headwise_papers.recipes.tuning.classifier import Classifier
+from headwise.workflows.inspect.subject import Subject, check_finite
+
+__all__ = [
+    "chosen_device",
+    "kind_of",
+    "load_model",
+    "load_tokenizer",
+    "open_subject",
+    "opened",
+    "quiet_transformers",
+]
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+POOLER = "pooler"  # the only part that is left out of files on purpose
+NO_MODEL = "is a run without a model of its own, which is not opened; give a run that has one."
+# runs of the library's own commands, and those of no kind
+REFUSED = {
+    "pruning": "is the run of a pruning; give the smaller model that stands beside it.",
+    **dict.fromkeys(("inspection", "experiment", ""), NO_MODEL),
+}
 
 
 def open_subject(
@@ -43,7 +47,7 @@ def open_subject(
     device: str = "auto",
     max_translation: int = MAX_TRANSLATION,
 ) -> Subject:
-    """The model in a folder: a run of Headwise, a Hugging Face model, or a translator of Marian.
+    """Open the model in a folder: a run, a Hugging Face model, or one that another package knows.
 
     Nothing is downloaded: a model of the hub must lie in a local folder first.
 
@@ -54,92 +58,50 @@ def open_subject(
         max_translation: tokens of a translation that a Hugging Face model writes, at most.
     """
     place = chosen_device(device)
+    if (kind := kind_of(folder)) is not None:
+        if kind.subject is None:
+            raise ValueError(f"{folder} is a run of kind {kind.name!r}, which cannot be inspected.")
+        return kind.subject(folder, special=special, device=place)
+    model = _hugging_face(folder).to(place)
+    tokenizer = padding_right(load_tokenizer(folder))
+    return HuggingFaceSubject(adopt(model), tokenizer, frozenset(special), max_translation)
+
+
+def kind_of(folder: Path) -> Kind | None:
+    """Return the kind of a folder's run or model; None for a Hugging Face model.
+
+    A folder that nothing opens is refused with one sentence.
+    """
     if not folder.is_dir():
         raise ValueError(
             f"There is no model folder {folder}. Give the folder of a headwise run or of a saved "
             "Hugging Face model; models of the hub are fetched with `hf download NAME`."
         )
-    if kind := kind_of_run(folder):
-        return _of_run(Run.open(folder), kind, special=special, place=place)
-    if files := marian_folder(folder):
-        return _of_translator(Translator.of_marian(files), special=special, place=place)
+    if Run.is_in(folder):
+        return _kind_of_run(folder)
     if (folder / "config.json").exists():
-        model = _hugging_face(folder).to(place)
-        tokenizer = padding_right(load_tokenizer(folder))
-        return HuggingFaceSubject(adopt(model), tokenizer, frozenset(special), max_translation)
+        return None
+    for kind in map(find_kind, kinds()):
+        if kind.matches is not None and kind.matches(folder):
+            return kind
     raise ValueError(
         f"{folder} holds neither a headwise run nor a Hugging Face model, nor one of Marian."
     )
 
 
-def _of_run(run: Run, kind: RunKind, *, special: Sequence[str], place: torch.device) -> Subject:
-    if kind == "encoder":
-        trained = load_pretrained(run)
-        check_finite(trained.model)
-        return encoder_subject(trained.model.to(place), trained.pieces, special=special)
-    if kind == "classifier":
-        classifier = Classifier.load(run)
-        classifier.model.to(place)
-        return classifier_subject(classifier, special=special)
-    return _of_translator(Translator.load(run), special=special, place=place)
-
-
-def _of_translator(
-    translator: Translator, *, special: Sequence[str], place: torch.device
-) -> Subject:
-    check_finite(translator.model)
-    translator.model.to(place)
-    return TranslatorSubject.of(translator, special=special)
-
-
-def encoder_subject(
-    model: PretrainingModel | Encoder, pieces: BytePieces, *, special: Sequence[str] = ()
-) -> Subject:
-    """A pre-trained encoder of ours: as a model of Hugging Face, or, where none is like it, itself.
-
-    Args:
-        model: on the device where it is to be.
-        pieces: its tokenizer.
-        special: more tokens that are not to count as words.
-    """
-    from headwise_papers.models.encoder_weights import to_hugging_face  # lazy: takes seconds
-
-    config = model.config if isinstance(model, Encoder) else model.encoder.config
-    if config.attention != "softmax":
-        return EncoderSubject(model.eval(), pieces, frozenset(special))
-    if isinstance(model, MaskedLMWithNextSentence):  # what reads one text has no use for pairs
-        both, model = model, MaskedLM(model.encoder)
-        model.words = both.words
-    tokenizer = padding_right(pieces.hugging_face(max_length=config.max_length))
-    tokenizer.split_special_tokens = True  # what a text says is text, as when it was pre-trained
-    return HuggingFaceSubject(adopt(to_hugging_face(model).eval()), tokenizer, frozenset(special))
-
-
-def classifier_subject(classifier: Classifier, *, special: Sequence[str] = ()) -> Subject:
-    """A classifier of `headwise train classifier`, as a model of Hugging Face, or its encoder.
-
-    Args:
-        classifier: on the device where it is to be.
-        special: more tokens that are not to count as words.
-    """
-    from headwise_papers.models.encoder_weights import to_hugging_face  # lazy: takes seconds
-
-    model, tokenizer = classifier.model, classifier.tokenizer()
-    check_finite(model)
-    if isinstance(model, SequenceClassifier | TokenClassifier):
-        if model.encoder.config.attention != "softmax":
-            pieces = BytePieces(classifier.pieces.definition)
-            return EncoderSubject(model.encoder.eval(), pieces, frozenset(special))
-        model = to_hugging_face(model)
-        names = dict(enumerate(classifier.classes))
-        model.config.id2label = names
-        model.config.label2id = {name: number for number, name in names.items()}
-    return HuggingFaceSubject(adopt(model.eval()), tokenizer, frozenset(special))
+def _kind_of_run(folder: Path) -> Kind:
+    name = Run.open(folder).kind
+    if said := REFUSED.get(name):
+        raise ValueError(f"{folder} {said}")
+    kind = find_kind(name)
+    if kind.refusal is not None and (said := kind.refusal(folder)):
+        raise ValueError(said)
+    return kind
 
 
 def _hugging_face(folder: Path) -> Any:
     pruned = (folder / "pruning.json").exists()
-    model = (load(folder) if pruned else _loaded(folder)).eval()
+    model = (_pruned(folder) if pruned else _loaded(folder)).eval()
     if not hasattr(model, "main_input_name"):
         raise ValueError(
             f"{folder} holds a {type(model).__name__} of headwise without its words. From Python, "
@@ -148,6 +110,12 @@ def _hugging_face(folder: Path) -> Any:
     check_reads_text(model)
     check_finite(model)
     return model
+
+
+def _pruned(folder: Path) -> Any:
+    from headwise.pruning import load  # lazy: only pruned models need it
+
+    return load(folder)
 
 
 def _loaded(folder: Path) -> Any:
@@ -159,28 +127,15 @@ def _loaded(folder: Path) -> Any:
 
 
 def _model_class(transformers: Any, settings: dict[str, Any]) -> Any:
-    """The class the model was saved as, which keeps its output layer."""
+    """Return the class the model was saved as, which keeps its output layer."""
     named = settings.get("architectures") or [""]
     found = getattr(transformers, str(named[0]), None) if isinstance(named, list) else None
     is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
     return found if is_model else transformers.AutoModel
 
 
-def padding_right(tokenizer: Any) -> Any:
-    """Let a tokenizer put padding after each line, with its end mark where it has no own token."""
-    if tokenizer.pad_token is None:
-        if tokenizer.eos_token is None:
-            raise ValueError(
-                f"{type(tokenizer).__name__} has neither a padding token nor an end mark; "
-                "set tokenizer.pad_token."
-            )
-        tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.padding_side = "right"
-    return tokenizer
-
-
 def chosen_device(name: str) -> torch.device:
-    """The device of a name; "auto" takes a GPU where there is one."""
+    """Return the device of a name; "auto" takes a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -192,3 +147,147 @@ def chosen_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"There is no CUDA device here for {name!r}; use cpu or auto.")
     return device
+
+
+def load_model(folder: Path, kind: Any, *, new_head: Mapping[str, Any] | None = None) -> Any:
+    """Load the Hugging Face model in a folder; raise where weights are missing.
+
+    Transformers would draw random weights instead. A missing pooler is accepted: it is 0, so that
+    the model is the same each time, or drawn with a new head.
+
+    Args:
+        folder: with `config.json` and safetensors.
+        kind: the class, of transformers.
+        new_head: settings of a head that may be new; None loads the saved head.
+    """
+    more = {} if new_head is None else {"ignore_mismatched_sizes": True, **new_head}
+    check_checksums(folder)
+    with opened(folder):
+        model, found = kind.from_pretrained(
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+            **more,
+        )
+    body = "" if new_head is None else f"{model.base_model_prefix}."
+    missing = sorted(name for name in found["missing_keys"] if name.startswith(body))
+    lost = [name for name in missing if POOLER not in name]
+    if lost:
+        raise ValueError(
+            f"The weights in {folder} are not those of a {type(model).__name__}: {len(lost)} are "
+            f"missing, {lost[0]} among them. Save the model again with save_pretrained."
+        )
+    if others := sorted(name for name in _mismatched(found) if name.startswith(body)):
+        raise ValueError(
+            f"{len(others)} weights in {folder} have other shapes than its configuration says, "
+            f"{others[0]} among them, as where heads were pruned; take a model that is whole."
+        )
+    if new_head is None:
+        with torch.no_grad():
+            for name in missing:
+                model.get_parameter(name).zero_()
+    return model
+
+
+def _mismatched(found: Mapping[str, Any]) -> list[str]:
+    """Return the names of weights with another shape than the configuration says."""
+    return [one if isinstance(one, str) else one[0] for one in found["mismatched_keys"]]
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Load the tokenizer in a folder."""
+    from tokenizers import Tokenizer
+    from transformers import AutoTokenizer  # lazy: takes seconds
+
+    for name in TOKENIZER_FILES:
+        if (folder / name).is_file():  # transformers takes any JSON, and fails in many ways
+            read_json(folder / name, dict)
+    try:
+        if (folder / "tokenizer.json").is_file():  # a ValueError here is a bare Exception there
+            Tokenizer.from_buffer((folder / "tokenizer.json").read_bytes())
+        with quiet_transformers():
+            tokenizer: Any = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(
+            f"{folder} has no tokenizer that can be loaded: {_trouble(error)}"
+        ) from error
+    # without files transformers makes an empty tokenizer, for which every word is unknown
+    if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
+        raise ValueError(
+            f"{folder} has no tokenizer that can be loaded: its files are missing. Save them there "
+            "with tokenizer.save_pretrained."
+        )
+    return tokenizer
+
+
+@contextmanager
+def opened(folder: Path) -> Generator[None]:
+    """Silence transformers, and turn its errors into one sentence."""
+    from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
+
+    try:
+        with quiet_transformers():
+            yield
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        SafetensorError,
+        StrictDataclassError,
+    ) as error:
+        damaged = _damaged_weights(folder) if isinstance(error, SafetensorError) else None
+        trouble = (
+            f"{damaged} is cut short or damaged; fetch it again." if damaged else _trouble(error)
+        )
+        raise ValueError(
+            f"{folder} could not be opened as a Hugging Face model: {trouble}"
+        ) from error
+
+
+def _damaged_weights(folder: Path) -> str | None:
+    """Return the first file that safetensors cannot open; its error does not name the file."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except SafetensorError:
+            return path.name
+    return None
+
+
+def _trouble(error: Exception) -> str:
+    """Return the first line of an error, without advice to run code of the folder."""
+    if "trust_remote_code" in str(error):
+        return (
+            "it needs Python code of its own (auto_map), which headwise never runs; take a model "
+            "whose classes transformers has."
+        )
+    if isinstance(error, RecursionError):
+        return "a JSON file in it is nested too deeply; it was changed. Fetch it again."
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+@contextmanager
+def quiet_transformers() -> Generator[None]:
+    """Silence the progress bars and load reports of transformers for the length of the block."""
+    from transformers.utils import logging  # lazy: takes seconds
+
+    shown, before = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if shown:
+            logging.enable_progress_bar()

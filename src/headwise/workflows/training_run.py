@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headwise.config import Dataclass
 from headwise.recording import Run
 from headwise.recording.checksums import LIST, check_checksums
-from headwise.recording.locking import writing_alone
+from headwise.recording.files import writing_alone
 from headwise.reporting import write_report
 from headwise.training import BEST, FitConfig, average_checkpoints, progress_bar
 from headwise.training.averaging import kept_checkpoints
@@ -105,14 +105,14 @@ def check_at_least(least: int, config: Dataclass, *names: str) -> None:
 
 
 @contextmanager
-def shared_run(folder: Path, config: Dataclass) -> Generator[Run]:
+def shared_run(folder: Path, config: Dataclass, kind: str = "") -> Generator[Run]:
     """The run in a folder, made by the first process, which alone writes, and opened by the others.
 
     At the end they wait for the first one, so that all find the run finished.
     """
     state = _processes()
     with writing_alone(folder) if state.is_main_process else nullcontext():
-        run = Run.create(folder, config) if state.is_main_process else None
+        run = Run.create(folder, config, kind) if state.is_main_process else None
         state.wait_for_everyone()
         with run or Run.open(folder) as opened:
             yield opened

@@ -388,7 +388,7 @@ def _text_run(config: Pretraining, run: Run, settings: PretrainingConfig) -> Run
     )
     folder = run.folder / name
     texts = read_texts(plain, folder)
-    with Run.create(folder, plain) as there:
+    with Run.create(folder, plain, "pretraining") as there:
         text = text_in(there, plain, texts)
         common = {"loss": frequency_loss(text), "drawn_right": drawn_right(text)}
         there.write_json(FREQUENCIES, common)

@@ -18,9 +18,9 @@ from headwise.ops.attended import Attended
 from headwise.recording.pointing import Pointing
 from headwise.recording.reading import Gold, Reading, Words
 from headwise.sites import Head, Site
-from headwise.workflows.inspect.annotating import Annotation
-from headwise.workflows.inspect.passing import Stream, read_through
+from headwise.workflows.inspect.annotation import Annotation
 from headwise.workflows.inspect.sentence import Sentence
+from headwise.workflows.inspect.stream import Stream, read_through
 from headwise.workflows.inspect.subject import Prepared, Subject
 
 __all__ = ["Among", "Probed", "Score", "among_mentions", "among_tokens", "probe"]

@@ -148,7 +148,7 @@ def tuned_run(config: Tuning, run: Run, start: Start) -> Run:
         return encoder
     settings = _settings(config, start, model=str(encoder.folder))
     done = finetune(settings, run.folder / start.folder)
-    done.write_json(f"{ENCODER}/config.json", encoder.config())
+    done.write_json(f"{ENCODER}/config.json", encoder.read_json("config.json"))
     note_company(config, done)
     return done
 

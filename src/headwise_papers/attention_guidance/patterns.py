@@ -234,7 +234,7 @@ def _pretrain_at_once(config: Config, run: Run) -> None:
         settings = config.pretraining(seed=0, guided=True, text_of="")
         texts = read_texts(settings, run.folder / FIRST)
         if texts is not None:
-            with Run.create(run.folder / FIRST, settings) as first:
+            with Run.create(run.folder / FIRST, settings, "pretraining") as first:
                 text_in(first, settings, texts)
     jobs = [(arm, seed) for seed in range(config.seeds) for arm in ARMS]
     left = [job for job in jobs if not run.has(f"{_file(*job)}.json")]

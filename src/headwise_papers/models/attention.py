@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from headwise.ops._impl import Impl
 from headwise.ops.attended import Attended
 from headwise.ops.entmax import entmax_attention
-from headwise.ops.named import LEARNED, attention_op, is_positional, is_graph_safe
+from headwise.ops.named import LEARNED, attention_op, is_graph_safe, is_positional
 from headwise.ops.scores import WIDEST_HEAD
 from headwise.ops.softmax import softmax_attention
 from headwise.sites import Attend, Site, find_sites

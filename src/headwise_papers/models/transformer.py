@@ -139,6 +139,14 @@ class Transformer(nn.Module):
         if config.share_embeddings == "all":
             self.embed_source.words.weight = self.embed_target.words.weight
 
+    def headwise_subject(self, tokenizer: object, special: frozenset[str]) -> Any:
+        """Return how `headwise.inspect` reads the model; the tokenizer is the codecs of source and target."""
+        from headwise_papers.recipes.own_subjects import (
+            TranslatorSubject,  # lazy: it imports this module
+        )
+
+        return TranslatorSubject.of_codecs(self, tokenizer, special)
+
     @property
     def fixed_room(self) -> int:
         """Positions for which a step of `decode` can be replayed; see `models.Translator`."""

@@ -160,7 +160,7 @@ def train_captioning(config: CaptioningConfig, folder: Path) -> Run:
         *(some for part in parts for some in (part.names, part.captions, _images(part)))
     )
     check_data(folder, config, checksum)
-    with shared_run(folder, config) as run:
+    with shared_run(folder, config, "captioning") as run:
         if not run.has("figures.json"):
             if is_first_process() and not run.has(CHECKPOINT):
                 keep_checksum(run, checksum)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from headwise.analysis import ablate, with_roles
 from headwise.analysis.scores import bleu
 from headwise.recording import HeadTable, Pointing, Profile, Reading, Run, Samples, Words
-from headwise.recording.locking import writing_alone
+from headwise.recording.files import writing_alone
 from headwise.reporting import write_report
 from headwise.sites import observe
 from headwise.training import FitConfig, fit, label_smoothed_loss, progress_bar
@@ -65,7 +65,7 @@ class DemoConfig:
 def demo(config: DemoConfig, folder: Path) -> HeadTable:
     """Train, look at every head, switch each off; returns the table that the report shows."""
     started = time.perf_counter()
-    with writing_alone(folder), Run.create(folder, config) as run:
+    with writing_alone(folder), Run.create(folder, config, "demo") as run:
         language = ToyLanguage()
         train = language.pairs(config.train_pairs, seed=config.fit.seed)
         test = _unseen(language, train, config.test_pairs, seed=config.fit.seed + 1)

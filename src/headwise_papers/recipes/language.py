@@ -115,7 +115,7 @@ def train_language(config: LanguageConfig, folder: Path) -> Run:
     _stream(config, data)  # a text too short is refused before there is a folder
     checksum = checksum_of(data.train, data.valid, data.test)
     check_data(folder, config, checksum)
-    with shared_run(folder, config) as run:
+    with shared_run(folder, config, "language") as run:
         if not run.has("figures.json"):
             if not run.has(CHECKPOINT):
                 keep_checksum(run, checksum)

@@ -53,7 +53,7 @@ from headwise_papers.recipes.pretraining_tasks import (
 from headwise_papers.recipes.pretraining_text import TOKENIZER, PretrainingText, read_texts, text_in
 from headwise_papers.recipes.translator import load_weights
 
-__all__ = ["Pretrained", "PretrainingConfig", "is_pretraining", "load_pretrained", "pretrain"]
+__all__ = ["Pretrained", "PretrainingConfig", "load_pretrained", "pretrain"]
 
 H200 = 790e12  # floating-point operations a second in bfloat16 that products reach at best
 CURVE = 10  # updates that a point of the training curve is about
@@ -87,7 +87,7 @@ def pretrain(config: PretrainingConfig, folder: Path, *, keep_at: Collection[int
     made = read_texts(config, folder) if is_first_process() else None
     if made is not None:
         check_parts(config, made)
-    with shared_run(folder, config) as run:
+    with shared_run(folder, config, "pretraining") as run:
         if not run.has("figures.json"):
             text: PretrainingText = in_first_process_first(lambda: text_in(run, config, made))
             torch.manual_seed(config.fit.seed)
@@ -101,7 +101,7 @@ def pretrain(config: PretrainingConfig, folder: Path, *, keep_at: Collection[int
 
 def load_pretrained(run: Run) -> Pretrained:
     """The model of a finished run of `pretrain`, in evaluation mode, and its tokenizer."""
-    if not is_pretraining(run):
+    if run.kind != "pretraining":
         raise ValueError(f"{run.folder} holds no run of `headwise train mlm` or `electra`.")
     if not run.has("model.safetensors"):
         gone = run.has("figures.json") and "is finished, but its model.safetensors is not there"
@@ -112,11 +112,6 @@ def load_pretrained(run: Run) -> Pretrained:
     model = fresh_model(config, run.read_settings("model.json", EncoderConfig))
     load_weights(model, run)
     return Pretrained(model.eval(), BytePieces.load(run.path(TOKENIZER)))
-
-
-def is_pretraining(run: Run) -> bool:
-    """Whether a run is one of `pretrain`."""
-    return {"objective", "next_sentence", "text_of"} <= run.config().keys()
 
 
 def _train(

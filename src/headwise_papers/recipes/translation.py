@@ -76,7 +76,7 @@ def train_translation(config: TranslationConfig, folder: Path) -> Run:
     texts = _texts(config)
     checksum = checksum_of(*texts.train, *texts.valid, *texts.test)
     check_data(folder, config, checksum)
-    with shared_run(folder, config) as run:
+    with shared_run(folder, config, "translation") as run:
         if not run.has("figures.json"):
             translator = in_first_process_first(
                 lambda: _untrained(config, run, texts.train, checksum)

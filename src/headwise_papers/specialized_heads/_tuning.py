@@ -76,7 +76,7 @@ def tune_translator(config: TuningConfig, base: Run, folder: Path) -> Run:
         folder: of the run; one that is there is continued.
     """
     texts = config.texts()
-    with Run.create(folder, config) as run:
+    with Run.create(folder, config, "translation") as run:
         if not run.has("figures.json"):
             translator = open_translator(base.folder)
             before = _scored(config, translator, texts.test)

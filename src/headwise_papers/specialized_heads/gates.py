@@ -177,7 +177,7 @@ def _untrained(config: Config, run: Run, job: Job) -> Path:
         known = Translator.load(base)
         torch.manual_seed(settings.fit.seed)
         model = Transformer(known.model.config)
-        with Run.create(folder, settings) as made:
+        with Run.create(folder, settings, "translation") as made:
             Translator(model, known.source, known.target).save(made)
     return folder
 

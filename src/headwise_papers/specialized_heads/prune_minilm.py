@@ -35,9 +35,9 @@ from headwise.recording.run import Run
 from headwise.text.source import data_folder
 from headwise.training import fit
 from headwise.workflows.inspect import InspectConfig, inspect_folder
+from headwise.workflows.opening import quiet_transformers
 from headwise.workflows.prune import PruneConfig, prune_folder
 from headwise.workflows.prune.pruning import open_task, run_folder
-from headwise.workflows.quiet import quiet_transformers
 from headwise.workflows.training_run import training_bar
 from headwise_papers.core.at_once import make_at_once
 from headwise_papers.core.base import Expected, Experiment

@@ -160,7 +160,7 @@ def _from_scratch(config: Config, run: Run, job: Job, one: Pruned) -> float:
     found = find_file(config, run, f"{place}/figures.json")
     if found is not None:
         return _score_of(lending.checked(Run.open(found.parent), settings), one)
-    with Run.create(run.folder / place, settings) as done:
+    with Run.create(run.folder / place, settings, "translation") as done:
         translator = _untrained(base, one, seed=settings.fit.seed)
         score = _trained(done, translator, settings, files_of(run, job, base))
         done.save_figures({"bleu": score})

@@ -13,7 +13,7 @@ import torch
 from headwise.recording import Run
 from headwise.sites import find_sites
 from headwise.workflows.inspect import InspectConfig, inspect_folder
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.opening import open_subject
 from headwise_papers.data.packing import PackedBlocks
@@ -334,9 +334,9 @@ def test_settings_that_make_no_sense_are_refused(changes, sentence):
 def test_what_is_no_pre_training_is_said(tmp_path, config):
     other = configured(LanguageConfig, corpus="file", file="x")
     with pytest.raises(ValueError, match="holds no run of `headwise train mlm`"):
-        load_pretrained(Run.create(tmp_path / "lm", other))
+        load_pretrained(Run.create(tmp_path / "lm", other, "language"))
     with pytest.raises(ValueError, match="let the run finish first"):
-        load_pretrained(Run.create(tmp_path / "run", config))
+        load_pretrained(Run.create(tmp_path / "run", config, "pretraining"))
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headwise.recording import Run
-from headwise.workflows.inspect import InspectConfig, corpus, inspect_folder, passing
+from headwise.workflows.inspect import InspectConfig, corpus, inspect_folder, stream
 from tests.workflows.small_hosts import LINES, host, save, tokenizer_for
 
 KILLING = """
@@ -15,19 +15,18 @@ import os, signal, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from headwise.workflows import InspectConfig, inspect_folder
-from headwise.workflows.inspect import corpus, passing
+from headwise.workflows.inspect import InspectConfig, corpus, inspect_folder, stream
 
-corpus.CHUNK, passing.SECONDS = 4, 0.0
-put, calls = passing.Bookmark.put, []
+corpus.CHUNK, stream.SECONDS = 4, 0.0
+save, calls = stream.Bookmark.save, []
 
-def put_and_die(self, *arguments):
-    put(self, *arguments)
+def save_and_die(self, *arguments):
+    save(self, *arguments)
     calls.append(self.name)
     if calls.count(sys.argv[4]) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
-passing.Bookmark.put = put_and_die
+stream.Bookmark.save = save_and_die
 config = InspectConfig(sys.argv[1], sys.argv[2], sample=6, ablation_lines=2, batch_size=2)
 inspect_folder(config, Path(sys.argv[3]))
 """
@@ -37,7 +36,7 @@ inspect_folder(config, Path(sys.argv[3]))
 def material(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A model, a text of three chunks, and bookmarks after each of them."""
     monkeypatch.setattr(corpus, "CHUNK", 4)
-    monkeypatch.setattr(passing, "SECONDS", 0.0)
+    monkeypatch.setattr(stream, "SECONDS", 0.0)
     model = save(host("BERT"), tokenizer_for("BERT"), tmp_path / "model")
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{line}\n" for line in [*LINES, *LINES[::-1][:4]]))
@@ -46,7 +45,7 @@ def material(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["reading", "weighing"])
+@pytest.mark.parametrize("where", ["reading", "importance"])
 def test_a_killed_inspection_goes_on_to_the_same_table(where, material):
     config, folder = material
     whole = inspect_folder(config, folder / "whole")
@@ -56,12 +55,12 @@ def test_a_killed_inspection_goes_on_to_the_same_table(where, material):
     run = Run.open(folder / "killed")
     assert run.has(f"state/{where}.safetensors") and not run.has("heads.json")
     read: list[int] = []
-    real = passing._read
-    passing._read = lambda *a: (read.append(len(a[1])), real(*a))[1]
+    real = stream._read
+    stream._read = lambda *a: (read.append(len(a[1])), real(*a))[1]
     try:
         table = inspect_folder(config, folder / "killed")
     finally:
-        passing._read = real
+        stream._read = real
     assert table == whole  # every number, every bit
     assert list(table.columns) == list(whole.columns)
     heads = [folder / name / "heads.json" for name in ("killed", "whole")]
@@ -76,10 +75,10 @@ def test_a_killed_inspection_goes_on_to_the_same_table(where, material):
 def test_an_inspection_goes_on_only_with_the_data_it_began_with(material, monkeypatch):
     config, folder = material
 
-    def interrupted(*arguments, off):
+    def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headwise.workflows.inspect.importance._weigh_batch", interrupted)
+    monkeypatch.setattr("headwise.workflows.inspect.importance._Batch.add_to", interrupted)
     with pytest.raises(KeyboardInterrupt):
         inspect_folder(config, folder / "run")
     Path(config.data).write_text("the dog ran .\n")
@@ -90,11 +89,11 @@ def test_an_inspection_goes_on_only_with_the_data_it_began_with(material, monkey
 def test_an_inspection_goes_on_only_with_the_model_it_began_with(material, monkeypatch):
     config, folder = material
 
-    def interrupted(*arguments, off):
+    def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("headwise.workflows.inspect.importance._weigh_batch", interrupted)
+        patch.setattr("headwise.workflows.inspect.importance._Batch.add_to", interrupted)
         with pytest.raises(KeyboardInterrupt):
             inspect_folder(config, folder / "run")
     model = host("BERT")
