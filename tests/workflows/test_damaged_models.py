@@ -9,7 +9,7 @@ from headwise import cli
 from headwise.config import from_json
 from headwise.recording import Run
 from headwise.recording.checksums import write_checksums
-from headwise.workflows.opening import open_subject
+from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.training_run import check_models
 from headwise_papers.recipes.translation import TranslationConfig, train_translation
 from headwise_papers.recipes.tuning.classifier import Classifier

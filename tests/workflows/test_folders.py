@@ -13,7 +13,7 @@ from headwise import adopt, cli, pruning
 from headwise.pruning.recipe import RECIPE
 from headwise.pruning.record import record_of
 from headwise.recording import Run
-from headwise.workflows.opening import load_tokenizer, open_subject
+from headwise.workflows.inspect.opening import load_tokenizer, open_subject
 from tests.hf.families import SIZES
 from tests.papers.recipes.small_finetuning import small_config, write_classes
 from tests.workflows.small_hosts import LINES, classifier, host, save, tokenizer_for

@@ -18,8 +18,8 @@ from headwise.workflows.inspect import InspectConfig, inspect, inspect_folder
 from headwise.workflows.inspect.annotation import Annotation, Rules
 from headwise.workflows.inspect.config import columns_of
 from headwise.workflows.inspect.hugging_face import HuggingFaceSubject, padding_right
+from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.inspect.sentence import Sentence
-from headwise.workflows.opening import open_subject
 from headwise_papers.data.vocabulary import Vocabulary
 from headwise_papers.models import Transformer, TransformerConfig
 from headwise_papers.models.classifier import ClassifierConfig, TransformerClassifier

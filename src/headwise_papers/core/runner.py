@@ -14,10 +14,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from headwise.recording.files import writing_alone
-
 import headwise_papers
 from headwise.config import Dataclass, suggestion
+from headwise.recording.files import writing_alone
 from headwise.recording.run import Run
 from headwise_papers.core.cache import (
     cache_folder,

@@ -35,7 +35,7 @@ from headwise.recording.run import Run
 from headwise.text.source import data_folder
 from headwise.training import fit
 from headwise.workflows.inspect import InspectConfig, inspect_folder
-from headwise.workflows.opening import quiet_transformers
+from headwise.workflows.inspect.opening import quiet_transformers
 from headwise.workflows.prune import PruneConfig, prune_folder
 from headwise.workflows.prune.pruning import open_task, run_folder
 from headwise.workflows.training_run import training_bar

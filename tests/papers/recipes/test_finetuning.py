@@ -13,7 +13,7 @@ import headwise as hw
 from headwise import pruning
 from headwise.cli import main
 from headwise.recording import Run
-from headwise.workflows.opening import load_model
+from headwise.workflows.inspect.opening import load_model
 from headwise_papers.data.byte_pieces import train_byte_pieces
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import TokenClassifier

@@ -14,8 +14,8 @@ from headwise.recording import Run
 from headwise.sites import find_sites
 from headwise.workflows.inspect import InspectConfig, inspect_folder
 from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
+from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.inspect.sentence import Sentence
-from headwise.workflows.opening import open_subject
 from headwise_papers.data.packing import PackedBlocks
 from headwise_papers.data.toy import ToyLanguage
 from headwise_papers.models.encoder import EncoderConfig

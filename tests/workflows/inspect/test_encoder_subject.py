@@ -7,8 +7,8 @@ import torch
 
 from headwise.workflows.inspect import InspectConfig, inspect_folder
 from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
+from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.inspect.sentence import Sentence
-from headwise.workflows.opening import open_subject
 from headwise.workflows.prune.pruning import PruneConfig, open_task
 from headwise_papers.data.byte_pieces import train_byte_pieces
 from headwise_papers.models.encoder import Encoder, EncoderConfig

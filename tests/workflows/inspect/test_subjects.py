@@ -8,8 +8,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 import headwise
 from headwise.text.treebank import read_treebank
 from headwise.workflows.inspect.hugging_face import HuggingFaceSubject, padding_right
+from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.inspect.sentence import Sentence
-from headwise.workflows.opening import open_subject
 from headwise_papers.data.vocabulary import EOS, Vocabulary
 from headwise_papers.models import Hypothesis, Transformer, TransformerConfig
 from headwise_papers.recipes.codec import InPieces, InWords

@@ -6,7 +6,7 @@ from torch import nn
 
 from headwise.workflows.inspect import inspect
 from headwise.workflows.inspect.hugging_face import check_reads_text
-from headwise.workflows.opening import open_subject
+from headwise.workflows.inspect.opening import open_subject
 from tests.hf.families import EVERY, SIZES
 from tests.workflows.small_hosts import LINES, host, save, tokenizer_for
 

@@ -10,7 +10,7 @@ import transformers as hf
 from headwise import pruning
 from headwise.recording import Run
 from headwise.workflows.inspect import InspectConfig, inspect_folder
-from headwise.workflows.opening import kind_of, open_subject
+from headwise.workflows.inspect.opening import kind_of, open_subject
 from headwise.workflows.prune import PruneConfig, prune_folder
 from headwise.workflows.prune.pruning import dev_text, open_task, run_folder
 from headwise_papers.models.encoder import Encoder, EncoderConfig

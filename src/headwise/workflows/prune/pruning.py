@@ -31,7 +31,7 @@ from headwise.recording.files import writing_alone
 from headwise.reporting import write_report
 from headwise.sites import find_sites
 from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
-from headwise.workflows.opening import chosen_device, kind_of, open_subject
+from headwise.workflows.inspect.opening import chosen_device, kind_of, open_subject
 from headwise.workflows.progress import counting
 from headwise.workflows.prune.choosing_heads import Chosen, check_choice, choose_and_train
 from headwise.workflows.prune.config import PruneConfig

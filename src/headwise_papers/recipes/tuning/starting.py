@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from headwise.recording import Run
 from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
-from headwise.workflows.opening import load_model, load_tokenizer, opened
+from headwise.workflows.inspect.opening import load_model, load_tokenizer, opened
 from headwise_papers.data.byte_pieces import BytePieces, train_byte_pieces
 from headwise_papers.data.pair_tasks import TextTask
 from headwise_papers.data.tagging import TaggedTask
