@@ -22,16 +22,6 @@ app = Typer(
     add_completion=False,
 )
 
-FIRST = (
-    "original",
-    "roles",
-    "role",
-    "relevance",
-    "confidence",
-    "loss_rise",
-    "offset",
-    "offset_share",
-)
 SHOWN_ROWS = 48  # a longer table is shown by its head and told where the rest is
 
 
@@ -86,6 +76,7 @@ def inspect(
 ) -> None:
     """Print what each head of a model does and how much it matters, and write a report."""
     from headwise.config import override
+    from headwise.recording.columns import printing_order
     from headwise.workflows.inspect import InspectConfig, inspect_folder
 
     options: dict[str, str | Path | float | None] = {
@@ -116,9 +107,7 @@ def inspect(
     if page:
         _write_page(page, folder)
     table = table.sort(sort) if sort and sort in table.columns else table
-    show_table(
-        table, [*FIRST, *(name for name in table.columns if name not in FIRST)], folder, page
-    )
+    show_table(table, printing_order(table.columns), folder, page)
     if sort and sort not in table.columns:
         say(f"Not sorted: this model and these data give no {sort}.")
     _tell_of_gaps(folder)
@@ -226,7 +215,7 @@ def show_table(
 ) -> None:
     """Print the columns that fit the terminal, and say where the rest is."""
     from headwise.recording import HeadTable
-    from headwise.recording.head_cells import fitting, printed_names
+    from headwise.recording.columns import fitting, printed_names
 
     heads = table.heads[:SHOWN_ROWS]
     columns = {name: values[:SHOWN_ROWS] for name, values in table.columns.items()}

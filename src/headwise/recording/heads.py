@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headwise.config import printable, suggestion
 from headwise.recording import files
-from headwise.recording.head_cells import Value, printed, printed_names
+from headwise.recording.columns import Value, printed, printed_names
 from headwise.sites import Head
 
 if TYPE_CHECKING:
