@@ -236,10 +236,7 @@ COLUMNS = (  # in the order of the table
     ),
 )
 _BY_NAME = {column.name: column for column in COLUMNS}
-_BY_NAME |= {
-    name: replace(_BY_NAME["loss_rise"], name=name, importance=None, printed=None)
-    for name in ("ablation", "ablation_importance")
-}
+_ALSO = {"ablation": "loss_rise", "ablation_importance": "loss_rise"}  # of tables made by hand
 _RELATIONS = {  # dependent and head; others are called so
     "nsubj": ("subject", "verb"),
     "obj": ("object", "verb"),
@@ -262,7 +259,8 @@ def column_of(name: str) -> Column | None:
         query, key = (dependent, head) if direction == "to_head" else (head, dependent)
         meaning = f"Share of {query}s whose largest weight lies on their {key}"
         return Column(name, f"{meaning} (relation {relation}).", group="gold")
-    return _BY_NAME.get(name)
+    found = _BY_NAME.get(_ALSO.get(name, name))
+    return None if found is None else replace(found, name=name)
 
 
 def known_columns(

@@ -70,7 +70,7 @@ def _no_merges() -> dict[tuple[object, ...], Merge]:
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """Which word each position of a stack belongs to.
+    """Words of a stack: which word each position belongs to.
 
     Args:
         of: (B, T), the number of the word in its sentence, from 0 on and never falling; -1 at
