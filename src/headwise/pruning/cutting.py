@@ -19,11 +19,10 @@ from headwise.pruning.gates import Gates
 from headwise.pruning.headless import Headless, JustBias
 from headwise.pruning.obstacles import ASKS_CONFIG, COUNTS, WIDTHS_OF_ALL, named, numbers_of
 from headwise.pruning.own_counts import with_counts
-from headwise.pruning.parts import Anatomy, Heads, anatomy
+from headwise.pruning.parts import Anatomy, Heads, anatomy, has_own_output
 from headwise.pruning.position_bias import cut_bias, separate, shares_bias, tell_tied
 from headwise.pruning.record import PruningRecord, record_of
 from headwise.sites import PRUNED, Site, find_sites, what_is_changed
-from headwise_papers.models.rnn import Seq2Seq
 
 Model = TypeVar("Model", bound=nn.Module)
 _WANTED = "keep must be {site name: numbers of the heads to keep}, as {'encoder.0.self': [0, 2]}"
@@ -50,20 +49,41 @@ def prune(
     Attention of which Headwise does not know what belongs to which head is refused, see
     `docs/pruning.md` for what is known.
 
+    Modules of your own need a `Site`, whose `num_heads` is then the number of heads left, and
+    linear layers query, key, value and out. Where names do not tell all, they define:
+
+    - `head_parameters() -> {name: axis}`, in the module with the site or the one around it: other
+      parameters with a slice for each head along this axis.
+    - `head_output() -> name`, if there are no such linear layers: the parameter by which outputs of
+      heads are multiplied. `head_parameters` then names everything to cut, this one too.
+    - `before_pruning(keep)`: called before heads are cut.
+    - `headwise_rebuild() -> (kind, class_name, settings)`, in the model: what `save` writes. `load`
+      calls `rebuild(class_name, settings)` of that kind; see `headwise.kinds.register`.
+    - `example_inputs(batch, length, target_length=None, *, padding=0) -> {name: tensor}`, in the
+      model: random inputs of `forward`, for `speed` and `export`.
+
     Args:
-        model: one of Headwise's, or a Hugging Face model, which must be adopted before.
+        model: with sites; a Hugging Face model must be adopted before.
         keep: {site name: numbers of the heads to keep}; other sites keep all of theirs. Or the
             gates of this model, which are undone; outputs stay those of eval mode with them.
         scale: {site name: a factor for each head of `keep`, in its order}, which become a part of
             the output projection. Gates bring their own, for those that ended between 0 and 1.
 
-    >>> from headwise_papers.models import Transformer, TransformerConfig
-    >>> model = Transformer(TransformerConfig(9, 9, width=8, heads=4))
-    >>> model = prune(model, {"encoder.0.self": [1, 3], "encoder.1.self": []})
-    >>> model.encoder[0].attention.query.weight.shape
-    torch.Size([4, 8])
+    >>> class Attention(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.query, self.key, self.value, self.out = (nn.Linear(8, 8) for _ in range(4))
+    ...         self.temperature = nn.Parameter(torch.ones(4, 1, 1))
+    ...         self.site = Site("encoder.0.self", 4, softmax_attention)
+    ...
+    ...     def head_parameters(self):
+    ...         return {"temperature": 0}
+    >>> from headwise.ops import softmax_attention
+    >>> model = prune(Attention(), {"encoder.0.self": [1, 3]})
+    >>> model.query.weight.shape, model.temperature.shape
+    (torch.Size([4, 8]), torch.Size([2, 1, 1]))
     >>> print(record_of(model))
-    18 of 24 heads left
+    2 of 4 heads left
     """
     _check_here(model)
     return _prune(model, keep, scale=scale)
@@ -260,8 +280,8 @@ def _cut(
     groups: list[int],
     factors: Tensor | None,
 ) -> None:
-    if isinstance(found.holder, Seq2Seq):
-        _keep_output_biases(found.holder, keep)
+    if prepare := getattr(found.holder, "before_pruning", None):
+        prepare(keep)
     if shares_bias(found.holder):
         separate(innermost(model))
         cut_bias(found.holder, keep)
@@ -274,7 +294,7 @@ def _cut(
     for part in found.parts:
         _tell_layer(part.module)
     _tell_counts(found, Heads(len(keep), len(groups)))
-    if not keep and not isinstance(found.holder, Seq2Seq):
+    if not keep and not has_own_output(found.holder):
         _without_heads(model, found)
     found.site.num_heads = len(keep)
 
@@ -307,10 +327,10 @@ def _results(holder: nn.Module) -> int:
 def _tell_counts(found: Anatomy, now: Heads) -> None:
     """Let what an attention module says of its heads be true again."""
     told = found.holder.__dict__
-    if "site" not in told or "config" not in told or isinstance(found.holder, Seq2Seq):
-        return
-    for name in [name for name in COUNTS if name in told] or [COUNTS[0]]:
+    for name in [name for name in COUNTS if name in told] or [COUNTS[0]] * found.site.hosted:
         told[name] = now.queries
+    if not found.site.hosted:
+        return
     for name in [name for name in WIDTHS_OF_ALL if name in told]:
         told[name] = now.queries * found.width
     if "num_key_value_heads" in told:
@@ -334,16 +354,3 @@ def _tell_layer(layer: nn.Module) -> None:
     elif hasattr(layer, "nf"):  # Conv1D
         assert isinstance(layer.weight, Tensor)
         layer.__dict__["nx"], layer.__dict__["nf"] = layer.weight.shape
-
-
-def _keep_output_biases(model: Seq2Seq, keep: list[int]) -> None:
-    """What removed heads add to every context stays: it moves into the bias of the next layer."""
-    heads = model.heads.output_bias.shape[0]
-    gone = [head for head in range(heads) if head not in keep]
-    constant_D = model.heads.output_bias[gone].sum(0)
-    if model.config.sum_heads == "mean":
-        constant_D = constant_D / model.config.heads
-    if model.mix is None:
-        model.output.bias.add_(model.output.weight @ constant_D)
-    else:
-        model.mix.bias.add_(model.mix.weight[:, model.config.hidden :] @ constant_D)

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 
 from headwise.pruning.saving import load
 from headwise.recording.files import replacing
-from headwise_papers.models.transformer import Transformer
 
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 LARGEST = 1_900_000_000  # bytes; an ONNX file is a protocol buffer, which ends at 2 GiB
 REGISTRATION = "torch.onnx._internal.exporter._registration"  # the logger of its operators
 TOLERANCE = 1e-3  # of the largest logit; other kernels, other rounding
 TRACED, CHECKED = (2, 7, 5), ((1, 4, 9), (5, 11, 3), (3, 6, 6))  # items, source, target
+PADDING = 2  # tokens at the end of the last row
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ def _takes(model: nn.Module, name: str) -> bool:
     return name in told and hasattr(getattr(model, "config", None), name)
 
 
-def _input_names(model: nn.Module) -> tuple[str, ...]:
-    if isinstance(model, Transformer):
-        return ("source", "source_lengths", "target")
+def _input_names(model: Any) -> tuple[str, ...]:
+    if hasattr(model, "example_inputs"):
+        return tuple(model.example_inputs(1, 1))
     first: Any = getattr(model, "main_input_name", None)
     config: Any = getattr(model, "config", None)
     if first == "pixel_values":
@@ -103,8 +103,8 @@ def _input_names(model: nn.Module) -> tuple[str, ...]:
         more = ("decoder_input_ids",) if config.is_encoder_decoder else ()
         return ("input_ids", "attention_mask", *segments, *more)
     raise ValueError(
-        f"{type(model).__name__} cannot be exported; Headwise's Transformer, and Hugging Face "
-        "models that read ids or images, can."
+        f"{type(model).__name__} cannot be exported; Hugging Face models that read ids or images, "
+        "and models with a method example_inputs (see headwise.pruning.prune), can."
     )
 
 
@@ -115,22 +115,22 @@ def _tells_segments_apart(model: nn.Module) -> bool:
 
 def _inputs(forward: _Forward, items: int, source: int, target: int) -> tuple[Tensor, ...]:
     """Random inputs of a size, with padding and two segments where the inputs can say so."""
-    config: Any = forward.model.config
+    model: Any = forward.model
+    if hasattr(model, "example_inputs"):
+        return tuple(model.example_inputs(items, source, target, padding=PADDING).values())
+    config = model.config
     rng = torch.Generator().manual_seed(items)
     if forward.names == ("pixel_values",):
         shape = (items, config.num_channels, config.image_size, config.image_size)
         return (torch.randn(shape, generator=rng),)
-    fields = ("source_vocab", "target_vocab", "vocab_size")
-    words = min(getattr(config, name) for name in fields if hasattr(config, name))
-    ids = torch.randint(3, words, (items, source), generator=rng)
-    target_ids = torch.randint(3, words, (items, target), generator=rng)
+    ids, target_ids = (
+        torch.randint(3, config.vocab_size, (items, length), generator=rng)
+        for length in (source, target)
+    )
     lengths = torch.full((items,), source)
-    lengths[-1] = max(1, source - 2)
+    lengths[-1] = max(1, source - PADDING)
     place, end = torch.arange(source), lengths[:, None]
     known = {
-        "source": ids,
-        "source_lengths": lengths,
-        "target": target_ids,
         "input_ids": ids,
         "attention_mask": (place < end).long(),
         "token_type_ids": (place >= end // 2).long(),  # the latter half is the second text
@@ -139,22 +139,23 @@ def _inputs(forward: _Forward, items: int, source: int, target: int) -> tuple[Te
     return tuple(known[name] for name in forward.names)
 
 
-def _free(forward: _Forward) -> tuple[dict[int, Any], ...]:
-    """Which axes of each input may differ: the batch of all, and the length of what has one."""
-    batch, source, target = (torch.export.Dim.DYNAMIC for _ in range(3))
-    lengths = {"target": target, "decoder_input_ids": target}
+def _dynamic_axes(forward: _Forward) -> tuple[dict[int, Any], ...]:
+    """Return the axes of each input that differ between inputs of two sizes: batch and length."""
+    pairs = zip(*(_inputs(forward, *sizes) for sizes in (TRACED, CHECKED[0])), strict=True)
     return tuple(
-        {0: batch}
-        if name in ("pixel_values", "source_lengths")
-        else {0: batch, 1: lengths.get(name, source)}
-        for name in forward.names
+        {
+            axis: torch.export.Dim.DYNAMIC
+            for axis in range(one.dim())
+            if one.shape[axis] != other.shape[axis]
+        }
+        for one, other in pairs
     )
 
 
 def _exported(forward: _Forward) -> torch.export.ExportedProgram:
-    inputs, free = _inputs(forward, *TRACED), {"values": _free(forward)}
+    inputs, axes = _inputs(forward, *TRACED), {"values": _dynamic_axes(forward)}
     try:
-        return torch.export.export(forward, inputs, dynamic_shapes=free, strict=False)
+        return torch.export.export(forward, inputs, dynamic_shapes=axes, strict=False)
     except RuntimeError as problem:  # what torch cannot trace, by any of its names
         raise ValueError(
             f"PyTorch cannot trace this {type(forward.model).__name__}: "

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,6 @@ from headwise.hf.projections import (
 from headwise.pruning.obstacles import layer_of_others, named, obstacle
 from headwise.pruning.position_bias import TABLE, shares_bias
 from headwise.sites import Site
-from headwise_papers.models.attention import MultiHeadAttention
-from headwise_papers.models.relative import RelativeAttention
-from headwise_papers.models.rnn import Seq2Seq
 
 Kind = Literal["query", "shared"]  # a part for each head, or for each group that shares keys
 WIDTHS = ("head_width", "head_dim", "attention_head_size", "key_value_proj_dim", "head_size")
@@ -134,16 +131,16 @@ def anatomy(model: nn.Module, site: Site) -> Anatomy:
     the rest would leave it wrong.
     """
     path, holder = holder_of(model, site)
-    if isinstance(holder, Seq2Seq):
-        return _of_recurrent(site, holder)
+    if has_own_output(holder):
+        return _without_projections(site, holder)
     _check_plain(model, path, holder, site)
     inputs, output = input_projections(model, site), output_projection(model, site)
     width = _head_width(holder, output)
     groups = _key_rows(inputs, site, width) // width
     heads = Heads(site.num_heads, groups)
     writes = [Part(output.module, "weight", 0 if output.transposed else 1, ("query",), width)]
-    beside = [*_of_ours(model, holder, width), *_of_theirs(holder, heads, width)]
-    parts = [*_of_inputs(inputs, width), *writes, *beside]
+    extra = [*_declared(model, path, site), *_of_theirs(holder, heads, width)]
+    parts = [*_of_inputs(inputs, width), *writes, *extra]
     found = Anatomy(site, holder, heads, width, parts, writes)
     _check_sizes(found)
     _check_complete(model, found)
@@ -165,17 +162,26 @@ def _of_inputs(inputs: Sequence[InputProjection], width: int) -> list[Part]:
     return parts
 
 
-def _of_ours(model: nn.Module, holder: nn.Module, width: int) -> list[Part]:
-    """What Headwise's own attention has beside its projections."""
+def has_own_output(holder: nn.Module) -> bool:
+    """Return whether a module says itself where the output of its heads goes; see `prune`."""
+    return hasattr(holder, "head_output")
+
+
+def _declared(model: nn.Module, path: str, site: Site) -> list[Part]:
+    """Return what the module that calls a site, or the one around it, says to have by head."""
+    places = dict.fromkeys([path, path.rpartition(".")[0]])
+    return [part for place in places for part in _head_parameters(model.get_submodule(place), site)]
+
+
+def _head_parameters(module: nn.Module, site: Site) -> list[Part]:
+    declare = getattr(module, "head_parameters", None)
     parts: list[Part] = []
-    chosen = getattr(holder, "chosen", None) if isinstance(holder, MultiHeadAttention) else None
-    if isinstance(chosen, nn.Module) and hasattr(chosen, "sharpness"):
-        parts.append(Part(chosen, "sharpness", 0, ("query",), 1))
-    for around in model.modules():
-        if isinstance(around, RelativeAttention) and around.heads is holder:
-            parts.append(Part(around.distance, "weight", 0, ("query",), width))
-            parts.append(Part(around, "content_bias", 0, ("query",), 1))
-            parts.append(Part(around, "distance_bias", 0, ("query",), 1))
+    for name, axis in declare().items() if callable(declare) else ():
+        owner, _, last = name.rpartition(".")
+        size = module.get_parameter(name).shape[axis]
+        parts.append(
+            Part(module.get_submodule(owner), last, axis, ("query",), size // site.num_heads)
+        )
     return parts
 
 
@@ -195,12 +201,14 @@ def _of_theirs(holder: nn.Module, heads: Heads, width: int) -> list[Part]:
     return parts
 
 
-def _of_recurrent(site: Site, model: Seq2Seq) -> Anatomy:
-    names = ("score_weight", "score_bias", "output_weight", "output_bias")
-    parts = [Part(model.heads, name, 0, ("query",), 1) for name in names]
-    # a gate acts before the output map, so it leaves the output bias alone
+def _without_projections(site: Site, holder: nn.Module) -> Anatomy:
+    """Return the parts of a module that names all of them, where layers are not linear ones."""
+    parts, output = _head_parameters(holder, site), cast(Any, holder).head_output()
+    weight = holder.get_parameter(output)
     heads = Heads(site.num_heads, site.num_heads)
-    return Anatomy(site, model, heads, 1, parts, [parts[2]])
+    found = Anatomy(site, holder, heads, 1, parts, [p for p in parts if p.tensor is weight])
+    _check_sizes(found)
+    return found
 
 
 def _head_width(holder: nn.Module, output: Projection) -> int:

@@ -12,10 +12,10 @@ from headwise.json_files import read_json
 from headwise.pruning.record import PruningRecord
 from headwise.recording.checksums import check_files
 
-FORMAT = 1
+FORMAT = 2
 RECIPE = "pruning.json"
 TEXTS = ("files", "tied", "buffers", "attention")  # {name: text} each
-FIELDS = {"class_name": str, "own": bool, "versions": dict, **dict.fromkeys(TEXTS, dict)}
+FIELDS = {"kind": str, "class_name": str, "versions": dict, **dict.fromkeys(TEXTS, dict)}
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,18 @@ class Recipe:
     """What a folder needs beside configuration and weights.
 
     Args:
+        kind: of the model: "transformers", or the one in `headwise.kinds` that rebuilds it.
         class_name: of the model.
-        own: whether it is Headwise's, else it is from transformers.
         record: of what was pruned.
         files: the SHA-256 of each other file, by its path in the folder.
         tied: names of parameters that are another one's, {name: that one's name}.
         buffers: dtypes of floating buffers that are not saved, as they follow from the settings.
         versions: of what wrote it, for messages.
-        attention: the attention backends of a Hugging Face model, by module; older folders have
-            none.
+        attention: the attention backends of a Hugging Face model, by module.
     """
 
+    kind: str
     class_name: str
-    own: bool
     record: PruningRecord
     files: dict[str, str]
     tied: dict[str, str]
@@ -60,7 +59,7 @@ class Recipe:
                 f"{_written_by(held)}; this version reads format {FORMAT}. Use that version."
             )
         checksum = held.pop("checksum", None)
-        if checksum != _checksum(held) or not _fits(held := {"attention": {}, **held}):
+        if checksum != _checksum(held) or not _fits(held):
             raise ValueError(f"{path} was changed after it was written; save the model again.")
         return Recipe(
             **{name: held[name] for name in FIELDS},

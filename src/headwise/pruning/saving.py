@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from headwise.hf.adoption import innermost
 from headwise.json_files import read_json
-from headwise.pruning import own
+from headwise.kinds import find_kind
 from headwise.pruning.backends import backends_of, set_backends
 from headwise.pruning.configuring import layers_in_config
 from headwise.pruning.cutting import rebuild
@@ -36,6 +36,7 @@ UNSEALED = ("environment.json",)  # its checksum would differ always, as it tell
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"
 OF_RUN = "model.json"  # the settings of a run's model, as its config.json is that of the run
 EXPORTED = frozenset({"model.onnx", "model.pt2"})
+TRANSFORMERS = "transformers"  # the kind of Hugging Face models
 TOLD = "headwise_pruning"  # where config.json tells other programs what was pruned
 
 
@@ -81,7 +82,7 @@ def save(model: nn.Module, folder: Path | str, tokenizer: SavesItself | None = N
             if tokenizer is not None:
                 _save_tokenizer(tokenizer, new)
             seal(new, inner, record)
-            _check_opens(new, folder)
+            _check_opens(new, folder, type(inner))
     except (SafetensorError, OSError) as problem:  # a full disk, by either name
         reason = getattr(problem, "strerror", None) or problem
         raise OSError(f"{folder} could not be written ({reason}); it is as it was.") from problem
@@ -96,8 +97,8 @@ def seal(folder: Path, model: nn.Module, record: PruningRecord) -> None:
         record: of what was pruned.
     """
     Recipe(
+        kind=_rebuilt_from(model)[0],
         class_name=type(model).__name__,
-        own=own.is_own(model),
         record=record,
         files={
             path.relative_to(folder).as_posix(): digest(path)
@@ -135,7 +136,7 @@ def load(folder: Path | str, *, attn_implementation: str | None = None) -> Any:
     return model.eval()
 
 
-def _check_opens(new: Path, folder: Path) -> None:
+def _check_opens(new: Path, folder: Path, wanted: type[nn.Module]) -> None:
     """Open a folder as `load` does, with the shapes of its tensors in the place of weights."""
     try:
         recipe = Recipe.read(new)
@@ -143,7 +144,10 @@ def _check_opens(new: Path, folder: Path) -> None:
         with safe_open(new / WEIGHTS, framework="pt") as held, torch.device("meta"):
             names: list[str] = held.keys()
             shapes = {name: torch.empty(held.get_slice(name).get_shape()) for name in names}
-            _fill(rebuild(_built(new, recipe), recipe.record), shapes, recipe, new)
+            made = _built(new, recipe)
+            if type(made) is not wanted:
+                raise ValueError(f"kind {recipe.kind!r} makes another {type(made).__name__}.")
+            _fill(rebuild(made, recipe.record), shapes, recipe, new)
     except ValueError as problem:
         said = str(problem).replace(str(new), str(folder))
         raise ValueError(
@@ -151,16 +155,26 @@ def _check_opens(new: Path, folder: Path) -> None:
         ) from problem
 
 
+def _rebuilt_from(model: nn.Module) -> tuple[str, dict[str, Any] | None]:
+    """Return the kind that makes a model again, and its settings; a config has those of others."""
+    describe = getattr(model, "headwise_rebuild", None)
+    if not callable(describe):
+        return TRANSFORMERS, None
+    kind, _, settings = describe()
+    return kind, settings
+
+
 def _check_known(model: nn.Module) -> None:
-    """`load` finds a class by its name, in headwise or in transformers."""
+    """Raise if `load` could not find the class of a model."""
     import transformers
 
     kind = type(model)
-    if not own.is_own(model) and getattr(transformers, kind.__name__, None) is not kind:
+    known = _rebuilt_from(model)[0] != TRANSFORMERS
+    if not known and getattr(transformers, kind.__name__, None) is not kind:
         raise ValueError(
-            f"{kind.__module__}.{kind.__qualname__} is not a model of headwise or transformers, so "
-            "load could not build it; save its state_dict() and record_of(model) yourself, and use "
-            "rebuild."
+            f"{kind.__module__}.{kind.__qualname__} is not a model of transformers and has no "
+            "method headwise_rebuild (see headwise.pruning.prune), so load could not build it; "
+            "define that, or save its state_dict() and record_of(model) yourself, and use rebuild."
         )
 
 
@@ -230,9 +244,8 @@ def _save_tokenizer(tokenizer: SavesItself, folder: Path) -> None:
 
 def _write_settings(model: nn.Module, record: PruningRecord, folder: Path) -> PruningRecord:
     """config.json and, of a model that generates, its settings; the record, with what they hide."""
-    if own.is_own(model):
-        settings = own.settings_of(model)
-    else:
+    settings = _rebuilt_from(model)[1]
+    if settings is None:
         config: Any = model.config
         settings = json.loads(config.to_json_string())
         settings["architectures"] = [type(model).__name__]
@@ -277,16 +290,20 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 
 def _built(folder: Path, recipe: Recipe, backend: str | None = None) -> nn.Module:
     """An unpruned model of the recipe's class; its weights do not matter."""
-    path = folder / (OF_RUN if recipe.own and OF_RUN in recipe.files else SETTINGS)
+    own = recipe.kind != TRANSFORMERS
+    path = folder / (OF_RUN if own and OF_RUN in recipe.files else SETTINGS)
     settings: dict[str, Any] = read_json(path, dict)
-    if recipe.own and recipe.class_name in own.NAMED:
-        if backend is not None:
-            raise ValueError(
-                f"attn_implementation is for Hugging Face models, but {folder} holds a "
-                f"{recipe.class_name} of headwise; leave it out."
-            )
-        return own.built(recipe.class_name, settings)
-    return _hugging_face(folder, recipe, settings, backend)
+    if not own:
+        return _hugging_face(folder, recipe, settings, backend)
+    if backend is not None:
+        raise ValueError(
+            f"attn_implementation is for Hugging Face models, but {folder} holds a "
+            f"{recipe.class_name}; leave it out."
+        )
+    make = find_kind(recipe.kind).rebuild
+    if make is None:
+        raise ValueError(f"Models of the kind {recipe.kind!r} cannot be rebuilt.")
+    return make(recipe.class_name, settings)
 
 
 def _hugging_face(

@@ -13,8 +13,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from headwise.hf.adoption import innermost
-from headwise_papers.data.vocabulary import SPECIALS
-from headwise_papers.models import Transformer
 
 Inputs = Mapping[str, Tensor]
 MakeInputs = Callable[[nn.Module, int, int], Inputs]
@@ -27,11 +25,13 @@ def random_text(model: nn.Module, batch: int, length: int) -> Inputs:
     mark, which some models look for.
 
     Args:
-        model: a Hugging Face model that reads text, or a Transformer.
+        model: a Hugging Face model that reads text, or one with a method `example_inputs`.
         batch: rows.
         length: tokens of each.
     """
     inner = innermost(model)
+    if make := getattr(inner, "example_inputs", None):
+        return make(batch, length)
     device = next(model.parameters()).device
     random = torch.Generator().manual_seed(0)
 
@@ -40,15 +40,10 @@ def random_text(model: nn.Module, batch: int, length: int) -> Inputs:
         drawn = torch.randint(0, len(words), (batch, length), generator=random)
         return words[drawn].to(device)
 
-    if isinstance(inner, Transformer):
-        lengths = torch.full((batch,), length, device=device)
-        config, marks = inner.config, range(len(SPECIALS))
-        source, target = ids(config.source_vocab, marks), ids(config.target_vocab, marks)
-        return {"source": source, "source_lengths": lengths, "target": target}
     if not isinstance(inner, PreTrainedModel) or inner.main_input_name != "input_ids":
         raise ValueError(
-            f"{type(inner).__name__} is no Transformer of headwise and no Hugging Face model that "
-            "reads text; give inputs=, a function of the model, batch and length."
+            f"{type(inner).__name__} is no Hugging Face model that reads text and has no method "
+            "example_inputs; give inputs=, a function of the model, batch and length."
         )
     settings: Any = inner.config.get_text_config()
     marks = set(_marks(settings))
@@ -85,15 +80,13 @@ def _marks(settings: Any) -> Iterator[int]:
 
 def room_of(model: nn.Module) -> int | None:
     """How many positions a model has; None if it names no limit."""
-    inner = innermost(model)
-    if isinstance(inner, Transformer):
-        return inner.config.max_length
-    return min(_positions(inner), default=None)
+    return min(_positions(innermost(model)), default=None)
 
 
 def _positions(model: nn.Module) -> Iterator[int]:
     config: Any = getattr(model, "config", None)
-    named = getattr(config, "max_position_embeddings", None)
+    hosted = isinstance(model, PreTrainedModel)
+    named = getattr(config, "max_position_embeddings" if hosted else "max_length", None)
     if isinstance(named, int) and named > 0:
         yield named
     for name, module in model.named_modules():
@@ -108,7 +101,7 @@ def decodes(model: nn.Module) -> bool:
     inner = innermost(model)
     if isinstance(inner, PreTrainedModel):
         return bool(inner.can_generate())
-    return isinstance(inner, Transformer)
+    return hasattr(inner, "decode")
 
 
 def count_parameters(model: nn.Module) -> int:

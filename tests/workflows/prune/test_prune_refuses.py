@@ -12,11 +12,10 @@ import pytest
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-from headwise.pruning import prune
 from headwise.recording import HeadTable, Run
 from headwise.workflows.opening import open_subject
 from headwise.workflows.prune import PruneConfig, prune_folder
-from headwise.workflows.prune.pruning import open_task, run_folder
+from headwise.workflows.prune.pruning import run_folder
 from tests.recording.second_process import another_process_in
 from tests.workflows.prune.small_tasks import QUICK, config_for, grouped, saved
 from tests.workflows.prune.test_prune import lasting
@@ -108,28 +107,6 @@ def test_a_file_beside_a_pruned_model_stops_the_pruning_before_the_work(tmp_path
     with pytest.raises(ValueError, match=r"no pruned model of this kind, notes\.txt among them"):
         prune_folder(config_for("classification", model), pruned)
     assert (pruned / "notes.txt").exists() and not run_folder(pruned).exists()
-
-
-def test_a_file_beside_a_pruned_run_is_not_deleted(small_translation, tmp_path, monkeypatch):
-    files, pruned = tuple(Run.open(small_translation).config()["valid"]), tmp_path / "small"
-    given = {"data": files, "dev": files, "choose": "random", "steps": 0, "length": 64}
-    config = config_for("translation", small_translation, **given)
-    prune_folder(config, pruned)
-    before = {path.name: path.read_bytes() for path in pruned.iterdir()}
-    run_folder(pruned).rename(tmp_path / "elsewhere")
-
-    task = open_task(config, small_translation)  # a file may also come while a model is trained
-    prune(task.model, {"encoder.0.self": [0]})
-    task.save(pruned)
-    assert {path.name for path in pruned.iterdir()} == before.keys()  # what was saved is replaced
-    for name in ("notes.txt", "thesis"):
-        (pruned / "thesis").mkdir() if name == "thesis" else (pruned / name).write_text("work")
-        with pytest.raises(ValueError, match=f"of this kind, {name} among them"):
-            prune_folder(config, pruned)
-        with pytest.raises(ValueError, match=f"of this kind, {name} among them"):
-            task.save(pruned)
-        assert (pruned / name).exists() and not run_folder(pruned).exists()
-        (pruned / "notes.txt").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("out", ["host/classification", "host/more/../classification", "host"])

@@ -15,6 +15,7 @@ from headwise.analysis.scores import bleu
 from headwise.pruning.saving import load, save
 from headwise.text.words import characters_for, first_words
 from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
+from headwise.workflows.inspect.subject import Subject
 from headwise.workflows.prune.config import PruneConfig
 from headwise.workflows.prune.task import IGNORED, Batch, Data, Predicted, Task, nothing_more
 from headwise.workflows.prune.texts import (
@@ -32,8 +33,9 @@ Kind = Literal["classification", "masked", "causal", "translation"]
 Ids = list[list[int]]
 
 
-def hugging_face_task(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
-    """The task of a Hugging Face model on the files of the settings."""
+def hugging_face_task(config: PruneConfig, subject: Subject) -> Task:
+    """Return the task of a Hugging Face model on the files of the settings."""
+    subject = as_hugging_face(config, subject)
     kind = check_task(config, subject)
     makers: dict[str, Callable[[PruneConfig, HuggingFaceSubject], Task]] = {
         "classification": _classification,
@@ -44,6 +46,16 @@ def hugging_face_task(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
     # reading leaves lengths to cut and pad to in a tokenizer, which are not to be saved with it
     reading = replace(subject, tokenizer=copy.deepcopy(subject.tokenizer))
     return replace(makers[kind](config, reading), save=partial(_save, subject))
+
+
+def as_hugging_face(config: PruneConfig, subject: Subject) -> HuggingFaceSubject:
+    """Return a subject that is a Hugging Face model; raise if it is another."""
+    if isinstance(subject, HuggingFaceSubject):
+        return subject
+    raise ValueError(
+        f"{config.model} attends with something else than softmax, so that Hugging Face has no "
+        "model like it to prune. From Python, headwise.masked(model, heads) switches heads off."
+    )
 
 
 def check_task(config: PruneConfig, subject: HuggingFaceSubject) -> Kind:

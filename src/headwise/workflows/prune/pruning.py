@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from headwise.kinds import Kind, find_kind, register
 from headwise.pruning.comparing import Speed, speed
 from headwise.pruning.folders import recover
 from headwise.pruning.recipe import check_whole
@@ -30,8 +31,7 @@ from headwise.recording import HeadTable, Run
 from headwise.recording.locking import writing_alone
 from headwise.reporting import write_report
 from headwise.sites import find_sites
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
-from headwise.workflows.opening import chosen_device, classifier_subject, open_subject
+from headwise.workflows.opening import chosen_device, open_subject
 from headwise.workflows.progress import counting
 from headwise.workflows.prune.choosing_heads import Chosen, check_choice, choose_and_train
 from headwise.workflows.prune.config import PruneConfig
@@ -40,11 +40,6 @@ from headwise.workflows.prune.inputs import check_inputs
 from headwise.workflows.prune.looking import Functions, functions_of
 from headwise.workflows.prune.places import check_elsewhere, check_replaceable
 from headwise.workflows.prune.task import Task
-from headwise.workflows.run_kinds import kind_of_run
-from headwise_papers.recipes.classifier_task import classifier_task
-from headwise_papers.recipes.translator import Translator
-from headwise_papers.recipes.translator_task import translator_task
-from headwise_papers.recipes.tuning.classifier import Classifier
 
 __all__ = ["PruneConfig", "dev_text", "prune_folder", "run_folder"]
 
@@ -119,29 +114,36 @@ def dev_text(out: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def open_task(config: PruneConfig, model: Path) -> Task:
-    """What the model in a folder is pruned for, with the data of the settings."""
-    kind = kind_of_run(model)
-    if kind == "translator":
-        return translator_task(config, Translator.load(Run.open(model)))
-    check_whole(model)
-    classifier = Classifier.load(Run.open(model)) if kind == "classifier" else None
-    subject = classifier_subject(classifier) if classifier else open_subject(model, device="cpu")
-    if not isinstance(subject, HuggingFaceSubject):
-        raise ValueError(
-            f"{model} attends with something else than softmax, so that Hugging Face has no model "
-            "like it to prune. From Python, headwise.masked(model, heads) switches heads off."
-        )
-    if classifier is not None:
-        return classifier_task(config, classifier, subject)
-    return hugging_face_task(config, subject)
+def open_task(config: PruneConfig, folder: Path) -> Task:
+    """Return what the model in a folder is pruned for, with the data of the settings."""
+    if name := _kind_of(folder):
+        kind = find_kind(name)
+        if kind.task is None:
+            refused = f"{folder} is a run of kind {name!r}, which `prune` does not take."
+            raise ValueError(kind.refusal(folder) if kind.refusal else refused)
+        return kind.task(folder, config)
+    check_whole(folder)
+    return hugging_face_task(config, open_subject(folder, device="cpu"))
+
+
+def _kind_of(folder: Path) -> str | None:
+    """Return the kind of the run in a folder; None if it holds no run."""
+    from headwise.workflows.run_kinds import kind_of_run
+    from headwise_papers.recipes import pruning
+
+    found = kind_of_run(folder)
+    names = {"translator": "translation", "encoder": "pretraining", "classifier": "classifier"}
+    tasks = pruning.translation_task, pruning.encoder_task, pruning.classifier_task
+    for name, task in zip(names.values(), tasks, strict=True):
+        register(name, lambda name=name, task=task: Kind(name, task=task))
+    return names[found] if found else None
 
 
 def _checked_task(config: PruneConfig, out: Path) -> Task:
-    """The task, when everything fits: what is refused here leaves no folder behind."""
-    # a translator stays a run when it is pruned
-    check_replaceable(out, as_run=kind_of_run(Path(config.model)) == "translator")
+    """Return the task; raise if anything does not fit, before a folder is made."""
+    check_replaceable(out)
     task = open_task(config, Path(config.model))
+    check_replaceable(out, as_run=task.as_run)
     check_choice(config, task)
     return task
 

@@ -62,6 +62,7 @@ class Task:
         texts: the sentences of the dev set; of translations, the sources.
         smoothing: of the labels in training.
         replayable: whether steps can be replayed as CUDA graphs; batches then have few shapes.
+        as_run: whether `save` writes a run, which the commands of its kind open.
     """
 
     kind: str
@@ -77,6 +78,7 @@ class Task:
     texts: Sequence[str]
     smoothing: float = 0.0
     replayable: bool = False
+    as_run: bool = False
 
     @property
     def watched(self) -> str:

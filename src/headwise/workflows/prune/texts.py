@@ -5,9 +5,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headwise.text.corpus import read_lines
-from headwise_papers.data.translation import Lines
 
-__all__ = ["Labelled", "first", "first_labelled", "read_labelled", "read_pairs", "read_sentences"]
+__all__ = ["Labelled", "Pairs", "first", "first_labelled"]
+__all__ += ["read_labelled", "read_pairs", "read_sentences"]
+
+
+class Pairs(NamedTuple):
+    """Sentences and their translations."""
+
+    source: list[str]
+    target: list[str]
 
 
 class Labelled(NamedTuple):
@@ -63,7 +70,7 @@ def first_labelled(part: Labelled, count: int) -> Labelled:
     return Labelled(texts[:count], labels[:count], seconds[:count]) if count else part
 
 
-def read_pairs(files: Sequence[str]) -> Lines:
+def read_pairs(files: Sequence[str]) -> Pairs:
     """Sentences and their translations: two files, line by line, or one with a TAB between."""
     if len(files) == 2:
         both = [list(read_lines(Path(path))) for path in files]
@@ -72,7 +79,7 @@ def read_pairs(files: Sequence[str]) -> Lines:
                 f"{files[0]} has {len(both[0])} lines with text, but {files[1]} has "
                 f"{len(both[1])}; line by line they must be translations of each other."
             )
-        return Lines(both[0], both[1])
+        return Pairs(both[0], both[1])
     path = _only(files)
     pairs = [line.split("\t") for line in read_lines(Path(path))]
     if wrong := next((pair for pair in pairs if len(pair) < 2), None):
@@ -80,12 +87,12 @@ def read_pairs(files: Sequence[str]) -> Lines:
             f"{path} must hold a sentence, a TAB and its translation in each line; got "
             f"{wrong[0][:40]!r}. Two files are given one after the other."
         )
-    return Lines([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+    return Pairs([pair[0] for pair in pairs], [pair[1] for pair in pairs])
 
 
-def first(lines: Lines, count: int) -> Lines:
-    """Some pairs, the first ones; 0 takes all."""
-    return Lines(lines.source[:count], lines.target[:count]) if count else lines
+def first(pairs: Pairs, count: int) -> Pairs:
+    """Return the first pairs; 0 takes all."""
+    return Pairs(pairs.source[:count], pairs.target[:count]) if count else pairs
 
 
 def _only(files: Sequence[str]) -> str:
