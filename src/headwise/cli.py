@@ -204,8 +204,7 @@ def prune(
 ) -> None:
     """Remove heads for good: choose and cut them, and say what it cost and what it gained."""
     from headwise.config import override
-    from headwise.workflows.prune import PruneConfig, prune_folder
-    from headwise.workflows.prune.summary import summary
+    from headwise.workflows.prune import PruneConfig, prune_folder, summary
 
     options = [
         *given({"choose": choose, "inspection": inspection, "where": where, "freeze": freeze}),

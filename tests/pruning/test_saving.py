@@ -16,11 +16,11 @@ import transformers as hf
 
 from headwise.hf import adopt, release
 from headwise.kinds import Kind, register
-from headwise.pruning import folders, recipe, saving
+from headwise.pruning import record, saving
 from headwise.pruning.cutting import prune, rebuild
-from headwise.pruning.recipe import RECIPE
-from headwise.pruning.record import record_of
+from headwise.pruning.record import RECIPE, record_of
 from headwise.pruning.saving import load, save
+from headwise.recording import files
 from headwise.recording.checksums import digest
 from headwise.sites import find_sites, masked
 from tests.hf.families import FAMILIES, GROUPED, batch_of, build, outputs, randomised
@@ -45,7 +45,7 @@ def rewritten(folder: Path, **changes) -> None:
     held = json.loads((folder / RECIPE).read_text())
     held.pop("checksum")
     held.update(changes)
-    (folder / RECIPE).write_text(json.dumps({**held, "checksum": recipe._checksum(held)}))
+    (folder / RECIPE).write_text(json.dumps({**held, "checksum": record._checksum(held)}))
 
 
 def own(**settings) -> SmallTransformer:
@@ -434,9 +434,7 @@ def test_a_folder_whose_recipe_names_no_files_is_not_replaced(saved):
 
 def test_folders_of_others_are_not_replaced(saved):
     (saved / "notes.txt").write_text("mine")
-    with pytest.raises(
-        ValueError, match=r"holds notes\.txt, which headwise\.pruning\.save did not"
-    ):
+    with pytest.raises(ValueError, match=r"holds notes\.txt, which is no part of a pruned model"):
         save(small(), saved)
     assert (saved / "notes.txt").read_text() == "mine"
 
@@ -504,8 +502,8 @@ def test_a_pickle_is_never_opened(saved, tmp_path, monkeypatch):
         ({"class_name": "Trainer"}, "holds a Trainer, which transformers .* does not have"),
         ({"class_name": "RobertaForMaskedLM"}, "do not fit a RobertaForMaskedLM of these versions"),
         ({"files": {"../model.safetensors": "0"}}, "is not whole"),
-        ({"record": {}}, "A pruning record was wanted"),
-        ({"buffers": {"nothing": "os"}}, "speaks of nothing in os, which there is not"),
+        ({"record": {}}, "Expected a pruning record"),
+        ({"buffers": {"nothing": "os"}}, "names a buffer nothing in os; there is none"),
         ({"buffers": {"nothing": 3}}, "was changed after it was written"),
         ({"versions": None}, "was changed after it was written"),
         ({"tied": {"nothing": ["cls"]}}, "was changed after it was written"),
@@ -520,9 +518,9 @@ def test_a_recipe_that_asks_for_something_else_is_refused(saved, changes, messag
 @pytest.mark.parametrize(
     ("name", "first", "message"),
     [
-        ("nothing.weight", "nobody", "ties nothing.weight to nobody, which there is not"),
-        ("nothing", "nobody", "ties nothing to nobody, which there is not"),
-        ("bert.embeddings.LayerNorm.bias", "os", "LayerNorm.bias to os, which there is not"),
+        ("nothing.weight", "nobody", "ties nothing.weight to nobody; there is no such tensor"),
+        ("nothing", "nobody", "ties nothing to nobody; there is no such tensor"),
+        ("bert.embeddings.LayerNorm.bias", "os", "LayerNorm.bias to os; there is no such tensor"),
         ("nothing", "bert.embeddings.LayerNorm.bias", "do not fit a BertForMaskedLM"),
     ],
 )
@@ -536,7 +534,7 @@ def test_foreign_names_of_tied_weights_are_refused(saved, name, first, message):
 def test_a_recipe_without_versions_is_refused(saved):
     held = json.loads((saved / RECIPE).read_text())
     del held["versions"], held["checksum"]
-    (saved / RECIPE).write_text(json.dumps({**held, "checksum": recipe._checksum(held)}))
+    (saved / RECIPE).write_text(json.dumps({**held, "checksum": record._checksum(held)}))
     with pytest.raises(ValueError, match=r"pruning\.json was changed after it was written"):
         load(saved)
 
@@ -583,13 +581,13 @@ def test_a_full_disk_leaves_the_old_folder(saved, monkeypatch):
 
 
 def test_a_save_that_was_killed_between_the_renames_is_put_right(saved):
-    saved.rename(folders._aside(saved))
+    saved.rename(files._aside(saved))
     assert load(saved).config.model_type == "bert"
     assert [path.name for path in saved.parent.iterdir()] == ["small"]
 
 
 def test_what_killed_saves_left_is_deleted_and_nothing_else(saved):
-    half, aside = saved.parent / ".small.0123abcd.partial", folders._aside(saved)
+    half, aside = saved.parent / ".small.0123abcd.partial", files._aside(saved)
     others = [".small.mine.partial", ".smaller.0123abcd.partial", ".small.0123abcd.partial2"]
     for path in (half, aside, *(saved.parent / name for name in others)):
         path.mkdir()
@@ -599,7 +597,7 @@ def test_what_killed_saves_left_is_deleted_and_nothing_else(saved):
 
 
 def test_what_is_being_written_is_left_alone(saved):
-    with folders.replacing_folder(saved) as new:
+    with files.replacing_folder(saved) as new:
         (new / "model.safetensors").write_bytes(b"half")
         load(saved)
         assert new.exists()

@@ -10,7 +10,7 @@ import pytest
 import transformers as hf
 
 from headwise import adopt, cli, pruning
-from headwise.pruning.recipe import RECIPE
+from headwise.pruning.record import RECIPE
 from headwise.pruning.record import record_of
 from headwise.recording import Run
 from headwise.workflows.folders import load_tokenizer

@@ -9,27 +9,24 @@ import torch
 from torch import nn
 
 from headwise.analysis.scores import bleu
-from headwise.pruning.folders import recover, replacing_folder
-from headwise.pruning.record import record_of
-from headwise.pruning.saving import seal
+from headwise.pruning import check_replaceable, record_of, seal
 from headwise.recording import Run
+from headwise.recording.files import recover, replacing_folder
 from headwise.workflows.opening import classifier_subject, open_subject
-from headwise.workflows.prune.config import PruneConfig
-from headwise.workflows.prune.hugging_face_tasks import (
-    as_hugging_face,
-    check_task,
-    hugging_face_task,
-    task_of,
-)
-from headwise.workflows.prune.places import check_replaceable
-from headwise.workflows.prune.task import IGNORED, Batch, Data, Predicted, Task
-from headwise.workflows.prune.texts import (
+from headwise.workflows.prune import (
+    IGNORED,
+    Batch,
+    Data,
     Labelled,
     Pairs,
-    first,
-    first_labelled,
+    Predicted,
+    PruneConfig,
+    Task,
+    as_hugging_face,
+    hugging_face_task,
     read_labelled,
     read_pairs,
+    task_of,
 )
 from headwise_papers.data.parallel import parallel_batch
 from headwise_papers.data.vocabulary import PAD
@@ -58,12 +55,11 @@ def classifier_task(folder: Path, config: PruneConfig) -> Task:
     """
     classifier = Classifier.load(Run.open(folder))
     subject = as_hugging_face(config, classifier_subject(classifier))
-    check_task(config, subject)
     known = {name: number for number, name in enumerate(classifier.classes)}
     train, dev = (
         read_labelled(files, known, reads=classifier.reads) for files in (config.data, config.dev)
     )
-    dev = first_labelled(dev, config.dev_lines)
+    dev = dev.first(config.dev_lines)
     pieces = replace(classifier.pieces, length=min(config.length, classifier.pieces.length))
     parts = _labelled(pieces, train), _labelled(pieces, dev)
     return replace(task_of("classification", subject, *parts, dev.joined), predict=_predict_classes)
@@ -88,8 +84,8 @@ def translation_task(folder: Path, config: PruneConfig) -> Task:
     """Return the task of a translator; pruned, it is still a run that `translate` opens."""
     translator = Translator.load(Run.open(folder))
     if config.task not in ("auto", "translation"):
-        raise ValueError(f"{folder} translates, so task={config.task!r} is none of its own.")
-    train, dev = read_pairs(config.data), first(read_pairs(config.dev), config.dev_lines)
+        raise ValueError(f"{folder} is pruned for translation, not for task={config.task!r}.")
+    train, dev = read_pairs(config.data), read_pairs(config.dev).first(config.dev_lines)
 
     def score(model: nn.Module) -> dict[str, float]:
         assert isinstance(model, Transformer)

@@ -226,7 +226,7 @@ def test_an_inspection_chooses_and_tells_functions(tmp_path):
 @pytest.mark.parametrize("kind", ["classification", "translation"])
 def test_without_an_inspection_a_look_at_dev_lines_tells_functions(kind, tmp_path):
     model, changes = saved(kind, tmp_path / "host"), {"choose": "random", "steps": 0}
-    run = prune_folder(config_for(kind, model, look=12, **changes), tmp_path / "small")
+    run = prune_folder(config_for(kind, model, inspect_lines=12, **changes), tmp_path / "small")
     texts = (tmp_path / "host" / "source").read_text().splitlines()
     (tmp_path / "text").write_text("\n".join(texts[:12]))
     looking = InspectConfig(str(model), str(tmp_path / "text"), sample=0, samples=0)
@@ -242,16 +242,16 @@ def test_without_an_inspection_a_look_at_dev_lines_tells_functions(kind, tmp_pat
 
     run = prune_folder(config_for(kind, model, **changes), tmp_path / "unlooked")
     assert run.heads().columns.keys() == {"kept"}
-    assert "was not looked at; --set look=200 or" in run.path("report.html").read_text()
+    assert "was not inspected; --set inspect_lines=200 or" in run.path("report.html").read_text()
 
 
 def test_a_look_that_fails_is_a_note(tmp_path, monkeypatch):
     def fail(*given):
         raise ValueError("No such words.")
 
-    monkeypatch.setattr("headwise.workflows.prune.looking.examine", fail)
+    monkeypatch.setattr("headwise.workflows.prune.pruning.examine", fail)
     model = saved("masked", tmp_path / "host")
-    config = config_for("masked", model, look=5, choose="random", steps=0)
+    config = config_for("masked", model, inspect_lines=5, choose="random", steps=0)
     page = prune_folder(config, tmp_path / "small").path("report.html").read_text()
     assert "What the heads do could not be found out: No such words." in page
 

@@ -12,8 +12,8 @@ from torch import nn
 import headwise
 from headwise import pruning
 from headwise.hf.adoption import is_adopted
-from headwise.pruning.turns import Ratio
-from headwise.pruning.workloads import count_flops, peak_memory, random_text, room_of
+from headwise.pruning.timing import Ratio
+from headwise.pruning.workloads import count_flops, max_length_of, peak_memory, random_text
 from tests.hf.families import SIZES, TWO_STACKS
 from tests.support.small_transformer import SmallConfig, SmallTransformer
 
@@ -126,7 +126,7 @@ def test_inputs_hold_words_alone_and_end_as_a_classifier_with_a_decoder_needs():
 
 def test_a_model_that_counts_positions_after_padding_has_that_much_less_room():
     roberta = hf.RobertaModel(hf.RobertaConfig(**{**SIZES, "max_position_embeddings": 18}))
-    assert room_of(roberta) == 18 - 2
+    assert max_length_of(roberta) == 18 - 2
     found = pruning.speed(roberta, roberta, batches=(1,), lengths=(16, 18), seconds=0.01)
     assert [work.length for work in found.workloads] == [16]
 
