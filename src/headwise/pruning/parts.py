@@ -225,9 +225,9 @@ def _declared(model: nn.Module, path: str, site: Site) -> list[Part]:
 
 
 def _head_parameters(module: nn.Module, site: Site) -> list[Part]:
-    declare = getattr(module, "head_parameters", None)
+    declare: Any = getattr(module, "head_parameters", None)
     parts: list[Part] = []
-    for name, axis in declare().items() if callable(declare) else ():
+    for name, axis in declare().items() if declare else ():
         owner, _, last = name.rpartition(".")
         size = module.get_parameter(name).shape[axis]
         parts.append(

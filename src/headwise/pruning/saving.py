@@ -158,8 +158,8 @@ def _check_opens(new: Path, folder: Path, wanted: type[nn.Module]) -> None:
 
 def _rebuilt_from(model: nn.Module) -> tuple[str, dict[str, Any] | None]:
     """Return the kind that rebuilds a model, and its settings; None for Hugging Face models."""
-    describe = getattr(model, "headwise_rebuild", None)
-    if not callable(describe):
+    describe: Any = getattr(model, "headwise_rebuild", None)
+    if describe is None:
         return TRANSFORMERS, None
     kind, _, settings = describe()
     return kind, settings

@@ -183,7 +183,8 @@ class Labelled(NamedTuple):
 
     def first(self, count: int) -> "Labelled":
         """Return the first texts; 0 returns all."""
-        return Labelled(*(values[:count] for values in self)) if count else self
+        texts, labels, seconds = self
+        return Labelled(texts[:count], labels[:count], seconds[:count]) if count else self
 
 
 def read_sentences(files: Sequence[str]) -> list[str]:
