@@ -45,7 +45,7 @@ PARTS = {
     "inspecting": ("time", "memory", "relevance"),
     "pruning": ("usual", "attention"),
 }
-RESULTS = Path(__file__).parent.parent / "results"
+RESULTS = Path(__file__).parent / "results"
 
 Row = dict[str, Any]
 
@@ -225,7 +225,7 @@ def _hardware(device: torch.device) -> str:
 
 
 def _shown(path: Path) -> str:
-    return f"results/{path.name}" if path.parent == RESULTS else str(path)
+    return f"benchmarks/results/{path.name}" if path.parent == RESULTS else str(path)
 
 
 def _with_peers(environment: dict[str, Any]) -> dict[str, Any]:

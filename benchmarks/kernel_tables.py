@@ -12,7 +12,7 @@ from benchmarks.encoder import THEIRS
 from benchmarks.gpu_cases import Case, cases
 from benchmarks.gpu_ops import NORMAL, SHAPES, TRAINED, judged_heads
 
-BENCH = Path(__file__).parent.parent / "results" / "bench"
+BENCH = Path(__file__).parent / "results"
 LENGTHS = tuple(shape.length for shape in SHAPES)
 OURS, YARDSTICK = "headwise", "SDPA"
 MISSING = "not measured yet"
@@ -59,7 +59,7 @@ class Document:
 
 def documents(name: str, folder: Path = BENCH) -> list[Document]:
     """What was measured on a GPU, the newest first; of all of a benchmark, or of some parts."""
-    read = [(path, json.loads(path.read_text())) for path in sorted(folder.glob(f"{name}-*.json"))]
+    read = [(path, json.loads(path.read_text())) for path in sorted(folder.glob(f"{name}-*-20*.json"))]
     found = [
         Document(path, content["environment"], [_renamed(row) for row in content["rows"]])
         for path, content in read

@@ -21,7 +21,7 @@ from benchmarks.kernel_tables import (
     translation_table,
     verdict,
 )
-from headwise.ops.entmax.fused import LEAST_ALPHA
+from headwise.ops.entmax import LEAST_KERNEL_ALPHA
 from headwise.ops.scores import WIDEST_HEAD
 from headwise.ops.topk import MOST_KEPT
 from headwise.recording.files import write_text
@@ -55,18 +55,18 @@ def page(folder: Path = BENCH) -> str:
 
 def _constants() -> dict[str, str]:
     """Numbers of the kernels that the text speaks of. Their modules import Triton."""
-    topk, selection, gathering, ranking, entmax = (
+    topk, selection, lists, ranking, entmax = (
         import_module(f"headwise.ops.{name}.{part}")
         for name, part in (
             ("topk", "triton"),
             ("topk", "selection"),
-            ("topk", "gathering"),
+            ("topk", "lists"),
             ("topk", "ranking"),
             ("entmax", "triton"),
         )
     )
     levels = [f"{levels} for keep up to {keep}" for keep, levels in selection.LEVELS.items()]
-    few, many = gathering.EXTRA.values()
+    few, many = lists.EXTRA.values()
     tile, deep = topk.HALF.select.keys, selection.LEVELS[8]
     numbers: dict[str, float] = {
         "example_keep": 8,
@@ -78,7 +78,7 @@ def _constants() -> dict[str, str]:
         "tile": tile,
         "chance": round(tile ** (deep - 1) / comb(8, deep), -2),
         "flag_rows": selection.FLAGGED.rows,
-        "cell": gathering.CELL,
+        "cell": lists.CELL,
         "part": ranking.PART,
         "long_flag_rows": ranking.DOUBTFUL.rows,
         "entmax_resident": entmax.NARROW.resident[-1].keys,
@@ -90,7 +90,7 @@ def _constants() -> dict[str, str]:
     return {name: f"{number:,.0f}" for name, number in numbers.items()} | {
         "levels": f"{', '.join(levels[:-1])} and {levels[-1]}",
         "extra": f"{few} or {many}",
-        "least_alpha": f"{LEAST_ALPHA:g}",
+        "least_alpha": f"{LEAST_KERNEL_ALPHA:g}",
     }
 
 

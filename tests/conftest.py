@@ -29,6 +29,30 @@ for heavy in ("torch._dynamo", "transformers.modeling_utils", "matplotlib.pyplot
         importlib.import_module(heavy)
 
 
+def _round_products_once() -> None:
+    """Let Triton's interpreter add products in float64 and round once.
+
+    NumPy's float32 products depend on the processor and on the shape of a tile, so that equal keys
+    get unequal scores on some machines.
+    """
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    plain = InterpreterBuilder.create_dot
+
+    def create_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
+        if a.data.dtype != "float32" or d.data.dtype != "float32":
+            return plain(self, a, b, d, *options)
+        product = a.data.astype("float64") @ b.data.astype("float64")
+        return TensorHandle(product.astype("float32") + d.data, d.dtype.scalar)
+
+    InterpreterBuilder.create_dot = create_dot
+
+
+if os.environ.get("TRITON_INTERPRET") == "1":
+    with suppress(ImportError):
+        _round_products_once()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """What collection imports stays, so no time is spent on looking for garbage among it."""

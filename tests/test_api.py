@@ -12,7 +12,6 @@ NAMES = [
     "Site",
     "adopt",
     "check_parity",
-    "demo",
     "entmax_attention",
     "find_sites",
     "gated",

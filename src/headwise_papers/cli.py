@@ -2,8 +2,9 @@
 
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from rich.table import Table
 from rich.text import Text
@@ -15,8 +16,6 @@ from headwise_papers.cli_train import train
 
 if TYPE_CHECKING:
     from io import BufferedReader
-
-    from headwise_papers.core.base import Estimate, Expected
 
 
 def add_commands(app: Typer) -> None:
@@ -75,46 +74,102 @@ def translate(
 
 def reproduce(
     name: Annotated[
-        str | None, Argument(help="an experiment, e.g. sen/synthetic; see --list")
+        str | None, Argument(help="Experiment, e.g. training_dynamics/synthetic; see --list.")
     ] = None,
     smoke: Annotated[
-        bool, Option(help="tiny settings, seconds; verdicts are not enforced")
+        bool, Option(help="Tiny settings that take seconds; no verdicts are given.")
     ] = False,
-    save: Annotated[
-        bool,
-        Option(help="keep results and figures in papers/ of this folder"),
-    ] = False,
+    save: Annotated[bool, Option(help="Keep the results and figures in papers/.")] = False,
     part: Annotated[
-        str, Option(help="with --save: keep them beside those of other texts or sizes, so named")
+        str, Option(help="With --save: name of the part that this run is, e.g. 8-layers.")
     ] = "",
-    every: Annotated[bool, Option("--list", help="name the experiments and what they ask")] = False,
-    out: Annotated[Path, Option(help="folder that holds run folders")] = Path("runs"),
+    jobs: Annotated[int, Option(help="Models trained in parallel.")] = 1,
+    every: Annotated[bool, Option("--list", help="List the experiments and their questions.")] = (
+        False
+    ),
+    out: Annotated[Path, Option(help="Folder of run folders and of trained models.")] = Path(
+        "runs"
+    ),
     settings: Settings = [],  # noqa: B006
 ) -> None:
-    """Run one of the papers' experiments and put its figures beside the paper's."""
+    """Run one of the papers' experiments and compare its results with the paper's."""
     if every or name is None:
         _list_experiments()
         return
     from headwise.config import override
-    from headwise_papers.core.results import kept_parts
-    from headwise_papers.core.running import changes_since, reproduce
-    from headwise_papers.core.shelf import load_experiment
+    from headwise_papers.core.experiment import Experiment
+    from headwise_papers.core.runner import load_experiment
 
     if part and not save:
         raise ValueError("--part names what is kept, so it goes with --save.")
     if smoke and save:
-        raise ValueError("Figures of --smoke say nothing, so they are not kept; leave out --save.")
+        raise ValueError("Results of --smoke say nothing, so they are not kept; leave out --save.")
     experiment = load_experiment(name)
     config = override(experiment.smoke if smoke else experiment.config, settings)
     folder = out / (f"{name}-smoke" if smoke else name)
-    recorded = {} if smoke else kept_parts(name)
-    with interruptible("the same command starts it again."):
-        figures = reproduce(name, config, folder, save=save, part=part)
-    console.print(_verdicts(experiment.expected, figures))
+    run = _run if isinstance(experiment, Experiment) else _run_unfolded
+    with interruptible(CONTINUES):
+        changed = run(
+            experiment, name, config, folder, smoke=smoke, save=save, part=part, jobs=jobs
+        )
     say(f"Run: {folder}")
-    if changed := changes_since(recorded, figures, part=part):
+    if changed:
         say(f"Not as recorded in papers/: {', '.join(changed)}.")
         raise Exit(1)
+
+
+def _run(
+    experiment: Any,
+    name: str,
+    config: Any,
+    folder: Path,
+    *,
+    smoke: bool,
+    save: bool,
+    part: str,
+    jobs: int,
+) -> list[str]:
+    """Run an experiment, print its table, and name the results that changed since the record."""
+    from headwise_papers.core import using_cache
+    from headwise_papers.core.page import result_table
+    from headwise_papers.core.record import changes_since, recorded
+    from headwise_papers.core.runner import reproduce
+
+    records = {} if smoke else recorded(name)
+    with using_cache(folder.parents[len(Path(name).parts) - 1] / "models"):
+        results = reproduce(name, config, folder, jobs=jobs, save=save, part=part)
+    header, *rows = result_table(experiment, results, smoke=smoke)
+    _print_table(header, rows)
+    return changes_since(records, results, part=part)
+
+
+def _run_unfolded(
+    experiment: Any,
+    name: str,
+    config: Any,
+    folder: Path,
+    *,
+    smoke: bool,
+    save: bool,
+    part: str,
+    jobs: int,
+) -> list[str]:
+    from headwise_papers.core.pages import HEADER, verdict_rows
+    from headwise_papers.core.results import kept_parts
+    from headwise_papers.core.running import changes_since, reproduce
+
+    records = {} if smoke else kept_parts(name)
+    figures = reproduce(name, config, folder, save=save, part=part)
+    rows = verdict_rows(() if smoke else experiment.expected, figures)
+    _print_table(HEADER, rows)
+    return changes_since(records, figures, part=part)
+
+
+def _print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    table = Table(*header, box=None, header_style="bold", pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def data(
@@ -153,16 +208,7 @@ def _list_data(folder: Path | None) -> None:
 
 
 def _list_experiments() -> None:
-    from headwise_papers.core.shelf import experiment_names, summary_of
+    from headwise_papers.core.runner import experiment_names, summary_of
 
     for name in experiment_names():
         console.print(Text.assemble((name, "bold"), f"  {summary_of(name)}"))
-
-
-def _verdicts(expected: "tuple[Expected, ...]", figures: "dict[str, Estimate]") -> Table:
-    from headwise_papers.core.pages import HEADER, verdict_rows
-
-    table = Table(*HEADER, box=None, header_style="bold", pad_edge=False)
-    for row in verdict_rows(expected, figures):
-        table.add_row(*row)
-    return table

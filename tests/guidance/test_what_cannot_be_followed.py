@@ -6,11 +6,11 @@ from transformers import BertConfig, EncoderDecoderConfig, EncoderDecoderModel
 
 import headwise as hw
 from headwise.guidance import Plan, pattern
-from headwise_papers.models import Encoder, EncoderConfig, MaskedLM
+from headwise_papers.models import Encoder, EncoderConfig, MaskedLM, Transformer, TransformerConfig
 from tests.guidance.test_guiding import BACK, IDS, PLAN, REAL, host, inputs, translator
 from tests.guidance.toy import Toy
 
-CAUSAL = r"self is to look at 'next', 1 after each query, but attention there is causal"
+CAUSAL = r"self should attend to 'next', 1 after each query, but attention there is causal"
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
@@ -36,7 +36,7 @@ def test_nor_does_one_of_a_causal_model_of_one_s_own(masked):
     plan = Plan({2: pattern("offset", offset=3)})
     guidance = hw.guide(model, plan, schedule="constant")
     model(ids, torch.ones(5, 5, dtype=torch.bool).tril()) if masked else model(ids, causal=True)
-    with pytest.raises(ValueError, match=r"Head 2 of encoder\.0\.self is to look at 'offset', 3 a"):
+    with pytest.raises(ValueError, match=r"Head 2 of encoder\.0\.self should attend to 'offset'"):
         guidance.loss()
 
 
@@ -77,8 +77,8 @@ def test_tokens_that_the_model_does_not_know_are_refused(make, where, known):
 
 
 def test_each_language_of_a_translator_has_words_of_its_own():
-    shape = hw.models.TransformerConfig(30, 9, width=16, heads=4, share_embeddings="target")
-    model, plan = hw.models.Transformer(shape), Plan({0: pattern("tokens", tokens=[20])})
+    shape = TransformerConfig(30, 9, width=16, heads=4, share_embeddings="target")
+    model, plan = Transformer(shape), Plan({0: pattern("tokens", tokens=[20])})
     hw.guide(model, {"encoder.*": plan, "*.cross": plan}).undo()
     with pytest.raises(ValueError, match="the decoder knows tokens 0 to 8"):
         hw.guide(model, plan, where="decoder.*.self")

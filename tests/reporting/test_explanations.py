@@ -26,6 +26,6 @@ def test_relevance_is_explained_as_it_is_computed():
 
 
 def test_punctuation_is_explained_as_it_is_asked_for_in_decoders():
-    assert "a decoder sees only marks before the query" in (explain("punctuation") or "")
+    assert "a decoder sees only punctuation before the query" in (explain("punctuation") or "")
     (gold,) = punctuation_gold([["yes", ",", "it", "is", "."]], "decoder.self")
     assert gold.right.tolist() == [[0, 2, 1], [0, 3, 1], [0, 4, 1]]

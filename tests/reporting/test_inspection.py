@@ -6,7 +6,7 @@ import pytest
 
 from headwise.analysis import roles
 from headwise.recording import HeadTable, Run
-from headwise.reporting import best_heads, write_report
+from headwise.reporting import inspection, write_report
 from headwise.reporting.explanations import explain
 from headwise.reporting.inspection import opening_row
 from headwise.reporting.measures import measures_of
@@ -119,7 +119,7 @@ def test_table_of_relations_names_the_best_head_and_judges_its_interval(run):
 
 
 def test_the_margin_is_that_of_the_roles():
-    assert best_heads.MARGIN == roles.MARGIN
+    assert inspection.MARGIN == roles.MARGIN
 
 
 def test_mirrored_directions_are_drawn_once_and_what_is_far_is_put_together(run):
@@ -151,7 +151,7 @@ def test_no_distance_is_compared_with_a_distance(run):
 def test_what_was_left_out_and_how_words_are_made_is_said(run):
     section = part(written(run), "method")
     assert "duplicate: only causal models are asked for it" in section
-    assert "summed over the pieces of the word looked at and averaged over" in section
+    assert "summed over the tokens of the word attended to and averaged over" in section
     assert "<dt>sentences</dt><dd>321</dd>" in section
 
 
@@ -163,7 +163,7 @@ def test_links_to_heads_lead_to_rows_without_a_script(run):
 
 def test_the_page_opens_at_the_head_for_rare_words(run):
     # encoder.0.self.1 points at rare words more often, but another has the role
-    assert data_of(written(run))["opening"] == opening_row(heads()) == 2
+    assert data_of(written(run))["opening"] == opening_row(measures_of(heads())) == 2
 
 
 def test_a_run_that_is_no_inspection_is_shown_as_before(run):
@@ -196,10 +196,11 @@ def test_page_is_balanced_html_with_unique_ids(run):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("baselines", {"rarest": "half"}, "must hold a share for each label, but that of 'rarest'"),
+        ("baselines", {"rarest": "half"}, "must hold a number in rarest, got 'half'"),
         ("baselines", [1], "must hold a JSON object"),
         ("offsets", {"rarest": {"far": 1}}, "must hold {distance: how often}"),
-        ("offsets", {"rarest": 3}, "must hold {distance: how often}"),
+        ("offsets", {"rarest": 3}, "must hold a JSON object in rarest, got 3"),
+        ("antecedents", {"coreference": {"nearest": None}}, "must hold a number in coreference."),
     ],
 )
 def test_a_broken_trace_says_what_was_wanted(run, name, value, message):
@@ -250,7 +251,7 @@ def test_the_view_of_a_head_shows_ranks_roles_and_examples(run, tmp_path):
     dom = browsed(run, tmp_path)
     view = part(dom, "head-view")
     assert re.search(r'<h3 id="head-title"[^>]*>encoder.1.self.0</h3>', view)
-    assert "Found to do: rare words." in view
+    assert "Roles: rare words." in view
     cells = "<td>0.625</td><td>[0.575, 0.675]</td><td>2 of 4</td><td>1 of 2</td>"
     assert f'<th scope="row">relevance</th>{cells}' in view
     # the sentence that was named as an example comes first
@@ -276,4 +277,4 @@ def test_cells_links_and_buttons_choose_a_head(run, tmp_path):
     script += "; document.getElementById('head-after').click()"
     dom = browsed(run, tmp_path, script=script)
     assert re.search(r'<h3 id="head-title"[^>]*>encoder.0.self.0</h3>', dom)
-    assert "Found to do: previous, sink." in part(dom, "head-view")
+    assert "Roles: previous, sink." in part(dom, "head-view")

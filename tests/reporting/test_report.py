@@ -1,3 +1,4 @@
+import json
 import re
 import subprocess
 import sys
@@ -104,6 +105,31 @@ def test_tokens_come_back_from_the_data_block_as_they_were(full):
     assert sentence["sites"]["encoder.0.self"][0] == [[0, 1000], [0, 500, 1, 500], [2, 400]]
 
 
+@pytest.mark.parametrize(
+    "text", ["</script>", "<!--", "]]>", "a & b", "\u2028", '"', "'", "\ud83d"]
+)
+def test_data_cannot_leave_its_script_block(bare, text):
+    sentence = {"tokens": {text: [text]}, "sites": {text: [[[[0, 1.0]]]]}}
+    bare.write_text("trace/attention.json", json.dumps({"sentences": [sentence]}))
+    page = written(bare)
+    block = re.search(r'id="report-data">(.*?)</script>', page)[1]
+    assert not set("<>&\u2028") & set(block)
+    assert data_of(page)["attention"][0]["tokens"] == {text: [text]}
+
+
+def test_text_is_escaped_once(bare):
+    bare.save_figures({"<&>": "a < b & 'c' \"d\""})
+    text = Page(written(bare)).text
+    assert text["dt"][0] == "<&>" and text["dd"][0] == "a < b & 'c' \"d\""
+
+
+def test_a_thinned_curve_says_so(bare):
+    with bare as run:
+        for step in range(500):
+            run.log(step, loss=1.0)
+    assert "mean of neighbouring steps" in written(bare)
+
+
 def test_maps_point_at_rows_of_the_table(full):
     heads = data_of(written(full))["heads"]
     assert heads["maps"] == {"encoder.self": [[0, [0, 1]]], "decoder.cross": [[0, [2, 3]]]}
@@ -168,6 +194,11 @@ def test_a_run_is_reported_without_transformers_or_matplotlib(full):
     )
     subprocess.run([sys.executable, "-c", program, str(full.folder)], check=True, timeout=120)
     assert full.has("report.html")
+
+
+def test_importing_the_package_loads_no_templates():
+    program = "import sys, headwise.reporting; assert 'jinja2.environment' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def test_broken_attention_says_what_was_wanted(bare):

@@ -82,7 +82,7 @@ class SiteGates(nn.Module):
 
 
 class _Attached(NamedTuple):
-    """What `undo` needs; a tuple, so that the model is not registered as its own submodule."""
+    """The state that `undo` needs; a tuple, so that the model does not become its own submodule."""
 
     model: nn.Module
     hook: Any  # a RemovableHandle

@@ -13,10 +13,9 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from headwise.hf.adapters import Adapter
-from headwise.hf.naming import interface_forward
+from headwise.hf.naming import Adapter, interface_forward
 from headwise.hf.projections import (
-    BESIDE,
+    SIBLING,
     InputProjection,
     Projection,
     code_of,
@@ -165,7 +164,7 @@ class Heads:
 
 @dataclass(frozen=True, eq=False)
 class Anatomy:
-    """What must be cut for a site to have fewer heads."""
+    """The tensors to cut for a site to have fewer heads."""
 
     site: Site
     holder: nn.Module  # the module that calls the site
@@ -297,7 +296,7 @@ def _check_plain(model: nn.Module, path: str, holder: nn.Module, site: Site) -> 
         )
     layers = dict(holder.named_children())
     parent = model.get_submodule(path.rpartition(".")[0])
-    for name in BESIDE if path else ():
+    for name in (SIBLING,) if path else ():
         child = getattr(getattr(parent, name.split(".")[0], None), name.split(".")[1], None)
         layers |= {name: child} if isinstance(child, nn.Module) else {}
     if problem := layer_of_others(layers):

@@ -17,12 +17,12 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from headwise.hf.callback import FigureCallback
+from headwise.hf.callback import MetricsCallback
 from headwise.pruning.gates import Gates, Normalise
 from headwise.pruning.target import Target, penalty_loss
 
 
-class GatesCallback(FigureCallback):
+class GatesCallback(MetricsCallback):
     """A callback that adds the gates' penalty in each update, steers a target, and logs the gates.
 
     - The penalty's gradient is added to that of the loss just before the optimiser's step, once per
@@ -109,7 +109,7 @@ class GatesCallback(FigureCallback):
             rows |= self.penalty.log()
         else:
             rows |= self.gates.coefficients(self.penalty, self.normalise)
-        self.add_figures(rows, logs, state)
+        self.add_metrics(rows, logs, state)
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer | None, gates: Gates) -> None:

@@ -1,52 +1,52 @@
-"""One plain line for each measure of a head that Headwise knows."""
+"""Explanations of the measures that Headwise knows, one for each."""
 
 EXPLANATIONS = {
     "confidence": "Mean of the largest weight over queries, padding and end-of-sentence left out: "
-    "near 1 when the head looks at one word at a time.",
-    "entropy": "Mean entropy of the weights over queries, in nats: 0 when a head looks at one key, "
-    "large when it looks everywhere.",
-    "offset": "Where the head looks most often, as key position minus query position: "
+    "near 1 when the head attends to one word at a time.",
+    "entropy": "Mean entropy of the weights over queries, in nats: 0 when a head attends to one "
+    "key, large when it attends everywhere.",
+    "offset": "Where the head attends most often, as key position minus query position: "
     "\N{MINUS SIGN}1 is the word before, 0 the word itself, +1 the word after.",
     "offset_share": "Share of the queries whose largest weight lies at that offset, of those that "
     "have a word there: near 1 for a head that goes by position.",
     "first_share": "Share of the queries whose largest weight lies on the first position.",
     "special_mass": "Mean weight on special tokens such as begin- and end-of-sentence: "
-    "large when a head rests there.",
+    "large when a head attends mostly to them.",
     "relevance": "What the head adds to the logit of the predicted token, by layer-wise relevance "
-    "propagation (LRP): positive when it speaks for the prediction, negative when against. For "
+    "propagation (LRP): positive when it supports the prediction, negative when it opposes it. For "
     "each prediction, the absolute values of a layer's heads sum to 1; this is the mean of the "
     "signed ones. The only head of a layer has its share of the logit instead.",
     "gradient_importance": "Mean size of the change in loss, to first order, if the head's output "
-    "were taken away (Michel et al., 2019).",
+    "were removed (Michel et al., 2019).",
     "output_norm": "How much the head writes into the residual stream: norm of what it adds, "
     "relative to what the heads of the layer add together.",
     "rarest": "Share of the queries whose largest weight lies on the rarest word of the sentence, "
-    "where that word is not among the 500 commonest.",
+    "where that word is not among the 500 most common.",
     "two_rarest": "Share of the queries whose largest weight lies on one of the two rarest words "
-    "of the sentence, where the rarest is not among the 500 commonest.",
-    "punctuation": "Share of the queries whose largest weight lies on a punctuation mark other "
-    "than the query itself, of those that can see one; a decoder sees only marks before the query.",
-    "first_word": "Share of the queries whose largest weight lies on the first word: "
-    "large when a head rests there.",
+    "of the sentence, where the rarest is not among the 500 most common.",
+    "punctuation": "Share of the queries whose largest weight lies on punctuation other than "
+    "the query itself, of those that can attend to some; a decoder sees only punctuation before "
+    "the query.",
+    "first_word": "Share of the queries whose largest weight lies on the first word.",
     "previous": "Share of the queries whose largest weight lies on the word before.",
     "next": "Share of the queries whose largest weight lies on the word after.",
     "duplicate": "Share of the repeated words whose largest weight lies on an earlier occurrence "
     "of the same word.",
     "induction": "Share of the repeated words whose largest weight lies on the word that followed "
-    "an earlier occurrence: what a head does that continues a pattern.",
+    "an earlier occurrence: high for a head that continues a pattern.",
     "alignment": "Share of the queries whose largest weight lies on a word that is their gold "
     "translation.",
-    "coreference": "Share of the mentions whose largest weight lies on a word they stand for.",
-    "coreference_pronoun": "Share of the pronouns whose largest weight lies on a word they stand "
-    "for.",
+    "coreference": "Share of the mentions whose largest weight lies on a word of their antecedent.",
+    "coreference_pronoun": "Share of the pronouns whose largest weight lies on a word of their "
+    "antecedent.",
     "coreference_proper": "Share of the repeated names whose largest weight lies on an earlier "
-    "mention of the same thing.",
+    "mention of the same entity.",
     "coreference_nominal": "Share of the mentions by a common noun whose largest weight lies on an "
-    "earlier mention of the same thing.",
-    "original": "What the head was called before anything was pruned of the model; its name now "
-    "counts the heads that are left.",
-    "role": "What the head does, named after the measure in which it stands out most.",
-    "roles": "Everything the head was found to do; given only where a whole interval clears the "
+    "earlier mention of the same entity.",
+    "original": "Name of the head before the model was pruned; its name now counts the heads "
+    "that are left.",
+    "role": "Strongest role of the head, named after the measure that stands out most.",
+    "roles": "All roles of the head; a head has a role only if the whole interval is above the "
     "threshold.",
     "bleu": "BLEU of the translations while this head is switched off.",
     "bleu_drop": "How much BLEU falls when this head alone is switched off; "
@@ -57,8 +57,8 @@ EXPLANATIONS = {
     "loss_rise": "How much the loss rises when this head alone is switched off.",
     "ablation": "How much the loss rises when this head alone is switched off.",
     "ablation_importance": "How much the loss rises when this head alone is switched off.",
-    "output_change": "How far the outputs move when this head alone is switched off, relative to "
-    "their size.",
+    "output_change": "How much the outputs change when this head alone is switched off, relative "
+    "to their size.",
     "prediction_change": "Share of the predictions that change when this head alone is switched "
     "off.",
 }
@@ -72,7 +72,7 @@ RELATIONS = {
 
 
 def explain(column: str) -> str | None:
-    """What a column of a head table means, or None when Headwise does not know it.
+    """Return the meaning of a column of a head table; None when Headwise does not know it.
 
     >>> explain("nsubj_to_head")
     'Share of subjects whose largest weight lies on their verb (relation nsubj).'

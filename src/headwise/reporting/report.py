@@ -1,33 +1,38 @@
 """The report of a run: one HTML file, made of the Run folder alone and good without a network."""
 
+import json
+import shlex
+from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+from headwise.config import flat
 from headwise.recording import HeadTable, Run
-from headwise.reporting.attention_data import attention_data
-from headwise.reporting.curves import Curve, curves_data, curves_of, curves_section
-from headwise.reporting.head_section import heads_data, table_section
-from headwise.reporting.inspection import (
-    Inspection,
-    finding_sections,
-    method_section,
-    opening_row,
-    read_inspection,
+from headwise.reporting.charts import curves_of
+from headwise.reporting.inspection import findings, opening_row, read_inspection, read_object
+from headwise.reporting.measures import (
+    headline,
+    heads_data,
+    is_number,
+    measures_of,
+    percent,
+    signed,
 )
-from headwise.reporting.making import making_section, tiles
-from headwise.reporting.markup import Html, element, join, script_data
-from headwise.reporting.measures import measures_of
-from headwise.reporting.pruning_section import is_pruning, pruning_section
+from headwise.reporting.pruning import pruning_section
 
-SCRIPTS = ("page.js", "heads.js", "attention.js")
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+LONGEST_TILE = 24  # characters of text that a tile can hold
+Sentences = list[dict[str, Any]]
 
 
 def write_report(run: Run) -> Path:
-    """Write `report.html` into the run folder and say where it is.
+    """Write `report.html` into the run folder and return its path.
 
-    The page shows what the run holds: figures, learning curves, head maps, attention of sample
+    The page shows what the run holds: metrics, learning curves, head maps, attention of sample
     sentences, the whole table of heads, and how the run was made; for an inspection also what the
     heads do, layer by layer, and a view of each head. What the run does not hold is left out.
     Style, script and data are inside the file, so that it can be opened from disk, sent by mail or
@@ -36,97 +41,134 @@ def write_report(run: Run) -> Path:
     Args:
         run: read, never changed, but for its `report.html`.
     """
-    run.write_text("report.html", _page(run))
+    page = _environment().get_template("page.html.j2").render(_contents(run))
+    # a token or name may hold half a surrogate pair, which UTF-8 cannot write
+    run.write_text("report.html", page.encode("utf-8", "replace").decode("utf-8"))
     return run.path("report.html")
 
 
-def _page(run: Run) -> str:
+def _contents(run: Run) -> dict[str, Any]:
+    """Compute what the templates show; an empty value leaves its section out."""
     table = run.heads() if run.has("heads.json") else HeadTable((), {})
-    attention = attention_data(_optional(run, "trace/attention.json", {"sentences": []}))
-    curves = curves_of(run.metrics())
-    inspection = read_inspection(run)
+    measures, curves = measures_of(table), curves_of(run.metrics())
+    attention = attention_data(read_object(run, "trace/attention.json", {"sentences": object}))
+    inspection, figures = read_inspection(run), read_object(run, "figures.json")
+    environment = read_object(run, "environment.json")
+    small = {name: value for name, value in figures.items() if _fits_tile(value)}
     data = {
-        "heads": heads_data(table),
-        "curves": curves_data(curves),
+        "heads": heads_data(table, measures),
+        "curves": [{"name": curve.name, "texts": curve.texts} for curve in curves],
         "attention": attention,
-        **({"opening": opening_row(table)} if inspection else {}),
+        **({"opening": opening_row(measures)} if inspection else {}),
     }
-    name = _name(run)
-    page = Template(_resource("page.html")).substitute(
-        title=element("title", f"{name} · Headwise report"),
-        style=_resource("page.css")
-        + (_resource("inspection.css") if inspection or is_pruning(run) else ""),
-        name=element("h1", name),
-        summary=element("p", _summary(run, table, attention), attributes={"class": "summary"}),
-        sections=_sections(
-            run, table=table, curves=curves, has_attention=bool(attention), inspection=inspection
-        ),
-        making=_making(run),
-        data=script_data(data),
-        script="".join(map(_resource, (*SCRIPTS, "inspection.js") if inspection else SCRIPTS)),
+    return {
+        "name": run.folder.resolve().name or "run",
+        "sites": {head.site for head in table.heads},
+        "started": str(environment.get("started", ""))[:10],
+        "tiles": {name: _tile_text(name, value) for name, value in small.items()},
+        "pruning": pruning_section(run, table),
+        "curves": curves,
+        "found": findings(table, inspection) if inspection else None,
+        "heads": table.heads,
+        "measures": list(measures.values()),
+        "attention": attention,
+        "provenance": {
+            "Environment": _flat(environment),
+            "Settings": flat(run.config()),
+            "More results": {name: figures[name] for name in figures if name not in small},
+        },
+        "data": data,
+        "static": _static,
+    }
+
+
+@cache
+def _environment() -> "Environment":
+    # lazy: many import a name of this package, few write a report
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("headwise.reporting"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    # a token or name may hold half a surrogate pair, which UTF-8 cannot write
-    return page.encode("utf-8", "replace").decode("utf-8")
+    # `tojson` writes ASCII without < > & ', so that no text can close the script block it is in
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    environment.filters |= {"percent": percent, "signed": signed, "plain": _plain}
+    return environment
 
 
-def _sections(
-    run: Run,
-    *,
-    table: HeadTable,
-    curves: list[Curve],
-    has_attention: bool,
-    inspection: Inspection | None,
-) -> Html:
-    has_maps = any(measure.is_numeric for measure in measures_of(table).values())
-    has_view = inspection is not None and len(table) > 0
-    return join(
-        [
-            tiles(_optional(run, "figures.json", {})),
-            pruning_section(run, table) if is_pruning(run) else Html(""),
-            curves_section(curves) if curves else Html(""),
-            finding_sections(table, inspection) if inspection else Html(""),
-            Html(_resource("head_view.html") if has_view else ""),
-            Html(_resource("maps.html") if has_maps else ""),
-            Html(_resource("attention.html") if has_attention else ""),
-            table_section(table, linked=has_view) if len(table) else Html(""),
-            method_section(inspection) if inspection else Html(""),
-        ]
-    )
+def _static(name: str) -> str:
+    return (files("headwise.reporting") / "static" / name).read_text(encoding="utf-8")
 
 
-def _making(run: Run) -> Html:
-    return making_section(
-        config=run.config(),
-        environment=_optional(run, "environment.json", {}),
-        figures=_optional(run, "figures.json", {}),
-    )
+def attention_data(trace: Mapping[str, Any]) -> Sentences:
+    """Return the sentences of `trace/attention.json`, with weights in thousandths to save space.
+
+    A query's [[key, weight], ...] becomes [key, thousandths, key, thousandths, ...].
+
+    >>> attention_data({"sentences": [{"tokens": {"encoder": ["a", "b"]},
+    ...     "sites": {"encoder.0.self": [[[[0, 1.0]], [[0, 0.25], [1, 0.75]]]]}}]})[0]["sites"]
+    {'encoder.0.self': [[[0, 1000], [0, 250, 1, 750]]]}
+    """
+    try:
+        sentences = [_sentence(sentence) for sentence in trace.get("sentences", ())]
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
+        raise ValueError(
+            "trace/attention.json must hold sentences with tokens by stack, and sites with "
+            f"[key, weight] pairs by head and query, but it does not ({problem}); make it again."
+        ) from None
+    return [sentence for sentence in sentences if sentence["sites"]]
 
 
-def _summary(run: Run, table: HeadTable, attention: list[dict[str, Any]]) -> str:
-    """How much there is, and since when, in one line."""
-    sites = {head.site for head in table.heads}
-    started = str(_optional(run, "environment.json", {}).get("started", ""))[:10]
-    parts = [
-        f"{len(table)} heads at {len(sites)} attention sites" if table.heads else "",
-        f"attention of {len(attention)} sample sentences" if attention else "",
-        f"made on {started}" if started else "",
-    ]
-    return ", ".join(part for part in parts if part)
+def _sentence(sentence: Any) -> dict[str, Any]:
+    return {
+        "tokens": {
+            str(stack): [str(token) for token in tokens]
+            for stack, tokens in sentence["tokens"].items()
+        },
+        "sites": {
+            str(site): [[_packed(query) for query in head] for head in heads]
+            for site, heads in sentence["sites"].items()
+            if heads
+        },
+        # heads that the sentence is a good example of, if it says so
+        **({"examples": list(map(str, sentence["examples"]))} if "examples" in sentence else {}),
+    }
 
 
-def _name(run: Run) -> str:
-    return run.folder.resolve().name or "run"
+def _packed(pairs: Any) -> list[int]:
+    return [part for key, weight in pairs for part in (int(key), round(1000 * float(weight)))]
 
 
-def _optional(run: Run, name: str, otherwise: dict[str, Any]) -> dict[str, Any]:
-    """A JSON object of the run, or what to take when the run has no such file."""
-    if not run.has(name):
-        return otherwise
-    value = run.read_json(name)
-    if not isinstance(value, dict):
-        raise ValueError(f"{run.path(name)} must hold a JSON object; make it again.")
-    return value
+def _flat(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the environment with versions in one line and the command as it was typed."""
+    flat = {name: value for name, value in environment.items() if value is not None}
+    command, versions, resumed = (flat.get(name) for name in ("command", "versions", "resumed"))
+    if isinstance(command, list):
+        flat["command"] = shlex.join(map(str, cast(list[Any], command)))
+    if isinstance(versions, dict):
+        listed = cast(dict[str, Any], versions).items()
+        flat["versions"] = ", ".join(f"{name} {value}" for name, value in listed if value)
+    if isinstance(resumed, list):
+        flat["resumed"] = f"{len(cast(list[Any], resumed))} times"
+    return flat
 
 
-def _resource(name: str) -> str:
-    return (files("headwise.reporting") / name).read_text(encoding="utf-8")
+def _fits_tile(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= LONGEST_TILE
+    return is_number(value) or isinstance(value, bool)
+
+
+def _tile_text(name: str, value: Any) -> str:
+    return headline(name, value) if is_number(value) else _plain(value)
+
+
+def _plain(value: Any) -> str:
+    """Write a value for readers; what is no text is written as JSON."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,7 @@
-"""Which kind of function a role is: what the colours of a report stand for."""
+"""Groups of roles: what the colours of a report stand for."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 GROUPS = {  # in the order of the legend, and the roles with a fixed name
     "positional": ("previous", "next"),
@@ -25,7 +28,7 @@ SHORT = {  # what fits into a cell
 
 
 def group_of(role: str) -> str:
-    """The group a role belongs to, "other" if Headwise does not know it.
+    """Return the group a role belongs to, "other" if Headwise does not know it.
 
     >>> group_of("offset +2"), group_of("nsubj_to_head"), group_of("first word")
     ('positional', 'syntactic', 'resting')
@@ -41,7 +44,7 @@ def group_of(role: str) -> str:
 
 
 def short_name(role: str) -> str:
-    """A role in a few letters.
+    """Return a role in a few letters.
 
     >>> short_name("offset +2"), short_name("nsubj_to_head"), short_name("rare words")
     ('+2', 'nsubj', 'rare')
@@ -52,6 +55,27 @@ def short_name(role: str) -> str:
     if name.startswith("coreference"):
         return "coref"
     return SHORT.get(name, name.removeprefix("offset "))
+
+
+def grouped(roles: Iterable[object]) -> Counter[str]:
+    """Count the heads of each group; "" stands for heads without a role."""
+    return Counter(group_of(str(role)) if role else "" for role in roles)
+
+
+def legend(said: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return colour class and text of each entry of the legend.
+
+    Args:
+        said: text by group, such as how many heads it has; "" stands for heads without a role.
+    """
+    known = [group for group in (*GROUPS, OTHER) if group in said]
+    entries = [(colour_of(group), f"{group} ({said[group]})") for group in known]
+    return [*entries, (colour_of(""), f"no role found ({said.get('', 0)})")]
+
+
+def colour_of(group: str) -> str:
+    """Return the CSS class of a cell with the colour of a group."""
+    return f"role {group.replace(' ', '-')}".strip()
 
 
 def _plain(role: str) -> str:

@@ -231,7 +231,7 @@ def _number(value: float) -> str:
 def _shown(result: Result, part: str) -> list[str]:
     """The pictures of a part, and how it was made."""
     experiment = result.experiment.partition("/")[2]
-    folder = "/".join(filter(None, ("figures", experiment, part)))
+    folder = f"figures/{experiment}-{part}" if part else f"figures/{experiment}"
     pictures = [
         f"![{picture.removesuffix('.png')}]({folder}/{picture})" for picture in result.pictures
     ]

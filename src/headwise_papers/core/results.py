@@ -35,7 +35,17 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """As it is written to disk."""
-        return asdict(self)
+        held = asdict(self)
+        kinds = {name: _kind(name, got) for name, got in self.figures.items()}
+        results = {
+            name: {
+                "kind": kinds[name],
+                **{key: found[key] for key in ("values", "mean", "low", "high")},
+            }
+            for name, found in held.pop("figures").items()
+        }
+        pictures = held.pop("pictures")
+        return {**held, "results": results, "figures": pictures}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Result":
@@ -47,11 +57,14 @@ class Result:
             environment=data["environment"],
             seconds=data["seconds"],
             figures={
-                # records that do not say what is a trial are of before, or of others
-                metric: Estimate.of_figure(metric, found["values"], trials=found.get("trials"))
-                for metric, found in data["figures"].items()
+                metric: Estimate.of(
+                    found["values"],
+                    difference=found["kind"] == "difference",
+                    trials=found["kind"] == "share",
+                )
+                for metric, found in data["results"].items()
             },
-            pictures=tuple(data["pictures"]),
+            pictures=tuple(data["figures"]),
         )
 
 
@@ -110,7 +123,7 @@ def keep(result: Result, run: Run, *, part: str = "") -> Path:
     file = _file(result.experiment, part)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, json.dumps(result.to_json(), indent=1) + "\n")
-    folder = _folder(result.experiment, "figures") / part
+    folder = _folder(result.experiment + (f"-{part}" if part else ""), "figures")
     folder.mkdir(parents=True, exist_ok=True)
     for picture in result.pictures:
         shutil.copyfile(run.path(f"pictures/{picture}"), folder / picture)
@@ -140,6 +153,12 @@ def _by_number(part: str) -> list[str | int]:
 def _file(name: str, part: str) -> Path:
     folder = _folder(name, "results")
     return folder / f"{part}.json" if part else folder.with_suffix(".json")
+
+
+def _kind(name: str, got: Estimate) -> str:
+    if got.trials or (got.trials is None and len(got.values) > 1 and set(got.values) <= {0.0, 1.0}):
+        return "share"
+    return "difference" if " less " in name else "mean"
 
 
 def _folder(name: str, held: str) -> Path:

@@ -12,7 +12,7 @@ from headwise.analysis.scores import bleu
 from headwise.pruning import check_replaceable, record_of, seal
 from headwise.recording import Run
 from headwise.recording.files import recover, replacing_folder
-from headwise.workflows.opening import classifier_subject, open_subject
+from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.prune import (
     IGNORED,
     Batch,
@@ -31,13 +31,14 @@ from headwise.workflows.prune import (
 from headwise_papers.data.parallel import parallel_batch
 from headwise_papers.data.vocabulary import PAD
 from headwise_papers.models import Transformer
+from headwise_papers.recipes.encoder_subject import classifier_subject
 from headwise_papers.recipes.own_subjects import TranslatorSubject
 from headwise_papers.recipes.translation_batches import width_multiple, with_padding
 from headwise_papers.recipes.translator import Translator
 from headwise_papers.recipes.tuning.classifier import Classifier, class_scores
 from headwise_papers.recipes.tuning.reading import Pieces, batch_of, read_example
 
-__all__ = ["classifier_task", "encoder_task", "translation_task"]
+__all__ = ["classifier_task", "encoder_task", "translation_task", "translator_task"]
 
 SMOOTHING = 0.1  # of labels, as in the training of translators
 TOGETHER = 256  # sentences translated at the same time
@@ -81,10 +82,14 @@ def _labelled(pieces: Pieces, part: Labelled) -> Data:
 
 
 def translation_task(folder: Path, config: PruneConfig) -> Task:
-    """Return the task of a translator; pruned, it is still a run that `translate` opens."""
-    translator = Translator.load(Run.open(folder))
+    """Return the task of a translator's run; pruned, it is still a run that `translate` opens."""
+    return translator_task(config, Translator.load(Run.open(folder)))
+
+
+def translator_task(config: PruneConfig, translator: Translator) -> Task:
+    """Return the task of a translator on the files of the settings."""
     if config.task not in ("auto", "translation"):
-        raise ValueError(f"{folder} is pruned for translation, not for task={config.task!r}.")
+        raise ValueError(f"{config.model} is pruned for translation, not for {config.task!r}.")
     train, dev = read_pairs(config.data), read_pairs(config.dev).first(config.dev_lines)
 
     def score(model: nn.Module) -> dict[str, float]:
@@ -116,7 +121,7 @@ def _save_run(translator: Translator, config: PruneConfig, folder: Path) -> None
     check_replaceable(folder, as_run=True)
     record = record_of(translator.model)
     assert record is not None, "it was pruned"
-    with replacing_folder(folder) as new, Run.create(new, config) as run:
+    with replacing_folder(folder) as new, Run.create(new, config, "translation") as run:
         translator.save(run)
         seal(new, translator.model, record)
 

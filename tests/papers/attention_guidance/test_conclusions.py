@@ -185,7 +185,7 @@ def test_a_plateau_that_is_never_left_is_no_share_of_trials(plant):
     for name in ("x: MLM converges", "x: MLM does not converge"):
         estimate = pretrain.experiment.estimate(name, figures[name])
         assert estimate.trials and estimate.high - estimate.low > 0.5  # three seeds are few
-    names = [name for name in experiment_names() if name.startswith("guidance/")]
+    names = [name for name in experiment_names() if name.startswith("attention_guidance/")]
     assert all(load_experiment(name).marks_trials for name in names)
 
 

@@ -15,7 +15,7 @@ from headwise_papers.attention_guidance import _curves, _pattern_plots, _probing
 from headwise_papers.attention_guidance.robust import Config, Setting
 from headwise_papers.core.results import kept
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE_WIDTH = 1200  # pixels; what is wider cannot be read on a page
 CONFIG = Config()
 

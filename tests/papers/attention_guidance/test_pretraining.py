@@ -45,7 +45,7 @@ from headwise_papers.recipes.pretraining_tasks import validation_batches
 from headwise_papers.recipes.pretraining_text import read_texts as texts_of
 from headwise_papers.recipes.pretraining_text import text_in
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 SMOKES = {
     name: load_experiment(f"attention_guidance/{name}").smoke
@@ -74,7 +74,7 @@ def one_thread():
 
 def reproduced(name, folder):
     with one_thread():
-        return reproduce(f"guidance/{name}", SMOKES[name], folder)
+        return reproduce(f"attention_guidance/{name}", SMOKES[name], folder)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,9 @@ def test_what_is_done_is_found_again_and_lent(pretrained, tmp_path, monkeypatch)
     other = dataclasses.replace(lent, learning_rate=1e-3)
     with pytest.raises(ValueError, match=r"trained with learning_rate=0\.01, but"):
         reproduce("attention_guidance/pretrain", other, tmp_path / "other")
-    with pytest.raises(ValueError, match="names no folder; give runs of attention_guidance/pretrain"):
+    with pytest.raises(
+        ValueError, match="names no folder; give runs of attention_guidance/pretrain"
+    ):
         dataclasses.replace(lent, trained=(str(tmp_path / "nowhere"),))
     with pytest.raises(ValueError, match=r"holds no run.*encoders is meant"):
         dataclasses.replace(lent, trained=(str(ROOT / "papers/attention_guidance"),))
@@ -189,7 +191,8 @@ def test_a_seed_that_diverges_is_noted_and_leaves_the_others(pretrained, tmp_pat
     config = dataclasses.replace(SMOKES["pretrain"], seeds=2, trained=(str(folder),))
 
     def wild(settings, folder):
-        Run.create(folder, settings).save_tensors("checkpoint.safetensors", {"x": torch.zeros(1)})
+        run = Run.create(folder, settings, "pretraining")
+        run.save_tensors("checkpoint.safetensors", {"x": torch.zeros(1)})
         if settings.guide:
             raise ValueError("Training went wrong at step 7: the loss is nan.")
         raise ValueError("validation_loss is nan at step 40; a metric must be finite.")
@@ -365,7 +368,11 @@ def test_recorded_figures_follow_from_the_curves_beside_them(
 ):
     monkeypatch.chdir(ROOT)
     recorded = kept_parts("attention_guidance/pretrain")[part]
-    lent = {"trained": ("papers/attention_guidance/results/encoders",), "corpora": corpora, "layers": (layers,)}
+    lent = {
+        "trained": ("papers/attention_guidance/results/encoders",),
+        "corpora": corpora,
+        "layers": (layers,),
+    }
     config = pretrain.Config(**lent, seeds=recorded.config["seeds"])
     with Run.create(tmp_path / "again", config) as run:
         figures = pretrain.reproduce(config, run)
@@ -436,7 +443,7 @@ def test_an_encoder_that_was_finished_but_not_tidied_up_is(pretrained, tmp_path)
     there.path("frequencies.json").unlink()
     (here / "texts").symlink_to(folder / "texts")
     settings = {**there.config(), "text_of": str(here / "texts" / "oromo")}
-    there.write_json("config.json", settings)
+    there.write_json("config.json", {"kind": "pretraining", "settings": settings})
     there.save_tensors("checkpoint.safetensors", {"x": torch.zeros(1)})
     done = found_or_pretrained(config, run, (job.folder, settings_of(config, job)))
     assert done.names("*.safetensors") == ["model.safetensors"] and done.has("frequencies.json")

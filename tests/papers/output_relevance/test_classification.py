@@ -31,7 +31,9 @@ Figures = dict[str, Estimate]
 def trained(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Figures]:
     """A tiny training on SST and its figures."""
     folder = tmp_path_factory.mktemp("classification") / "run"
-    return folder, reproduce("output_relevance/classification", classification.experiment.smoke, folder)
+    return folder, reproduce(
+        "output_relevance/classification", classification.experiment.smoke, folder
+    )
 
 
 def _drawn(folder: Path, *names: str) -> bool:

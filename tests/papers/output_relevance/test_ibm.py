@@ -100,7 +100,9 @@ def test_the_model_learns_and_a_finished_training_is_read_instead_of_trained_aga
         (tmp_path / "run" / name).rename(run / name)
     (run / "config.json").write_text((run / "multi30k" / "config.json").read_text())
     monkeypatch.delattr(_translation, "train_stack")
-    assert reproduce("output_relevance/ibm", Config(trained=str(run)), tmp_path / "again") == figures
+    assert (
+        reproduce("output_relevance/ibm", Config(trained=str(run)), tmp_path / "again") == figures
+    )
 
 
 def test_rows_that_tell_iterations_apart_have_different_peaks_before_the_end_mark() -> None:

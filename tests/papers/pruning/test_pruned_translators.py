@@ -15,7 +15,7 @@ from headwise.recording import Run
 from headwise.recording.checksums import digest
 from headwise.sites import find_sites
 from headwise.workflows.inspect import InspectConfig, inspect_folder
-from headwise.workflows.opening import open_subject
+from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.prune import prune_folder
 from headwise.workflows.prune.pruning import open_task, run_folder
 from headwise_papers.recipes.translating import open_translator

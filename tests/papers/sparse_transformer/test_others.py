@@ -60,7 +60,9 @@ def test_language_models_learn_and_topk_of_all_keys_is_softmax(
     assert (run / "pictures" / "enwik.png").stat().st_size > 5000
 
     monkeypatch.setattr("headwise_papers.recipes.language.fit", None)
-    assert reproduce("sparse_transformer/enwik", enwik.experiment.smoke, run) == figures  # nothing is repeated
+    assert (
+        reproduce("sparse_transformer/enwik", enwik.experiment.smoke, run) == figures
+    )  # nothing is repeated
 
 
 def test_captions_are_learnt_and_topk_of_all_keys_is_softmax(

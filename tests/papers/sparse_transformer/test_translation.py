@@ -113,7 +113,11 @@ def test_the_signatures_that_the_page_names_are_those_of_the_scores(translated):
 
 def test_choosing_k_trains_only_what_it_cannot_borrow(translated, tmp_path):
     folder, _ = translated
-    figures = quietly("sparse_transformer/choose-k", borrowing("sparse_transformer/choose-k", folder), tmp_path / "run")
+    figures = quietly(
+        "sparse_transformer/choose-k",
+        borrowing("sparse_transformer/choose-k", folder),
+        tmp_path / "run",
+    )
     trained = [path.parent.name for path in (tmp_path / "run").glob(f"{CORPUS}/*/figures.json")]
     assert trained == ["topk-2-seed-0"]
     cut = [figures[f"{CORPUS}: rows with more than {k} keys"].mean for k in (2, 8)]
@@ -136,7 +140,11 @@ def test_choosing_k_trains_only_what_it_cannot_borrow(translated, tmp_path):
 
 def test_switching_to_all_keys_changes_nothing_and_to_one_key_costs(translated, tmp_path):
     folder, _ = translated
-    figures = quietly("sparse_transformer/switch", borrowing("sparse_transformer/switch", folder), tmp_path / "run")
+    figures = quietly(
+        "sparse_transformer/switch",
+        borrowing("sparse_transformer/switch", folder),
+        tmp_path / "run",
+    )
     for place in ("all", "cross"):
         part = f"{CORPUS}, {place}"
         assert figures[f"{part}: BLEU of topk:32 less softmax"].mean == 0
@@ -170,7 +178,9 @@ def test_a_translator_of_other_settings_is_not_borrowed(translated, tmp_path):
 
 
 def test_training_longer_changes_the_updates_and_the_rate_alone():
-    shorter, longer = (load_experiment(f"sparse/{name}") for name in ("translation", "longer"))
+    shorter, longer = (
+        load_experiment(f"sparse_transformer/{name}") for name in ("translation", "longer")
+    )
     assert longer.config.corpora == (CORPUS,)
     job = Job(CORPUS, "entmax:1.5", 1)
     before, after = (to_json(settings_of(each.config, job)) for each in (shorter, longer))
@@ -194,7 +204,11 @@ def test_translators_are_trained_for_as_long_and_at_the_rate_asked_for(translate
     assert figures[f"{CORPUS}: entmax:1.5 less softmax"].mean == pytest.approx(ours - base)
     assert (tmp_path / "run" / "pictures" / "table-1.png").stat().st_size > 5000
     with pytest.raises(ValueError, match="steps=24, but steps=48 is asked for"):
-        quietly("sparse_transformer/longer", borrowing("sparse_transformer/longer", short), tmp_path / "borrowed")
+        quietly(
+            "sparse_transformer/longer",
+            borrowing("sparse_transformer/longer", short),
+            tmp_path / "borrowed",
+        )
 
 
 @pytest.mark.parametrize("corpus", TASKS)

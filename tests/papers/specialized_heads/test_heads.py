@@ -35,7 +35,9 @@ from tests.workflows.small_hosts import host, save, tokenizer_for
 def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The smoke run of specialized_heads/planted."""
     experiment = load_experiment("specialized_heads/planted")
-    return reproduce("specialized_heads/planted", experiment.smoke, tmp_path_factory.mktemp("planted") / "run")
+    return reproduce(
+        "specialized_heads/planted", experiment.smoke, tmp_path_factory.mktemp("planted") / "run"
+    )
 
 
 def test_roles_found_equal_roles_planted(planted) -> None:
@@ -312,7 +314,9 @@ def test_a_really_pretrained_encoder_has_positional_heads_and_heads_of_grammar(
     minilm: Path, data_folder: Path, tmp_path: Path
 ) -> None:
     figures = reproduce(
-        "specialized_heads/pretrained", small_config(tmp_path, model=str(minilm), decoder=""), tmp_path / "run"
+        "specialized_heads/pretrained",
+        small_config(tmp_path, model=str(minilm), decoder=""),
+        tmp_path / "run",
     )
     assert figures["encoder: heads"].mean == 72
     assert figures["encoder: heads: previous"].mean >= 1

@@ -34,7 +34,11 @@ def quietly(name: str, config: Any, folder: Path) -> Figures:
 def looked(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Figures]:
     """The smoke run of specialized_heads/importance: its folder and figures."""
     folder = tmp_path_factory.mktemp("heads") / "run"
-    return folder, quietly("specialized_heads/importance", load_experiment("specialized_heads/importance").smoke, folder)
+    return folder, quietly(
+        "specialized_heads/importance",
+        load_experiment("specialized_heads/importance").smoke,
+        folder,
+    )
 
 
 def borrowing(name: str, folder: Path) -> Any:
@@ -68,7 +72,11 @@ def test_nothing_that_is_done_is_repeated(looked, monkeypatch: pytest.MonkeyPatc
     folder, figures = looked
     monkeypatch.setattr("headwise_papers.recipes.translation.fit", None)
     monkeypatch.setattr("headwise_papers.specialized_heads._inspecting.inspect_folder", None)
-    again = quietly("specialized_heads/importance", load_experiment("specialized_heads/importance").smoke, folder)
+    again = quietly(
+        "specialized_heads/importance",
+        load_experiment("specialized_heads/importance").smoke,
+        folder,
+    )
     assert again == figures
 
 
@@ -87,7 +95,9 @@ def test_grammar_is_measured_in_both_domains_against_the_commonest_distance(
 ) -> None:
     folder, _ = looked
     run = tmp_path / "run"
-    figures = quietly("specialized_heads/syntax", borrowing("specialized_heads/syntax", folder), run)
+    figures = quietly(
+        "specialized_heads/syntax", borrowing("specialized_heads/syntax", folder), run
+    )
     (trees,) = (folder / "data").glob("*.conllu")
     counts = relative_positions(read_treebank(trees))["nsubj"]
     for name in ("en-ru", "en-ru subtitles"):
@@ -113,7 +123,9 @@ def _paired(first, second):
 
 def test_rare_words_are_asked_of_the_first_layer(looked, tmp_path: Path) -> None:
     folder, _ = looked
-    figures = quietly("specialized_heads/rare", borrowing("specialized_heads/rare", folder), tmp_path / "run")
+    figures = quietly(
+        "specialized_heads/rare", borrowing("specialized_heads/rare", folder), tmp_path / "run"
+    )
     table = Run.open(folder / "inspected" / "tatoeba-en-ru" / "seed-0" / "lines").heads()
     best = max(table.layers("two_rarest")["encoder.self"][0])
     assert figures["en-ru: points at one of the two rarest"].mean == pytest.approx(best)

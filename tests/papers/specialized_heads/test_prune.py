@@ -46,7 +46,9 @@ def smoke(name: str, **changes: Any) -> Any:
 def everything(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Figures]:
     """The smoke run of specialized_heads/prune-all: its folder and figures."""
     folder = tmp_path_factory.mktemp("prune") / "run"
-    return folder, quietly("specialized_heads/prune-all", smoke("specialized_heads/prune-all"), folder)
+    return folder, quietly(
+        "specialized_heads/prune-all", smoke("specialized_heads/prune-all"), folder
+    )
 
 
 def test_heads_of_all_kinds_are_counted_and_the_pruned_are_runs(everything) -> None:
@@ -82,7 +84,9 @@ def test_an_encoder_is_pruned_alone_and_what_is_left_is_looked_at(
     assert (tmp_path / "run" / "looked" / "tatoeba-en-ru" / "seed-0" / "keep-3").exists()
 
     monkeypatch.setattr(encoder, "inspect_folder", None)
-    assert quietly("specialized_heads/prune-encoder", config, tmp_path / "run") == figures  # not opened again
+    assert (
+        quietly("specialized_heads/prune-encoder", config, tmp_path / "run") == figures
+    )  # not opened again
     environment = Run.open(tmp_path / "run").read_json("result.json")["environment"]
     assert [now for now in (environment, *environment["resumed"]) if "command" in now] == []
 
@@ -92,7 +96,9 @@ def test_the_same_shape_is_trained_from_scratch_and_gates_from_the_start(
 ) -> None:
     lent, _ = everything
     figures = quietly(
-        "specialized_heads/prune-scratch", smoke("specialized_heads/prune-scratch", trained=(str(lent),)), tmp_path / "scratch"
+        "specialized_heads/prune-scratch",
+        smoke("specialized_heads/prune-scratch", trained=(str(lent),)),
+        tmp_path / "scratch",
     )
     name = "en-ru: 9 heads"
     apart = figures[f"{name}: BLEU from scratch"].mean - figures[f"{name}: BLEU from trained"].mean
@@ -115,7 +121,11 @@ def test_the_same_shape_is_trained_from_scratch_and_gates_from_the_start(
     )
     assert not (tmp_path / "scratch" / "all").exists()  # it was lent
 
-    figures = quietly("specialized_heads/gates", smoke("specialized_heads/gates", trained=(str(lent),)), tmp_path / "gates")
+    figures = quietly(
+        "specialized_heads/gates",
+        smoke("specialized_heads/gates", trained=(str(lent),)),
+        tmp_path / "gates",
+    )
     assert figures["formulas agree with draws"].mean == 1
     assert figures["en-ru: lambda 50: heads left"].mean == 0
     assert figures["en-ru: gates that are decided"].mean > 0.9
@@ -132,7 +142,9 @@ def test_translators_from_scratch_are_lent_to_those_of_their_shape(
     with monkeypatch.context() as patch:
         patch.setattr(scratch, "fit", None)
         assert quietly("specialized_heads/prune-scratch", both, tmp_path / "second") == figures
-        assert quietly("specialized_heads/prune-scratch", config, tmp_path / "first") == figures  # not made again
+        assert (
+            quietly("specialized_heads/prune-scratch", config, tmp_path / "first") == figures
+        )  # not made again
     record = tmp_path / "first/scratch/tatoeba-en-ru/seed-0/keep-9/pruning_record.json"
     record.write_text((lent / "all/tatoeba-en-ru/seed-0/keep-4" / record.name).read_text())
     with pytest.raises(ValueError, match="keep-9 was trained with other heads than"):
@@ -218,7 +230,9 @@ def test_a_language_model_is_pruned_by_groups_saved_loaded_and_goes_on(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["specialized_heads/prune-minilm", "specialized_heads/prune-smollm"])
+@pytest.mark.parametrize(
+    "name", ["specialized_heads/prune-minilm", "specialized_heads/prune-smollm"]
+)
 def test_prunings_in_two_processes_find_the_same(name, data_folder, tmp_path) -> None:
     if name == "specialized_heads/prune-minilm":
         model = save(host("BERT").bert, tokenizer_for("BERT"), tmp_path / "encoder")
@@ -245,7 +259,9 @@ def _losses(folder: Path) -> dict[str, list[float]]:
     }
 
 
-@pytest.mark.parametrize("name", ["specialized_heads/prune-minilm", "specialized_heads/prune-smollm"])
+@pytest.mark.parametrize(
+    "name", ["specialized_heads/prune-minilm", "specialized_heads/prune-smollm"]
+)
 def test_a_model_must_be_named(name, tmp_path) -> None:
     with pytest.raises(ValueError, match="give --set model=FOLDER"):
         reproduce(name, load_experiment(name).smoke, tmp_path / "run")

@@ -10,7 +10,7 @@ from headwise.cli import app
 from headwise.recording import Run
 from headwise.sites import observe
 from headwise.workflows.inspect import InspectConfig, inspect_folder
-from headwise.workflows.inspect.aligned import aligned_corpus
+from headwise.workflows.inspect.corpus import aligned_corpus
 from headwise.workflows.inspect.sentence import Sentence
 from headwise_papers.data.parallel import parallel_batch
 from headwise_papers.data.toy import ToyLanguage
@@ -85,7 +85,7 @@ def test_the_command_takes_alignments(monkeypatch, tmp_path):
         asked.append(config)
         raise ValueError("enough")
 
-    monkeypatch.setattr("headwise.workflows.inspect_folder", inspect)
+    monkeypatch.setattr("headwise.workflows.inspect.inspect_folder", inspect)
     files = write(tmp_path)
     options = [word for name, path in files.items() for word in (f"--{name}", path)]
     CliRunner().invoke(app, ["inspect", "model", *options, "--sort", "alignment"])

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from headwise import adopt, pruning
 from headwise.pruning import prune
 from headwise.workflows.inspect import InspectConfig, inspect_folder
-from headwise.workflows.opening import open_subject
+from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.prune import prune_folder
 from headwise.workflows.prune.pruning import _in_float32, dev_text, run_folder
 from tests.hf.families import TWO_STACKS, build

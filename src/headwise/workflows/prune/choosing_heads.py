@@ -203,7 +203,7 @@ def _fit(
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         return {**task.evaluate(model, size=config.batch_size), **metrics()}
 
-    with training_bar(config) as show:
+    with training_bar(config.steps) as show:
         fit(
             task.model,
             loss,

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin, get_type_hints
 
-from headwise.workflows.training_run import TrainingSettings, check_settings
+from headwise.workflows.training_run import TrainingSettings
 
 __all__ = ["PruneConfig"]
 
@@ -17,7 +17,7 @@ NOT_NEGATIVE = (
 
 @dataclass(frozen=True)
 class PruneConfig(TrainingSettings):
-    """What to prune, how heads are chosen, and how the model is trained.
+    """Settings of a pruning: the model, the choice of heads, and the training.
 
     Gates choose while the model is trained. All other choices are made first, and training then
     fine-tunes what is left. Give either `keep`, the number of heads, or `penalty`, the cost of one.
@@ -62,7 +62,7 @@ class PruneConfig(TrainingSettings):
         self._check_given()
         self._check_numbers()
         if self.steps:
-            check_settings(self)
+            self.fit_config(cuda=False)
         if self.keep is None and self.penalty is None:
             raise ValueError("Say how far to prune: either keep=12 heads, or penalty=0.05.")
         if self.keep is not None and self.penalty is not None:

@@ -24,23 +24,20 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from headwise.json_files import check_shape
-from headwise.kinds import Kind, find_kind, register
 from headwise.pruning.record import RECIPE, check_whole, record_of
 from headwise.pruning.saving import check_replaceable
 from headwise.pruning.timing import Speed, speed, speed_table
 from headwise.pruning.workloads import count_parameters
 from headwise.recording import HeadTable, Run
 from headwise.recording.checksums import digest
-from headwise.recording.files import recover
-from headwise.recording.locking import writing_alone
+from headwise.recording.files import recover, writing_alone
 from headwise.recording.run import TABLE
-from headwise.reporting import write_report
-from headwise.reporting.pruning_section import SPEED_SHAPE
+from headwise.reporting import SPEED_SHAPE, write_report
 from headwise.sites import find_sites
+from headwise.workflows.inspect import InspectConfig
 from headwise.workflows.inspect.corpus import corpus_of
 from headwise.workflows.inspect.examining import examine
-from headwise.workflows.inspect.inspection import InspectConfig
-from headwise.workflows.opening import chosen_device, open_subject
+from headwise.workflows.inspect.opening import chosen_device, kind_of, open_subject
 from headwise.workflows.progress import counting
 from headwise.workflows.prune.choosing_heads import (
     Chosen,
@@ -75,7 +72,7 @@ UNKNOWN = (
 
 @dataclass(frozen=True, eq=False)
 class Functions:
-    """What the heads of the unpruned model do."""
+    """The functions of the heads of the unpruned model."""
 
     table: HeadTable
     note: str  # a sentence: the source, or why nothing is known
@@ -103,7 +100,11 @@ def prune_folder(
     _check_elsewhere(Path(config.model), out)
     recover(out)
     task = None if (place / FIGURES).exists() else _checked_task(config, out)
-    with _naming_full_disk(place), writing_alone(place), Run.create(place, config) as run:
+    with (
+        _naming_full_disk(place),
+        writing_alone(place),
+        Run.create(place, config, "pruning") as run,
+    ):
         to_time = bool(config.speed_seconds) and not run.has(SPEED)
         if to_time or not run.has(FIGURES):
             _check_inputs(config, run)
@@ -133,27 +134,12 @@ def dev_text(out: Path) -> Path | None:
 
 def open_task(config: PruneConfig, folder: Path) -> Task:
     """Return what the model in a folder is pruned for, with the data of the settings."""
-    if name := _kind_of(folder):
-        kind = find_kind(name)
-        if kind.task is None:
-            refused = f"{folder} is a run of kind {name!r}, which `prune` does not take."
-            raise ValueError(kind.refusal(folder) if kind.refusal else refused)
-        return kind.task(folder, config)
-    check_whole(folder)
-    return hugging_face_task(config, open_subject(folder, device="cpu"))
-
-
-def _kind_of(folder: Path) -> str | None:
-    """Return the kind of the run in a folder; None if it holds no run."""
-    from headwise.workflows.run_kinds import kind_of_run
-    from headwise_papers.recipes import pruning
-
-    found = kind_of_run(folder)
-    names = {"translator": "translation", "encoder": "pretraining", "classifier": "classifier"}
-    tasks = pruning.translation_task, pruning.encoder_task, pruning.classifier_task
-    for name, task in zip(names.values(), tasks, strict=True):
-        register(name, lambda name=name, task=task: Kind(name, task=task))
-    return names[found] if found else None
+    if (kind := kind_of(folder)) is None:
+        check_whole(folder)
+        return hugging_face_task(config, open_subject(folder, device="cpu"))
+    if kind.task is None:
+        raise ValueError(f"{folder} is of kind {kind.name!r}, which cannot be pruned.")
+    return kind.task(folder, config)
 
 
 def _checked_task(config: PruneConfig, out: Path) -> Task:
