@@ -32,7 +32,6 @@ from headwise.workflows.inspect.corpus import (
 )
 from headwise.workflows.inspect.examining import Examined, examine
 from headwise.workflows.inspect.hugging_face import evaluated, subject_of
-from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.inspect.stream import Sources, check_unchanged, sources_of
 from headwise.workflows.inspect.subject import Subject, check_finite
