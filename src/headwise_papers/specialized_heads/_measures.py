@@ -1,8 +1,9 @@
-"""Figures of one model's encoder from its table of heads: what the paper's claims are judged by."""
+"""Measures of one model's encoder, from its head table: what decides the paper's claims."""
 
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,6 @@ from headwise.analysis.gold import rare_gold
 from headwise.analysis.roles import POSITIONAL_SHARE
 from headwise.recording import HeadTable
 from headwise.sites import Head
-from headwise_papers.training_dynamics._ranks import rank_correlation
 
 __all__ = [
     "Best",
@@ -32,14 +32,10 @@ FEW = 2  # heads of a layer that are a few
 HALF = 0.5  # of a layer's relevance: as much as all the others have together
 AMONG = 3  # so many of a layer's heads are its most relevant ones
 CONFIDENT = 0.8  # section 5.1
-MARGIN = 0.10  # section 5.2
-RARER_THAN_BY_PLACE = (
-    "points at one of the two rarest in more than half of the cases, and above a fixed place"
-)
 
 
 class Best(NamedTuple):
-    """The head with the largest share of a column, and the share's 95 % interval."""
+    """Head with the largest share of a column, and the share's 95 % interval."""
 
     head: Head
     share: float
@@ -48,7 +44,7 @@ class Best(NamedTuple):
 
 
 def grid(table: HeadTable, column: str) -> Tensor:
-    """A column of the encoder as (layers, heads), in double precision; NaN where there is none."""
+    """Return a column of the encoder as (layers, heads); NaN where there is no value."""
     layers = table.layers(column)[KIND]
     rows = [
         [float(value) if isinstance(value, float | int) else float("nan") for value in row]
@@ -58,12 +54,12 @@ def grid(table: HeadTable, column: str) -> Tensor:
 
 
 def role_grid(table: HeadTable) -> list[list[str]]:
-    """The roles of the encoder's heads by layer, "" for none."""
+    """Return the roles of the encoder's heads by layer, "" for none."""
     return [[str(role or "") for role in row] for row in table.layers("role")[KIND].values()]
 
 
 def shares_by_layer(relevance_LH: Tensor) -> Tensor:
-    """Relevance as shares of a layer's, the absolute values of which sum to 1.
+    """Return relevance as shares of a layer's, the absolute values of which sum to 1.
 
     >>> shares_by_layer(torch.tensor([[5.0, 2.0, -1.0]])).tolist()
     [[0.625, 0.25, -0.125]]
@@ -72,7 +68,7 @@ def shares_by_layer(relevance_LH: Tensor) -> Tensor:
 
 
 def best_head(table: HeadTable, column: str, *, layer: int | None = None) -> Best:
-    """The encoder's head that a column is largest for.
+    """Return the encoder's head for which a column is largest.
 
     Args:
         table: with the column and its interval, `_low` and `_high`.
@@ -93,7 +89,7 @@ def best_head(table: HeadTable, column: str, *, layer: int | None = None) -> Bes
 
 
 def importance_figures(table: HeadTable) -> dict[str, float]:
-    """What Figures 1 and 2 show, as numbers of one model.
+    """Return what Figures 1 and 2 show, as numbers of one model.
 
     Layers are counted from 1, as in the paper. Needs the columns relevance, confidence, role and
     offset; without two_rarest nothing is said of the first layer.
@@ -101,22 +97,22 @@ def importance_figures(table: HeadTable) -> dict[str, float]:
     relevance_LH = shares_by_layer(grid(table, "relevance"))
     confidence_LH = grid(table, "confidence")
     few_L = relevance_LH.topk(FEW, dim=1).values.sum(dim=1)
-    agreement_L = rank_correlation(relevance_LH, confidence_LH)
+    agreement_L = _rank_correlations(relevance_LH, confidence_LH)
     figures = {
         "share of the two most relevant heads": float(few_L.mean()),
         "share of the two most relevant heads, sign aside": float(
             relevance_LH.abs().topk(FEW, dim=1).values.sum(dim=1).mean()
         ),
         "layers in which two heads have half of the relevance": _share(few_L >= HALF),
-        "rank correlation of relevance and confidence, layer 1": float(agreement_L[0]),
-        "rank correlation of relevance and confidence, other layers": float(agreement_L[1:].mean()),
+        "rank correlation of relevance and confidence, layer 1": agreement_L[0],
+        "rank correlation of relevance and confidence, other layers": fmean(agreement_L[1:]),
     }
     first = _first_layer(table) if "two_rarest" in table.columns else {}
     return figures | _positional(table, relevance_LH, confidence_LH) | first
 
 
 def _positional(table: HeadTable, relevance_LH: Tensor, confidence_LH: Tensor) -> dict[str, float]:
-    """Where positional heads stand; their shares only if there are any."""
+    """Return how relevant and confident positional heads are, if there are any."""
     is_LH = torch.tensor(
         [[role in ("previous", "next") or role.startswith("offset ") for role in row]
          for row in role_grid(table)]
@@ -136,7 +132,7 @@ def _positional(table: HeadTable, relevance_LH: Tensor, confidence_LH: Tensor) -
 
 
 def _first_layer(table: HeadTable) -> dict[str, float]:
-    """Sections 4 and 5.3: the first layer's most relevant head."""
+    """Describe the first layer's most relevant head (sections 4 and 5.3)."""
     relevance_H, confidence_H, rare_H = (
         grid(table, column)[0] for column in ("relevance", "confidence", "two_rarest")
     )
@@ -157,7 +153,7 @@ def _first_layer(table: HeadTable) -> dict[str, float]:
 
 
 def rare_figures(table: HeadTable, place: Mapping[str, float]) -> dict[str, float]:
-    """Section 5.3: the head of layer 1 that points most at the two rarest words.
+    """Describe the head of layer 1 that points most at the two rarest words (section 5.3).
 
     Args:
         table: with the columns rarest, two_rarest, relevance and confidence.
@@ -173,7 +169,6 @@ def rare_figures(table: HeadTable, place: Mapping[str, float]) -> dict[str, floa
         "points at one of the two rarest, high end": best.high,
         "a fixed place is the rarest word": place["rarest"],
         "a fixed place is one of the two rarest": place["two_rarest"],
-        RARER_THAN_BY_PLACE: _reached(best.share, best.low, max(HALF, place["two_rarest"])),
         "is the most relevant of its layer": float(int(relevance_H.argmax()) == best.head.index),
         "confidence": float(row["confidence"] or 0),
     }
@@ -205,7 +200,7 @@ def fixed_place(sentences: Sequence[Sequence[str]], rank: Callable[[str], int]) 
 
 
 def neighbour_figures(table: HeadTable, sentences: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Section 5.1: the best heads at the word before and after, and heads at any one distance.
+    """Describe the best heads at the word before and after, and at any distance (section 5.1).
 
     Our shares leave out words that have no word at that distance. "Of all words" is the paper's
     wording: there such words count as misses.
@@ -241,11 +236,7 @@ def neighbour_figures(table: HeadTable, sentences: Sequence[Sequence[str]]) -> d
 def syntax_figures(
     table: HeadTable, baselines: Mapping[str, float], labels: Sequence[str]
 ) -> dict[str, float]:
-    """Table 1: for each label the best head, the baseline, and whether it is beaten by 10 points.
-
-    The last is 1 if the lower end of the best head's interval is 10 points above the baseline, 0.5
-    if only its share is, else 0.
-    """
+    """Return Table 1: for each label the best head's share, its interval, and the baseline."""
     figures: dict[str, float] = {}
     for label in labels:
         if label in table.columns and label in baselines:
@@ -254,15 +245,15 @@ def syntax_figures(
             figures[f"{label}: best head, low end"] = best.low
             figures[f"{label}: best head, high end"] = best.high
             figures[f"{label}: baseline"] = baselines[label]
-            figures[f"{label}: 10 points above the baseline"] = _reached(
-                best.share, best.low, baselines[label] + MARGIN
-            )
     return figures
 
 
-def _reached(share: float, low: float, threshold: float) -> float:
-    """1 if a share is surely above a threshold, 0.5 if it is, else 0."""
-    return 1.0 if low >= threshold else 0.5 if share >= threshold else 0.0
+def _rank_correlations(x_LH: Tensor, y_LH: Tensor) -> list[float]:
+    """Return Spearman's correlation of each layer."""
+    from scipy.stats import spearmanr  # lazy: only to judge
+
+    rows = zip(x_LH.tolist(), y_LH.tolist(), strict=True)
+    return [float(spearmanr(x, y).statistic) for x, y in rows]
 
 
 def _share(which: Tensor) -> float:
