@@ -105,8 +105,15 @@ class Study:
 
 
 SHORT: dict[str, Any] = {  # of smoke runs
-    **{"translators": ("en-ru",), "seeds": 1, "least_bleu": 0.0, "lines": 24, "sample": 4},
-    **{"trees": 50, "max_words": 10, "tuning_steps": 10, "recipe": TINY},
+    "translators": ("en-ru",),
+    "seeds": 1,
+    "least_bleu": 0.0,
+    "lines": 24,
+    "sample": 4,
+    "trees": 50,
+    "max_words": 10,
+    "tuning_steps": 10,
+    "recipe": TINY,
 }
 
 

@@ -16,15 +16,16 @@ from headwise.sites import Head
 
 __all__ = [
     "Best",
+    "best_figures",
     "best_head",
     "fixed_place",
     "grid",
+    "grids_of",
     "importance_figures",
     "neighbour_figures",
     "rare_figures",
     "role_grid",
     "shares_by_layer",
-    "syntax_figures",
 ]
 
 KIND = "encoder.self"
@@ -58,6 +59,19 @@ def role_grid(table: HeadTable) -> list[list[str]]:
     return [[str(role or "") for role in row] for row in table.layers("role")[KIND].values()]
 
 
+def grids_of(
+    table: HeadTable, roles: HeadTable | None = None
+) -> tuple[list[list[float]], list[list[float]], list[list[str]]]:
+    """Return relevance, confidence and roles by layer and head, as Figure 1 shows them.
+
+    Args:
+        table: with the columns relevance and confidence.
+        roles: another table of the same heads with the column role.
+    """
+    relevance_LH = shares_by_layer(grid(table, "relevance"))
+    return relevance_LH.tolist(), grid(table, "confidence").tolist(), role_grid(roles or table)
+
+
 def shares_by_layer(relevance_LH: Tensor) -> Tensor:
     """Return relevance as shares of a layer's, the absolute values of which sum to 1.
 
@@ -67,24 +81,23 @@ def shares_by_layer(relevance_LH: Tensor) -> Tensor:
     return relevance_LH / relevance_LH.abs().sum(dim=1, keepdim=True)
 
 
-def best_head(table: HeadTable, column: str, *, layer: int | None = None) -> Best:
-    """Return the encoder's head for which a column is largest.
+def best_head(table: HeadTable, column: str, *, stack: str = "encoder.") -> Best:
+    """Return the head for which a column is largest.
 
     Args:
         table: with the column and its interval, `_low` and `_high`.
         column: a share.
-        layer: only heads of this one.
+        stack: how the sites of the heads begin that are compared.
     """
-    prefix = "encoder." if layer is None else f"encoder.{layer}."
     found = [
         Best(
-            head, float(share), float(row[f"{column}_low"] or 0), float(row[f"{column}_high"] or 1)
+            head, float(share), float(row[f"{column}_low"] or 0), float(row[f"{column}_high"] or 0)
         )
         for head, row in table
-        if head.site.startswith(prefix) and isinstance(share := row[column], float | int)
+        if head.site.startswith(stack) and isinstance(share := row[column], float | int)
     ]
     if not found:
-        raise ValueError(f"No head of the encoder has a value of {column}.")
+        raise ValueError(f"No head of {stack or 'the model'} has a value of {column}.")
     return max(found, key=lambda best: best.share)
 
 
@@ -159,7 +172,7 @@ def rare_figures(table: HeadTable, place: Mapping[str, float]) -> dict[str, floa
         table: with the columns rarest, two_rarest, relevance and confidence.
         place: what one fixed place reaches, from `fixed_place`.
     """
-    best = best_head(table, "two_rarest", layer=0)
+    best = best_head(table, "two_rarest", stack="encoder.0.")
     row = table.row(best.head)
     relevance_H = grid(table, "relevance")[0]
     return {
@@ -214,12 +227,9 @@ def neighbour_figures(table: HeadTable, sentences: Sequence[Sequence[str]]) -> d
     def have(offset: int) -> float:
         return sum(max(0, length - abs(offset)) for length in lengths) / sum(lengths)
 
-    figures: dict[str, float] = {}
+    figures = best_figures(table, ("previous", "next"))
     for column, offset in (("previous", -1), ("next", 1)):
         best = best_head(table, column)
-        figures[f"{column}: best head"] = best.share
-        figures[f"{column}: best head, low end"] = best.low
-        figures[f"{column}: best head, high end"] = best.high
         figures[f"{column}: best head, of all words"] = best.share * have(offset)
     offset_LH, share_LH = grid(table, "offset"), grid(table, "offset_share")
     have_LH = torch.tensor(
@@ -233,18 +243,29 @@ def neighbour_figures(table: HeadTable, sentences: Sequence[Sequence[str]]) -> d
     return figures
 
 
-def syntax_figures(
-    table: HeadTable, baselines: Mapping[str, float], labels: Sequence[str]
+def best_figures(
+    table: HeadTable,
+    columns: Sequence[str],
+    baselines: Mapping[str, float] = {},
+    *,
+    stack: str = "encoder.",
 ) -> dict[str, float]:
-    """Return Table 1: for each label the best head's share, its interval, and the baseline."""
+    """Return the best head's share of each column, its interval, and the baseline if known.
+
+    Args:
+        table: columns that it lacks are left out.
+        columns: shares, for example the relations of Table 1.
+        baselines: by column.
+        stack: how the sites of the heads begin that are compared.
+    """
     figures: dict[str, float] = {}
-    for label in labels:
-        if label in table.columns and label in baselines:
-            best = best_head(table, label)
-            figures[f"{label}: best head"] = best.share
-            figures[f"{label}: best head, low end"] = best.low
-            figures[f"{label}: best head, high end"] = best.high
-            figures[f"{label}: baseline"] = baselines[label]
+    for column in (column for column in columns if column in table.columns):
+        best = best_head(table, column, stack=stack)
+        figures[f"{column}: best head"] = best.share
+        figures[f"{column}: best head, low end"] = best.low
+        figures[f"{column}: best head, high end"] = best.high
+        if column in baselines:
+            figures[f"{column}: baseline"] = baselines[column]
     return figures
 
 

@@ -37,10 +37,7 @@ def draw_grids(
     """
     figure, axes = panels(3, len(models), width=3.6, height=2.9)
     for row, (model, (relevance, confidence, roles)) in zip(axes, models.items(), strict=True):
-        order = [
-            sorted(range(len(layer)), key=lambda head: -layer[head])  # noqa: B023
-            for layer in relevance
-        ]
+        order = [sorted(range(len(layer)), key=lambda head: -layer[head]) for layer in relevance]
         _draw_values(row[0], _sorted(relevance, order))
         _draw_values(row[1], _sorted(confidence, order))
         _draw_roles(row[2], roles, order)

@@ -109,7 +109,10 @@ def run(config: Config, run: Run) -> dict[str, Result]:
         titles = [f"seed {seed}, lambda {penalty:g}" for seed in range(len(some))]
         gates |= {title: one.prob_open() for title, one in zip(titles, some, strict=True)}
         found = [
-            {"heads left": float(sum(one.counts().values())), "gates decided by value": one.decided()}
+            {
+                "heads left": float(sum(one.counts().values())),
+                "gates decided by value": one.decided(),
+            }
             for one in some
         ]
         results |= by_name(f"{NAME}: lambda {penalty:g}: ", found)

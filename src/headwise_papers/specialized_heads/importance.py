@@ -36,6 +36,7 @@ from headwise_papers.specialized_heads._inspection import (
 )
 from headwise_papers.specialized_heads._measures import (
     grid,
+    grids_of,
     importance_figures,
     role_grid,
     shares_by_layer,
@@ -147,12 +148,7 @@ def run(config: Config, run: Run) -> dict[str, Result]:
         results |= _measured(name, lines)
         results[f"{name}: heads with a role"] = Result(roles)
         bleu = float(trained(entering[0]).figures()["bleu"])
-        table = lines[0].table
-        drawn[f"{name}, BLEU {bleu:.1f}"] = (
-            shares_by_layer(grid(table, "relevance")).tolist(),
-            grid(table, "confidence").tolist(),
-            role_grid(tables[0]),
-        )
+        drawn[f"{name}, BLEU {bleu:.1f}"] = grids_of(lines[0].table, tables[0])
     run.write_json(GRIDS, drawn)
     return results
 

@@ -137,9 +137,7 @@ def _layers(name: str, some: Sequence[Pruned]) -> dict[str, Result]:
 
 def _orders(name: str, rows: Sequence[Sequence[Pruned]]) -> dict[str, Result]:
     """Return differences between kinds of attention, one mean over amounts per seed."""
-    seeds = [
-        [one for one in _both(some) if not one.is_whole] for some in zip(*rows, strict=True)
-    ]
+    seeds = [[one for one in _both(some) if not one.is_whole] for some in zip(*rows, strict=True)]
     if not all(seeds):
         return {}
     middle = (1 + len(seeds[0][0].by_layer(DECODER))) / 2

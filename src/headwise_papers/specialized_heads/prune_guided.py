@@ -148,11 +148,11 @@ def _pruned_both(
         pair = (results[f"{arm}: {amount}: {metric}"] for arm in (GUIDED, PLAIN))
         results[f"{amount}: {metric}, guided less plain"] = minus(*pair)
     after = [
-        {f"weight there, of {TAUGHT} left": _weight(Run.open(one.folder), config, model, one.record)}
+        _weight(Run.open(one.folder), config, model, one.record)
         for one, (_, model) in zip(left[GUIDED], twins, strict=True)
         if _kept(one, heads)
     ]
-    return results | by_name(name, after)
+    return results | ({f"{name}weight there, of {TAUGHT} left": Result(after)} if after else {})
 
 
 def _kept_of(config: Config, one: Pruned) -> dict[str, float]:
@@ -179,9 +179,7 @@ def _kept(one: Pruned, numbers: Collection[int], *, others: bool = False) -> flo
 
 
 @torch.no_grad()
-def _weight(
-    base: Run, config: Config, model: Model, record: PruningRecord | None = None
-) -> float:
+def _weight(base: Run, config: Config, model: Model, record: PruningRecord | None = None) -> float:
     """Return the mean attention of heads with guided numbers to the tokens of the plan."""
     test = first_pairs(read_texts(model).test, recipe_of(model).test_pairs).source[: config.lines]
     plan, found = Plan.parse(config.plan), list[float]()

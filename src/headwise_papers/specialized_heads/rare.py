@@ -111,7 +111,7 @@ def run(config: Config, run: Run) -> dict[str, Result]:
             apart = minus(results[f"{name}: {TWO}"], results[f"{name}: {PLACE}"])
             results[f"{name}: {TWO} less a fixed place"] = apart
             bleu = float(trained(entering[0]).figures()["bleu"])
-            head = best_head(tables[0], "two_rarest", layer=0).head
+            head = best_head(tables[0], "two_rarest", stack="encoder.0.").head
             maps[f"{name}, BLEU {bleu:.1f}"] = _map(config, entering[0], head)
     run.write_json(MAPS, maps)
     return results

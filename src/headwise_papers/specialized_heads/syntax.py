@@ -26,7 +26,7 @@ from headwise.recording import Run
 from headwise.text.treebank import read_treebank
 from headwise_papers.core import Claim, Experiment, Job, Result, draw_bars, minus, panels
 from headwise_papers.specialized_heads._inspection import SHORT, Study, inspected, short_trees
-from headwise_papers.specialized_heads._measures import syntax_figures
+from headwise_papers.specialized_heads._measures import best_figures
 from headwise_papers.specialized_heads._models import SUBTITLES, by_name, scored
 from headwise_papers.specialized_heads._plots import draw_positions
 
@@ -94,7 +94,7 @@ def run(config: Config, run: Run) -> dict[str, Result]:
         scores, entering = scored(name, config.models(name), config.least_bleu)
         results |= scores
         seen = [inspected(config.on_trees(model)) for model in entering]
-        found = [syntax_figures(one.table, one.baselines, LABELS) for one in seen]
+        found = [best_figures(one.table, LABELS, one.baselines) for one in seen]
         results |= by_name(f"{name}: ", found)
         for label in LABELS:
             metric = f"{name}: {label}"
