@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -274,7 +274,8 @@ def _rank_correlations(x_LH: Tensor, y_LH: Tensor) -> list[float]:
     from scipy.stats import spearmanr  # lazy: only to judge
 
     rows = zip(x_LH.tolist(), y_LH.tolist(), strict=True)
-    return [float(spearmanr(x, y).statistic) for x, y in rows]
+    found: list[Any] = [spearmanr(x, y) for x, y in rows]
+    return [float(one.statistic) for one in found]
 
 
 def _share(which: Tensor) -> float:

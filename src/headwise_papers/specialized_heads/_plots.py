@@ -1,7 +1,7 @@
 """Figures of heads: importance, confidence and function by layer, grammar, rare words, gates."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwise.recording import HeadTable
 from headwise.reporting.role_groups import group_of, short_name
@@ -27,9 +27,7 @@ SHOWN = 10  # distances on either side
 COLUMNS = 3  # of histograms
 
 
-def draw_grids(
-    models: Mapping[str, tuple[Grid, Grid, Sequence[Sequence[str]]]],
-) -> "Figure":
+def draw_grids(models: Mapping[str, Sequence[Any]]) -> "Figure":
     """Draw Figures 1 and 2: one row per model; in each layer the most relevant head comes first.
 
     Args:
@@ -105,7 +103,7 @@ def draw_positions(counts: Mapping[str, Mapping[str, int]]) -> "Figure":
     return figure
 
 
-def draw_maps(maps: Mapping[str, tuple[Sequence[str], Grid]]) -> "Figure":
+def draw_maps(maps: Mapping[str, Sequence[Any]]) -> "Figure":
     """Draw Figure 5: one head's attention on a sentence, one panel per model.
 
     Args:

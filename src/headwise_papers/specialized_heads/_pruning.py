@@ -1,7 +1,7 @@
 """Pruned translators, each found by its settings in the cache or pruned now."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -94,8 +94,9 @@ class PruningStudy:
 
     def pruning(self, model: Model, amount: Amount, **changes: Any) -> Pruning:
         """Return the settings of a pruned translator."""
-        rates = {"gate_learning_rate": self.gate_learning_rate, "steps": self.steps}
-        return Pruning(model, amount, **(rates | changes))
+        rate = self.gate_learning_rate
+        plain = Pruning(model, amount, steps=self.steps, gate_learning_rate=rate)
+        return replace(plain, **changes)
 
     def jobs(self, **changes: Any) -> Iterator[Job]:
         """Yield translators, then prunings of them."""

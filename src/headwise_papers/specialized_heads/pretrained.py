@@ -104,14 +104,15 @@ def run(config: Config, run: Run) -> dict[str, Result]:
     found: dict[str, float] = {}
     if config.model:
         seen = _inspected(config, run, "encoder", config.model, trees)
-        found |= {"encoder: heads": len(seen.table), "encoder: heads: of grammar": _grammar(seen)}
+        found |= {"encoder: heads": float(len(seen.table))}
+        found |= {"encoder: heads: of grammar": _grammar(seen)}
         found |= _counted(seen, "encoder", COUNTED)
         found |= _best(seen, "encoder", NEIGHBOURS, (*LABELS, *MENTIONS))
     if config.decoder:
         model = str(folder_of(config.decoder))
         seen = _inspected(config, run, "decoder", model, trees)
         again = _inspected(config, run, "decoder-twice", model, _said_twice(config, run, trees))
-        found |= {"decoder: heads": len(seen.table)}
+        found |= {"decoder: heads": float(len(seen.table))}
         found |= _counted(seen, "decoder", ("previous", *RESTS, "punctuation", *REPEATS))
         found |= _best(seen, "decoder", ("previous", "first_share", "special_mass", *REPEATS))
         found |= _counted(again, TWICE, REPEATS) | _best(again, TWICE, REPEATS)
@@ -187,7 +188,7 @@ def _measured(
     confidence_LH = grid(own.table, "confidence")
     found = {
         "heads": float(len(own.table)),
-        "heads: of grammar": float(_grammar(own)),
+        "heads: of grammar": _grammar(own),
         "confidence: least": float(confidence_LH.min()),
         "confidence: most": float(confidence_LH.max()),
         **neighbour_figures(own.table, sentences),
@@ -205,8 +206,8 @@ def _roles(seen: Inspected) -> Iterator[list[str]]:
     return (str(several or "").split(", ") for several in seen.table["roles"])
 
 
-def _grammar(seen: Inspected) -> int:
-    return sum(any(role in LABELS for role in several) for several in _roles(seen))
+def _grammar(seen: Inspected) -> float:
+    return float(sum(any(role in LABELS for role in several) for several in _roles(seen)))
 
 
 def _counted(seen: Inspected, name: str, roles: Sequence[str]) -> dict[str, float]:
@@ -248,13 +249,5 @@ def draw(results: dict[str, Result], run: Run) -> "dict[str, Figure]":
     return figures | ({"translators": draw_grids(grids)} if grids else {})
 
 
-SMOKE = Config(
-    trees=150,
-    max_words=12,
-    repeated=20,
-    repeated_words=6,
-    coreference="none",
-    batch_size=16,
-    sample=8,
-)
+SMOKE = Config("", "", "", "", 150, 12, "none", 20, 6, batch_size=16, sample=8)
 experiment = Experiment(Config(), SMOKE, None, run, draw, ())

@@ -191,7 +191,7 @@ def draw(results: dict[str, Result], run: Run) -> "dict[str, Figure]":
         draw_lines(kind_panels[0][column], curves, xlabel="heads left", title=name, marker="o")
         by_layer = {
             kind: {
-                1 + int(layer): Result([seed[place][layer] for seed in own["layers"]])
+                1 + int(layer): Result([float(seed[place][layer]) for seed in own["layers"]])
                 for layer in own["layers"][0][place]
             }
             for place, kind in enumerate(KINDS[1:])

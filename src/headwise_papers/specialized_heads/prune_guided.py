@@ -19,7 +19,7 @@ translator with a BLEU below 15 does not enter, nor does its twin.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +137,9 @@ def _pruned_both(
         name = f"{arm}: {amount}"
         results[f"{name}: BLEU"] = Result([one.bleu for one in some])
         results[f"{name}: BLEU lost"] = Result([one.lost for one in some], "difference")
-        results[f"{name}: heads left"] = Result([one.counts()["encoder.self"] for one in some])
+        results[f"{name}: heads left"] = Result(
+            [float(one.counts()["encoder.self"]) for one in some]
+        )
     plain = [{f"kept, of {NUMBERED}": _kept(one, heads)} for one in left[PLAIN]]
     results |= by_name(f"{PLAIN}: {amount}: ", plain)
     name = f"{GUIDED}: {amount}: "
@@ -216,5 +218,5 @@ def draw(results: dict[str, Result], run: Run) -> "dict[str, Figure]":
     return {"kept": lines(curves, xlabel=label, ylabel="share kept")} if curves else {}
 
 
-SMOKE = Config(**(SMALL | {"keep": (4,), "strength": 1000.0, "steps": 2}))
+SMOKE = replace(Config(**SMALL), keep=(4,), strength=1000.0, steps=2)
 experiment = Experiment(Config(), SMOKE, models, run, draw, CLAIMS)

@@ -126,7 +126,7 @@ def run(config: Config, run: Run) -> dict[str, Result]:
                 "unpruned: accuracy", Result([one["accuracy_before"] for one in found])
             )
             names = {"accuracy": "accuracy_after", "heads left": "heads_kept"}
-            kept = [{what: one[metric] for what, metric in names.items()} for one in found]
+            kept = [{what: float(one[metric]) for what, metric in names.items()} for one in found]
             results |= by_name(f"{name}: ", kept)
         gates = results[f"{count} heads: gates: accuracy"]
         for other in config.choices:

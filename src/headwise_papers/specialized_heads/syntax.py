@@ -22,6 +22,7 @@ which gives no numbers, stays undecided.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headwise.analysis.gold import relative_positions
@@ -136,7 +137,7 @@ def draw(results: dict[str, Result], run: Run) -> "dict[str, Figure]":
 
 experiment = Experiment(
     Config(),
-    Config(**{**SHORT, "translators": ("en-ru", SUBTITLES)}),
+    replace(Config(**SHORT), translators=("en-ru", SUBTITLES)),
     models,
     run,
     draw,
