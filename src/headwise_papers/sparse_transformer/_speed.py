@@ -30,6 +30,7 @@ __all__ = [
     "Attempt",
     "EndingAtSourceLength",
     "Training",
+    "check_loss",
     "drawn_batches",
     "drawn_series",
     "drawn_sources",
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 MULTIPLE = 8  # widths of batches, which matrices of a GPU like
+AGREEMENT = {"cuda": 2e-2, "cpu": 1e-4}  # of losses, relative
 PAIRS = 4000  # sentence pairs drawn, of which batches are made
 Attempt = Callable[[], int]  # a piece of work that can be repeated; says how many tokens it was
 
@@ -114,6 +116,17 @@ def eager(model: nn.Module) -> ExitStack:
             name = module.site.name
             stack.enter_context(replace(model, _by_definition(module), where=name))
     return stack
+
+
+def check_loss(name: str, training: "Training") -> None:
+    """Raise unless chosen and eager attention give the same loss."""
+    mine = training.evaluated(training.batches[0])
+    with eager(training.model):
+        wanted = training.evaluated(training.batches[0])
+    if not abs(mine - wanted) <= AGREEMENT[training.device.type] * abs(wanted):
+        raise ValueError(
+            f"{name} has a loss of {mine} and by its definition {wanted}; nothing is timed."
+        )
 
 
 def _by_definition(module: MultiHeadAttention) -> Callable[..., Attended]:
