@@ -4,15 +4,13 @@
     headwise reproduce sparse_transformer/choose-k --smoke     # 10 seconds on a CPU
 
 Fig. 3 and Section 5.2: BLEU on the validation part "generally rises first and then falls as k
-increases", and of 4, 8, 16 and 32 keys 8 is the best; all keys are softmax. Translators of
-sparse_transformer/translation are not trained again. By chance the best of six would be inside in
-four of six seeds, and 8 the best of four in one of four.
+increases", and of 4, 8, 16 and 32 keys 8 is the best; all keys are softmax. By chance the best of
+six would be inside in four of six seeds, and 8 the best of four in one of four.
 
 Deviations:
 
 - Multi30k en-de, 29,000 captions, for IWSLT En-Vi and De-En. Sentences are shorter: the share of
   rows with more than k keys stands beside the curve. On all others top-k attention is softmax.
-- The paper's values can only be read off its figure; they are not repeated here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
 ALL_KEYS = "softmax"
 TRIED = ("topk:4", "topk:8", "topk:16", "topk:32")  # of which 8 is said to be the best
 PARTS: tuple[Part, ...] = ("test", "valid")
-DATA = "Multi30k for IWSLT"
+DATA = "Multi30k"
 CLAIMS = (
     Claim.direction(f"{MAIN}: topk:8 - topk:2", number=79, where="Fig. 3", stands_for=DATA,
                     text="BLEU first rises with k"),

@@ -6,20 +6,18 @@
 Fig. 1 and 4, Section 5.4: for one sentence pair the paper draws cross-attention. In the bottom
 layer it is "fairly disperse" with softmax and focused with top-k, which aligns words better; in the
 top layer softmax looks at the last source token, and top-k does not. Here alignments are scored,
-and keys counted as means over queries: with any weight, with 1 % of it or more, and the effective
-number, exp of the entropy.
+and keys counted: with any weight, with 1 % or more, and the effective number, exp of the entropy.
 
-An alignment links the position that predicts a target word to the source word with the largest
-mean weight over heads, or to none if that is the end mark. "Best layer" and "best head" are chosen
-on the first half of the test sentences; errors are those of the second half.
+An alignment links a target word to the source word with the largest mean weight over heads, or to
+none if that is the end mark. "Best layer" and "best head" are chosen on other sentences.
 
 Deviations:
 
 - No corpus at hand has gold alignments: errors are of translators of a made-up language
-  (`headwise_papers.data.toy`), in which every target word comes from one source word. Its sentences
-  have 10 words on average, of which 4 keys are the share that the paper's 8 are of 22.
-- Translators of Multi30k en-de, of sparse_transformer/translation, are counted and drawn only. The
-  recorded run took one of each from an earlier training, whose commit is not known.
+  (`headwise_papers.data.toy`), in which every target word comes from one source word. Of its
+  sentences of 10 words 4 keys are the share that the paper's 8 are of 22.
+- Translators of Multi30k en-de are counted and drawn only. The recorded run took one of each from
+  an earlier training, whose commit is not known.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,9 +59,9 @@ LAST = "weight on the last source token, top layer"
 COMPARED = (ERROR, "alignment error, best layer", "alignment error, best head", FOCUS, LAST)
 CLAIMS = (
     Claim.direction(f"toy: {FOCUS}: topk:4 - softmax", sign=-1, number=82, where="Fig. 1, 4a",
-                    text="top-k attention is more focused", stands_for="toy language"),
+                    text="top-k attention is more focused", stands_for="toy, Multi30k"),
     Claim.direction(f"{MAIN}: {FOCUS}: topk:8 - softmax", sign=-1, number=82, where="Fig. 1, 4a",
-                    text="top-k attention is more focused", stands_for="Multi30k"),
+                    text="top-k attention is more focused", stands_for="toy, Multi30k"),
     Claim.direction(f"toy: {ERROR}: topk:4 - softmax", sign=-1, number=83, where="Section 5.4",
                     text="top-k attention aligns words better", stands_for="toy language"),
     Claim.direction(f"{MAIN}: {LAST}: topk:8 - softmax", sign=-1, number=84, where="Fig. 4b",

@@ -4,16 +4,14 @@
     headwise reproduce sparse_transformer/switch --smoke      # 8 seconds on a CPU
 
 Beyond the paper, which trains with top-k attention. A softmax translator computes with the k best
-keys of each row, everywhere or in encoder, decoder or cross-attention alone. So does a pretrained
-Hugging Face model, if `model` names its folder. Translators of sparse_transformer/translation are
-not trained again.
+keys of each row, everywhere or in encoder, decoder or cross-attention alone; so does a pretrained
+Hugging Face model, if `model` names its folder.
 
-- Translators, on the test part: BLEU and nats per subword of the right translation, both less those
-  with softmax. "k without loss" is the smallest k from which on BLEU is at most 0.1 below softmax.
-- A pretrained model, on 500 paragraphs of WikiText-2, up to 128 tokens of each: the loss of a
-  masked language model at 15 % of the words, or of a causal one at the next words. An encoder
-  without a head must find a paragraph's second half among all, by cosines of mean hidden states.
-  The values are those of five groups of paragraphs.
+- Translators, on the test part: BLEU and nats per subword of the right translation, less those with
+  softmax. "k without loss" is the smallest k from which on BLEU is at most 0.1 below softmax.
+- A pretrained model, on 500 paragraphs of WikiText-2 in five groups: the loss of a masked language
+  model at 15 % of the words, or of a causal one at the next words. An encoder without a head must
+  find a paragraph's second half among all, by cosines of mean hidden states.
 """
 
 from collections.abc import Iterator, Mapping
@@ -52,7 +50,7 @@ CLAIMS = (
         Claim.comparable(
             f"{MAIN}, {place}: BLEU of topk:8 - softmax",
             margin=WITHOUT_LOSS,
-            text=f"8 keys are enough after training ({place})",
+            text="8 keys are enough after training",
         )
         for place in PLACES
     ),
@@ -170,6 +168,7 @@ def draw(results: Mapping[str, Result], out: Run) -> "dict[str, Figure]":
     for panel in axes:
         panel.axhline(0, color="black", linewidth=0.8)
         panel.set_xscale("log", base=2)
+        panel.xaxis.set_major_formatter("{x:.0f}")
     return {"switch": figure}
 
 
