@@ -17,7 +17,7 @@ from benchmarks.speed_tables import (
     step_table,
     translation_table,
 )
-from headwise.ops.entmax.fused import LEAST_ALPHA
+from headwise.ops.entmax import LEAST_KERNEL_ALPHA
 from headwise.ops.scores import WIDEST_HEAD
 from headwise.ops.topk import MOST_KEPT
 from headwise.recording.files import write_text
@@ -54,7 +54,7 @@ def _constants() -> dict[str, str]:
         "most_kept": MOST_KEPT,
     }
     limits = {name: f"{number:,.0f}" for name, number in numbers.items()}
-    return limits | {"least_alpha": f"{LEAST_ALPHA:g}"}
+    return limits | {"least_alpha": f"{LEAST_KERNEL_ALPHA:g}"}
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
-from headwise.cli_parts import CONTINUES, Settings, console, given, interruptible, say
+from headwise.cli_parts import CONTINUES, Settings, console, interruptible, say
 from headwise.config import printable
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ def inspect(
         "device": device,
     }
     data = data or _dev_text(model)
-    config = override(InspectConfig(str(model), str(data)), [*given(options), *settings])
+    said = [f"{name}={value}" for name, value in options.items() if value is not None]
+    config = override(InspectConfig(str(model), str(data)), [*said, *settings])
     if sort:
         _check_column(sort, config)
     wanted = out or Path("runs") / f"inspect-{model.resolve().name}-{data.name.split('.')[0]}"
@@ -147,7 +148,7 @@ def _dev_text(model: Path) -> Path:
 def _check_column(name: str, config: "InspectConfig") -> None:
     """A misspelt column is said at once, and not after reading a corpus."""
     from headwise.config import suggestion
-    from headwise.workflows.inspect.inspection import columns_of
+    from headwise.workflows.inspect.config import columns_of
 
     if (known := columns_of(config)) and name not in known:
         raise ValueError(f"--sort takes a column, but {name!r} is none. {suggestion(name, known)}")
@@ -207,14 +208,12 @@ def prune(
     from headwise.workflows.prune import PruneConfig, prune_folder
     from headwise.workflows.prune.summary import summary
 
-    options = [
-        *given({"choose": choose, "inspection": inspection, "where": where, "freeze": freeze}),
-        *given({"task": task, "steps": steps, "learning_rate": learning_rate, "seed": seed}),
-        *given({"gate_learning_rate": gate_learning_rate, "batch_size": batch_size}),
-    ]
+    options = {"choose": choose, "inspection": inspection, "where": where, "freeze": freeze}
+    options |= {"task": task, "steps": steps, "learning_rate": learning_rate, "seed": seed}
+    options |= {"gate_learning_rate": gate_learning_rate, "batch_size": batch_size}
     first, second = (tuple(map(str, paths)) for paths in (data, dev))
     config = PruneConfig(model=str(model), data=first, dev=second, keep=keep, penalty=penalty)
-    config = override(config, [*options, *settings])
+    config = override(config, settings, options)
     with interruptible(CONTINUES):
         run = prune_folder(config, out)
     for part in summary(run, out):

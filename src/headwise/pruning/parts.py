@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from headwise.hf.adapters import Adapter
+from headwise.hf.naming import Adapter
 from headwise.hf.projections import (
-    BESIDE,
+    SIBLING,
     InputProjection,
     Projection,
     holder_of,
@@ -238,7 +238,7 @@ def _check_plain(model: nn.Module, path: str, holder: nn.Module, site: Site) -> 
         )
     layers = dict(holder.named_children())
     parent = model.get_submodule(path.rpartition(".")[0])
-    for name in BESIDE if path else ():
+    for name in (SIBLING,) if path else ():
         child = getattr(getattr(parent, name.split(".")[0], None), name.split(".")[1], None)
         layers |= {name: child} if isinstance(child, nn.Module) else {}
     if problem := layer_of_others(layers):

@@ -16,13 +16,13 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from headwise.hf.callback import FigureCallback
+from headwise.hf.callback import MetricsCallback
 from headwise.pruning.gates import Gates, Normalise
 from headwise.pruning.penalising import penalty_loss
 from headwise.pruning.target import Target
 
 
-class GatesCallback(FigureCallback):
+class GatesCallback(MetricsCallback):
     """Add the gates' penalty in each update, steer a target, and log how the gates stand.
 
     The penalty's gradient is added to that of the loss just before the optimiser's step, which is
@@ -109,7 +109,7 @@ class GatesCallback(FigureCallback):
             rows |= self.penalty.log()
         else:
             rows |= self.gates.coefficients(self.penalty, self.normalise)
-        self.add_figures(rows, logs, state)
+        self.add_metrics(rows, logs, state)
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer | None, gates: Gates) -> None:

@@ -1,4 +1,7 @@
-"""Files that are whole or absent: written under a temporary name in their folder, then renamed."""
+"""Files that are whole or absent, and folders that one process at a time writes to.
+
+A file is written under a temporary name in its folder, then renamed.
+"""
 
 import os
 import re
@@ -8,17 +11,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
+from filelock import BaseFileLock, FileLock, Timeout
+
+__all__ = ["is_locked_here", "remove_leftovers", "replacing", "write_text", "writing_alone"]
+
+LOCK = ".lock"  # in a folder that is, or was, written to
 _TEMPORARY_FILE = re.compile(r"\..+\.[0-9a-f]{8}\.partial")  # as `replacing` names them
 _TEMPORARY_FOLDER = re.compile(r"\.hugging-face\.[0-9]+\.partial")  # of a classifier in a run
 
 
 @contextmanager
 def replacing(path: Path) -> Generator[Path, None, None]:
-    """A temporary path beside `path`, which takes the place of `path` when the block ends.
+    """Yield a temporary path beside `path`, which replaces `path` when the block ends.
 
-    If the block raises, `path` is left as it was and the temporary file is removed. Missing folders
-    are made. The temporary name starts with a dot, so that patterns and listings pass over it when
-    a killed process leaves one behind.
+    If the block raises, `path` stays as it was and the temporary file is removed. Missing folders
+    are made. The temporary name starts with a dot, so that patterns and listings skip what a killed
+    process leaves behind.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{uuid4().hex[:8]}.partial"
@@ -52,6 +60,45 @@ def remove_leftovers(folder: Path) -> None:
             path = Path(parent) / name
             path.unlink() if path.is_symlink() else shutil.rmtree(path)
         folders[:] = [name for name in folders if name not in left]
+
+
+@contextmanager
+def writing_alone(folder: Path) -> Generator[None]:
+    """Raise if another process is writing to a folder, and keep others out during the block.
+
+    The lock ends with the process, however that ends. Within one process blocks may be nested, and
+    reading needs no lock.
+
+    Args:
+        folder: of a run; made when missing.
+    """
+    if folder.exists() and not folder.is_dir():  # Run.create refuses a file
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = _lock(folder)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ValueError(
+            f"Another process is writing to {folder}; wait for its end, or choose another folder."
+        ) from None
+    except OSError:  # a file system without locks
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_locked_here(folder: Path) -> bool:
+    """Return whether this process is inside a `writing_alone` block of the folder."""
+    return folder.is_dir() and _lock(folder).is_locked
+
+
+def _lock(folder: Path) -> BaseFileLock:
+    return FileLock(folder.resolve() / LOCK, is_singleton=True, thread_local=False)
 
 
 def _flush_to_disk(path: Path) -> None:

@@ -13,14 +13,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from headwise.config import Dataclass, Kind, from_json, to_json
+from headwise.config import Dataclass, Kind, flat, from_json, to_json
 from headwise.json_files import check_shape, parse_json, read_json, read_text
 from headwise.recording import files
 from headwise.recording.checksums import plain_note, read_tensors, sealed_note
 from headwise.recording.environment import describe_environment
 from headwise.recording.heads import HeadTable, plain_number
-from headwise.recording.locking import is_locked_here
 
+CONFIG, ENVIRONMENT = "config.json", "environment.json"
 TABLE = {"heads": [str], "columns": {...: [(str, float, None)]}}  # shape of heads.json
 _UNSET = object()  # stands for a setting that a config does not have
 
@@ -50,36 +50,43 @@ class Run:
         self._metrics_file: TextIO | None = None
 
     @staticmethod
-    def create(folder: Path | str, config: Dataclass) -> "Run":
+    def create(folder: Path | str, config: Dataclass, kind: str = "") -> "Run":
         """Start a run in a new or empty folder, or continue the run with this config that is there.
 
         Args:
             folder: made when missing.
-            config: a frozen dataclass; kept as `config.json`.
+            config: a frozen dataclass; kept in `config.json`.
+            kind: kept with it, such as "translation"; `headwise.kinds` says what opens the run.
         """
         folder = Path(folder)
         run, settings = Run(folder), to_json(config)
-        if run.has("config.json"):
+        if run.has(CONFIG):
             _check_same(folder, run.config(), settings)
+            _check_same(folder, {"kind": run.kind}, {"kind": kind})
         else:
             _check_free(folder)
-            run.write_json("config.json", settings)
-        if is_locked_here(folder):
+            run.write_json(CONFIG, {"kind": kind, "settings": settings})
+        if files.is_locked_here(folder):
             files.remove_leftovers(folder)
         run._write_environment(seed=settings.get("seed"))
         return run
 
     @staticmethod
     def open(folder: Path | str) -> "Run":
-        """The run that is in a folder; raises when there is none."""
+        """Open the run in a folder; raise when there is none."""
         folder = Path(folder)
         if not folder.is_dir():
             raise ValueError(f"A run is a folder, but {folder} is not one; check the path.")
         run = Run(folder)
-        if not run.has("config.json"):
+        if not run.has(CONFIG):
             raise ValueError(f"{folder} holds no run: config.json is missing; check the path.")
         run.config()
         return run
+
+    @staticmethod
+    def is_in(folder: Path) -> bool:
+        """Return whether a folder holds a run, whole or damaged: a model's folder does not."""
+        return (folder / ENVIRONMENT).is_file()
 
     def __enter__(self) -> "Run":
         return self
@@ -117,8 +124,13 @@ class Run:
         return sorted(name.as_posix() for name in names)
 
     def config(self) -> dict[str, Any]:
-        """The settings; `headwise.config.from_json` makes the dataclass of them."""
-        return self.read_json("config.json", dict)
+        """Return the settings; `headwise.config.from_json` makes the dataclass of them."""
+        return self.read_json(CONFIG, {"kind": str, "settings": dict})["settings"]
+
+    @property
+    def kind(self) -> str:
+        """The kind that `create` was given; "" for a run of no kind."""
+        return self.read_json(CONFIG, {"kind": str, "settings": dict})["kind"]
 
     def log(self, step: int, **metrics: SupportsFloat) -> None:
         """Append metrics to `metrics.jsonl`, at once on disk; nan and infinity raise.
@@ -269,11 +281,11 @@ class Run:
     def _write_environment(self, *, seed: object) -> None:
         """The first start is kept as it was; each later one is added under "resumed"."""
         now = describe_environment(seed=seed)
-        if self.has("environment.json"):
-            first = self.read_json("environment.json", dict)
-            check_shape(first.get("resumed", []), list, name=str(self.path("environment.json")))
+        if self.has(ENVIRONMENT):
+            first = self.read_json(ENVIRONMENT, dict)
+            check_shape(first.get("resumed", []), list, name=str(self.path(ENVIRONMENT)))
             now = {**first, "resumed": [*first.get("resumed", []), now]}
-        self.write_json("environment.json", now)
+        self.write_json(ENVIRONMENT, now)
 
 
 def _resolved(path: Path) -> Path:
@@ -293,8 +305,8 @@ def _finite(name: str, value: object, *, step: int) -> float | int:
 
 
 def _check_same(folder: Path, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    names = [*wanted, *(name for name in there if name not in wanted)]
-    for name in names:
+    there, wanted = flat(there), flat(wanted)
+    for name in dict.fromkeys([*wanted, *there]):
         old, new = there.get(name, _UNSET), wanted.get(name, _UNSET)
         if old != new:
             old, new = ("unset" if value is _UNSET else repr(value) for value in (old, new))

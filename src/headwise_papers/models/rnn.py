@@ -14,7 +14,7 @@ before, so that ops without a scale can replace softmax at the site.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from jaxtyping import Float, Int
@@ -72,6 +72,14 @@ class RnnClassifier(nn.Module):
         self.output = nn.Linear(config.hidden, config.classes)
         self.site = Site("encoder.0.pool", 1, _op(config.variant))
         _freeze(self, config.variant, ("key.", "query."))
+
+    def headwise_subject(self, tokenizer: object, special: frozenset[str]) -> Any:
+        """Return how `headwise.inspect` reads the model; the tokenizer is its Vocabulary."""
+        from headwise_papers.recipes.own_subjects import (
+            ClassifierSubject,  # lazy: it imports this module
+        )
+
+        return ClassifierSubject.of_vocabulary(self, tokenizer, special)
 
     def forward(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]
@@ -213,6 +221,14 @@ class Seq2Seq(nn.Module):
         self.output = nn.Linear(config.hidden, config.vocabulary)
         self.site = Site("decoder.0.cross", config.heads, _op(config.variant))
         _freeze(self, config.variant, ("heads.score_",))
+
+    def headwise_subject(self, tokenizer: object, special: frozenset[str]) -> Any:
+        """Return how `headwise.inspect` reads the model; the tokenizer is the codecs of source and target."""
+        from headwise_papers.recipes.own_subjects import (
+            TranslatorSubject,  # lazy: it imports this module
+        )
+
+        return TranslatorSubject.of_codecs(self, tokenizer, special)
 
     def forward(
         self,

@@ -29,7 +29,7 @@ __all__ = ["TextLoss", "TransformerXL", "XLConfig", "segment_loss"]
 class XLConfig:
     """The shape of a Transformer-XL."""
 
-    vocab: int
+    vocab: int = 256  # bytes
     width: int = 128
     heads: int = 4
     layers: int = 4
@@ -64,6 +64,12 @@ class XLConfig:
         # its op is given scores of distances
         check_phases(self.attention, self.sparse_in, within=False)
         self.stack()
+
+    @classmethod
+    def small(cls, vocab: int = 256, **changes: Any) -> "XLConfig":
+        """A size for some megabytes of text: 6 layers, and memory of 256."""
+        shape: dict[str, Any] = {"width": 256, "layers": 6, "feed_forward": 1024, "memory": 256}
+        return cls(vocab, **{**shape, **changes})
 
     @classmethod
     def enwik8(cls, vocab: int = 256, **changes: Any) -> "XLConfig":

@@ -63,8 +63,7 @@ import torch
 from torch import Tensor
 
 from headwise.guidance import Guidance, Plan, guide, pattern
-from headwise.ops.entmax import entmax_attention
-from headwise.ops.sparsemax import sparsemax_attention
+from headwise.ops.entmax import entmax_attention, sparsemax_attention
 from headwise.ops.topk import topk_attention
 from headwise.recording.run import Run
 from headwise.sites import Attend, replace

@@ -45,10 +45,10 @@ from torch.nn.functional import cross_entropy
 from headwise.ops.fixed import uniform_attention
 from headwise.recording.run import Run
 from headwise.sites import find_sites, replace
-from headwise.text.batching import Ragged
 from headwise.training.progress import Report, progress_bar
 from headwise_papers.core.base import Expected, Experiment
 from headwise_papers.data.labelled import Labelled, LabelledTexts, read_labelled
+from headwise_papers.data.padding import Ragged
 from headwise_papers.data.vocabulary import BOS
 from headwise_papers.measures.relevance import (
     agreement,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
 from headwise.workflows.prune.config import PruneConfig
 from headwise.workflows.prune.hugging_face_tasks import check_task, task_of
 from headwise.workflows.prune.task import Batch, Data, Predicted, Task

@@ -1,4 +1,4 @@
-"""A pre-trained encoder of Headwise's own, as inspections read it."""
+"""Pre-trained encoders and fine-tuned classifiers, as inspections read them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,22 +9,34 @@ import torch
 from torch import Tensor
 
 from headwise.config import to_json
-from headwise.text.batching import pad
+from headwise.hf import adopt
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject, padding_right
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.inspect.subject import (
     NO_WORD,
     Output,
     Prepared,
+    Subject,
+    check_finite,
     check_special,
     no_token,
     without,
     word_numbers,
 )
 from headwise_papers.data.byte_pieces import BytePieces
+from headwise_papers.data.padding import pad
 from headwise_papers.models.encoder import Encoder
-from headwise_papers.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence, ReplacedToken
+from headwise_papers.models.encoder_heads import (
+    MaskedLM,
+    MaskedLMWithNextSentence,
+    ReplacedToken,
+    SequenceClassifier,
+    TokenClassifier,
+)
+from headwise_papers.recipes.pretraining_tasks import PretrainingModel
+from headwise_papers.recipes.tuning.classifier import Classifier
 
-__all__ = ["EncoderSubject"]
+__all__ = ["EncoderSubject", "classifier_subject", "encoder_subject"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +51,7 @@ class EncoderSubject:
     pieces: BytePieces
     special: frozenset[str] = frozenset()  # more tokens that are not to count as words
     knows_words: bool = True
+    reads_references: bool = False
 
     def __post_init__(self) -> None:
         if self.special:
@@ -50,7 +63,7 @@ class EncoderSubject:
         return json.dumps(parts, sort_keys=True).encode()
 
     @property
-    def room(self) -> int:
+    def max_tokens(self) -> int:
         return self._encoder.config.max_length - 2  # the marks
 
     @property
@@ -58,7 +71,7 @@ class EncoderSubject:
         return self.pieces.mask if self._guesses else None
 
     def prepare(self, sentences: Sequence[Sentence]) -> Prepared:
-        room, ends = self.room, (self.pieces.begin, self.pieces.end)
+        room, ends = self.max_tokens, (self.pieces.begin, self.pieces.end)
         device = self._encoder.embed.words.weight.device
         found = [self._encoded(sentence.text) for sentence in sentences]
         padded = pad([[ends[0], *one.ids[:room], ends[1]] for one in found], value=self.pieces.pad)
@@ -90,7 +103,7 @@ class EncoderSubject:
         scores_NV = found if isinstance(found, Tensor) else found.words
         return Output(scores_NV.view(*ids_BT.shape, -1), "masked")
 
-    def look(self, inputs: Mapping[str, Tensor]) -> None:
+    def attend(self, inputs: Mapping[str, Tensor]) -> None:
         self._encoder(inputs["input_ids"], lengths=inputs["lengths"])
 
     @property
@@ -106,3 +119,48 @@ class EncoderSubject:
         if not found.ids:
             raise no_token(text)
         return found
+
+
+def encoder_subject(
+    model: PretrainingModel | Encoder, pieces: BytePieces, *, special: Sequence[str] = ()
+) -> Subject:
+    """A pre-trained encoder of ours: as a model of Hugging Face, or, where none is like it, itself.
+
+    Args:
+        model: on the device where it is to be.
+        pieces: its tokenizer.
+        special: more tokens that are not to count as words.
+    """
+    from headwise_papers.models.encoder_weights import to_hugging_face  # lazy: takes seconds
+
+    config = model.config if isinstance(model, Encoder) else model.encoder.config
+    if config.attention != "softmax":
+        return EncoderSubject(model.eval(), pieces, frozenset(special))
+    if isinstance(model, MaskedLMWithNextSentence):  # what reads one text has no use for pairs
+        both, model = model, MaskedLM(model.encoder)
+        model.words = both.words
+    tokenizer = padding_right(pieces.hugging_face(max_length=config.max_length))
+    tokenizer.split_special_tokens = True  # what a text says is text, as when it was pre-trained
+    return HuggingFaceSubject(adopt(to_hugging_face(model).eval()), tokenizer, frozenset(special))
+
+
+def classifier_subject(classifier: Classifier, *, special: Sequence[str] = ()) -> Subject:
+    """A classifier of `headwise train classifier`, as a model of Hugging Face, or its encoder.
+
+    Args:
+        classifier: on the device where it is to be.
+        special: more tokens that are not to count as words.
+    """
+    from headwise_papers.models.encoder_weights import to_hugging_face  # lazy: takes seconds
+
+    model, tokenizer = classifier.model, classifier.tokenizer()
+    check_finite(model)
+    if isinstance(model, SequenceClassifier | TokenClassifier):
+        if model.encoder.config.attention != "softmax":
+            pieces = BytePieces(classifier.pieces.definition)
+            return EncoderSubject(model.encoder.eval(), pieces, frozenset(special))
+        model = to_hugging_face(model)
+        names = dict(enumerate(classifier.classes))
+        model.config.id2label = names
+        model.config.label2id = {name: number for number, name in names.items()}
+    return HuggingFaceSubject(adopt(model.eval()), tokenizer, frozenset(special))

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from headwise.config import to_json
-from headwise.text.batching import pad
 from headwise.workflows.inspect.sentence import Linked, Sentence, Span
 from headwise.workflows.inspect.subject import (
     MAX_TOKENS,
@@ -21,8 +20,9 @@ from headwise.workflows.inspect.subject import (
     without,
     word_numbers,
 )
+from headwise_papers.data.padding import pad
 from headwise_papers.data.parallel import parallel_batch
-from headwise_papers.data.vocabulary import BOS, EOS, SPECIALS, UNK
+from headwise_papers.data.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary
 from headwise_papers.models import Transformer, greedy
 from headwise_papers.models.classifier import TransformerClassifier
 from headwise_papers.models.rnn import RnnClassifier, Seq2Seq
@@ -60,6 +60,7 @@ class TranslatorSubject:
     target: Codec
     special: frozenset[str] = frozenset()  # more tokens that are not to count as words
     knows_words: bool = True
+    reads_references: bool = True
     mask_id: int | None = None
 
     def __post_init__(self) -> None:
@@ -67,34 +68,52 @@ class TranslatorSubject:
 
     @staticmethod
     def of(translator: Translator, *, special: Sequence[str] = ()) -> "TranslatorSubject":
-        """The subject of a translator."""
+        """Make the subject of a translator."""
         parts = translator.model, translator.source, translator.target
         return TranslatorSubject(*parts, frozenset(special))
+
+    @staticmethod
+    def of_codecs(
+        model: Transformer | Seq2Seq, codecs: object, special: frozenset[str]
+    ) -> "TranslatorSubject":
+        """Make the subject of a model and the codecs of source and target, a pair."""
+        if isinstance(codecs, tuple) and len(codecs) == 2:
+            source, target = codecs
+            if isinstance(source, Codec) and isinstance(target, Codec):
+                return TranslatorSubject(model, source, target, special)
+        raise ValueError(
+            f"{type(model).__name__} translates: give the codecs of source and target as the "
+            "tokenizer, a pair of headwise_papers.recipes.codec.InWords or InPieces. The run of "
+            "one is inspected by headwise.workflows.inspect.inspect_folder."
+        )
 
     @property
     def description(self) -> bytes:
         return _described(self.model, self.source, self.target)
 
     @property
-    def room(self) -> int:
+    def max_tokens(self) -> int:
         if isinstance(self.model, Transformer):
             return self.model.config.max_length - 1  # the end mark
         return MAX_TOKENS
 
     def prepare(self, sentences: Sequence[Sentence]) -> Prepared:
         cuts = [cut_up(self.source, sentence) for sentence in sentences]
-        sources = [cut.ids[: self.room] for cut in cuts]
+        sources = [cut.ids[: self.max_tokens] for cut in cuts]
         linked = [sentence.linked for sentence in sentences if sentence.linked is not None]
         targets, unfinished = self._read(linked) if linked else self._made(sources)
         device = next(self.model.parameters()).device
         batch = [x.to(device) for x in parallel_batch(sources, [cut.ids for cut in targets])]
         source, lengths, target = batch[0], batch[1], batch[2]
         tokens = [
-            {"encoder": [*read.names[: self.room], "<eos>"], "decoder": ["<bos>", *wrote.names]}
+            {
+                "encoder": [*read.names[: self.max_tokens], "<eos>"],
+                "decoder": ["<bos>", *wrote.names],
+            }
             for read, wrote in zip(cuts, targets, strict=True)
         ]
         numbers = {
-            "encoder": [[*cut.words[: self.room], NO_WORD] for cut in cuts],
+            "encoder": [[*cut.words[: self.max_tokens], NO_WORD] for cut in cuts],
             "decoder": [
                 [*cut.words, NO_WORD] if linked else [0, *(number + 1 for number in cut.words)]
                 for cut in targets
@@ -116,7 +135,7 @@ class TranslatorSubject:
                 "decoder": [["<bos>", *cut.texts] for cut in targets],
             },
             tokens=tokens,
-            truncated=sum(cut.cut or len(cut.ids) > self.room for cut in cuts),
+            truncated=sum(cut.cut or len(cut.ids) > self.max_tokens for cut in cuts),
             unfinished=unfinished,
         )
 
@@ -125,12 +144,12 @@ class TranslatorSubject:
             self.model(inputs["source"], inputs["source_lengths"], inputs["target"]), "next"
         )
 
-    def look(self, inputs: Mapping[str, Tensor]) -> None:
+    def attend(self, inputs: Mapping[str, Tensor]) -> None:
         self.forward(inputs)
 
     def _read(self, linked: Sequence[Linked]) -> tuple[list[Cut], int]:
         cuts = [cut_up(self.target, each.sentence) for each in linked]
-        room = self.room
+        room = self.max_tokens
         return [Cut(c.ids[:room], c.words[:room], c.names[:room], c.texts) for c in cuts], 0
 
     def _made(self, sources: Sequence[list[int]]) -> tuple[list[Cut], int]:
@@ -143,7 +162,7 @@ class TranslatorSubject:
         device = next(self.model.parameters()).device
         padded = pad([[*ids, EOS] for ids in sources])
         # a limit for each sentence of its own, whatever stands beside it in the batch
-        limits = [min(2 * length + 8, self.room) for length in padded.lengths.tolist()]
+        limits = [min(2 * length + 8, self.max_tokens) for length in padded.lengths.tolist()]
         ids, lengths = padded.ids.to(device), padded.lengths.to(device)
         found = greedy(self.model, ids, lengths, bos=BOS, eos=EOS, max_length=max(limits))
         pairs = list(zip(found, limits, strict=True))
@@ -159,17 +178,30 @@ class ClassifierSubject:
     words: InWords
     special: frozenset[str] = frozenset()  # tokens that are not to count as words
     knows_words: bool = True
+    reads_references: bool = False
     mask_id: int | None = None
 
     def __post_init__(self) -> None:
         check_special(self.special, _all_names(self.words))
+
+    @staticmethod
+    def of_vocabulary(
+        model: TransformerClassifier | RnnClassifier, words: object, special: frozenset[str]
+    ) -> "ClassifierSubject":
+        """Make the subject of a model and its Vocabulary."""
+        if not isinstance(words, Vocabulary):
+            raise ValueError(
+                f"{type(model).__name__} reads words: give its Vocabulary as the tokenizer, got "
+                f"{type(words).__name__}."
+            )
+        return ClassifierSubject(model, InWords(words), special)
 
     @property
     def description(self) -> bytes:
         return _described(self.model, self.words)
 
     @property
-    def room(self) -> int:
+    def max_tokens(self) -> int:
         if isinstance(self.model, TransformerClassifier):
             return self.model.config.max_length
         return MAX_TOKENS
@@ -177,21 +209,21 @@ class ClassifierSubject:
     def prepare(self, sentences: Sequence[Sentence]) -> Prepared:
         cuts = [cut_up(self.words, sentence) for sentence in sentences]
         device = next(self.model.parameters()).device
-        padded = pad([cut.ids[: self.room] for cut in cuts])
-        names = [cut.names[: self.room] for cut in cuts]
-        numbers = without([cut.words[: self.room] for cut in cuts], names, self.special)
+        padded = pad([cut.ids[: self.max_tokens] for cut in cuts])
+        names = [cut.names[: self.max_tokens] for cut in cuts]
+        numbers = without([cut.words[: self.max_tokens] for cut in cuts], names, self.special)
         return Prepared(
             inputs={"tokens": padded.ids.to(device), "lengths": padded.lengths.to(device)},
             words={"encoder": word_numbers(numbers, width=padded.ids.shape[1], device=device)},
             texts={"encoder": [cut.texts for cut in cuts]},
             tokens=[{"encoder": row} for row in names],
-            truncated=sum(cut.cut or len(cut.ids) > self.room for cut in cuts),
+            truncated=sum(cut.cut or len(cut.ids) > self.max_tokens for cut in cuts),
         )
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Output:
         return Output(self.model(inputs["tokens"], inputs["lengths"]), "class")
 
-    def look(self, inputs: Mapping[str, Tensor]) -> None:
+    def attend(self, inputs: Mapping[str, Tensor]) -> None:
         self.forward(inputs)
 
 

@@ -46,7 +46,7 @@ def translator_task(config: PruneConfig, translator: Translator) -> Task:
         check_replaceable(folder, as_run=True)
         record = record_of(translator.model)
         assert record is not None, "it was pruned"
-        with replacing_folder(folder) as new, Run.create(new, config) as run:
+        with replacing_folder(folder) as new, Run.create(new, config, "translation") as run:
             translator.save(run)
             seal(new, translator.model, record)
 

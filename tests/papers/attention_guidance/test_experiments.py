@@ -14,7 +14,6 @@ from headwise.recording.run import Run
 from headwise.text.mentions import Passage, make_mention
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.inspect.subject import Subject
-from headwise.workflows.opening import encoder_subject
 from headwise_papers.attention_guidance import data, fraction, patterns, probing
 from headwise_papers.attention_guidance._maps import (
     attention_maps,
@@ -33,6 +32,7 @@ from headwise_papers.core.running import reproduce
 from headwise_papers.data.byte_pieces import train_byte_pieces
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.output_relevance import rescue
+from headwise_papers.recipes.encoder_subject import encoder_subject
 from headwise_papers.recipes.pretraining import PretrainingConfig
 
 WORDS = ("ann", "saw", "bob", "and", "she", "ran")

@@ -191,7 +191,8 @@ def test_a_seed_that_diverges_is_noted_and_leaves_the_others(pretrained, tmp_pat
     config = dataclasses.replace(SMOKES["pretrain"], seeds=2, trained=(str(folder),))
 
     def wild(settings, folder):
-        Run.create(folder, settings).save_tensors("checkpoint.safetensors", {"x": torch.zeros(1)})
+        run = Run.create(folder, settings, "pretraining")
+        run.save_tensors("checkpoint.safetensors", {"x": torch.zeros(1)})
         if settings.guide:
             raise ValueError("Training went wrong at step 7: the loss is nan.")
         raise ValueError("validation_loss is nan at step 40; a metric must be finite.")
@@ -442,7 +443,7 @@ def test_an_encoder_that_was_finished_but_not_tidied_up_is(pretrained, tmp_path)
     there.path("frequencies.json").unlink()
     (here / "texts").symlink_to(folder / "texts")
     settings = {**there.config(), "text_of": str(here / "texts" / "oromo")}
-    there.write_json("config.json", settings)
+    there.write_json("config.json", {"kind": "pretraining", "settings": settings})
     there.save_tensors("checkpoint.safetensors", {"x": torch.zeros(1)})
     done = found_or_pretrained(config, run, (job.folder, settings_of(config, job)))
     assert done.names("*.safetensors") == ["model.safetensors"] and done.has("frequencies.json")

@@ -92,8 +92,9 @@ def test_translators_with_softmax_are_those_of_sparse_translation(reproduced, tm
         assert translator(config, run, CORPUS, BASE, 0).folder == lent
         old = Run.open(lent)
         old.save_figures({k: v for k, v in old.figures().items() if k != "average_nll"})
+        # as it was before there was guidance
         settings = {k: v for k, v in old.config().items() if k not in ("guide", "alpha")}
-        old.write_json("config.json", settings)  # as it was before there was guidance
+        old.write_json("config.json", {"kind": "translation", "settings": settings})
         with pytest.raises(ValueError, match=r"before losses of the training were kept"):
             translator(config, run, CORPUS, BASE, 0)
 

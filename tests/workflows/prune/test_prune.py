@@ -12,7 +12,7 @@ from headwise.pruning import prune, record_of
 from headwise.recording import Run
 from headwise.sites import find_sites
 from headwise.workflows.inspect import InspectConfig, inspect_folder
-from headwise.workflows.opening import open_subject
+from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.prune import prune_folder
 from headwise.workflows.prune.pruning import _in_float32, dev_text, run_folder
 from headwise_papers.recipes.translator import Translator

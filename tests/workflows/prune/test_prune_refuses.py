@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from headwise.pruning import prune
 from headwise.recording import HeadTable, Run
-from headwise.workflows.opening import open_subject
+from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.prune import PruneConfig, prune_folder
 from headwise.workflows.prune.pruning import open_task, run_folder
 from tests.recording.second_process import another_process_in

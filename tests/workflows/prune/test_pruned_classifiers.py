@@ -10,13 +10,12 @@ import transformers as hf
 from headwise import pruning
 from headwise.recording import Run
 from headwise.workflows.inspect import InspectConfig, inspect_folder
-from headwise.workflows.opening import classifier_subject, open_subject
+from headwise.workflows.inspect.opening import kind_of, open_subject
 from headwise.workflows.prune import PruneConfig, prune_folder
 from headwise.workflows.prune.pruning import dev_text, open_task, run_folder
-from headwise.workflows.run_kinds import kind_of_run
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import SequenceClassifier
-from headwise_papers.recipes.encoder_subject import EncoderSubject
+from headwise_papers.recipes.encoder_subject import EncoderSubject, classifier_subject
 from headwise_papers.recipes.finetuning import finetune, load_classifier
 from headwise_papers.recipes.tuning.classifier import Classifier, class_scores
 from headwise_papers.recipes.tuning.reading import batch_of, read_example
@@ -149,7 +148,7 @@ def test_other_attention_is_looked_at_in_its_encoder(trained):
         ("classes/seed-1", r"has not kept its weights\. .* give .*classes/seed-0\."),
         ("lm", "holds a language model of characters, which is not opened: runs of `headwise"),
         ("small-pruning", "is the run of a pruning; give the smaller model"),
-        ("looked", "is a finished run without a model of its own, which is not opened"),
+        ("looked", "is a run without a model of its own, which is not opened"),
     ],
 )
 def test_what_cannot_be_opened_is_named_with_what_can(
@@ -157,11 +156,11 @@ def test_what_cannot_be_opened_is_named_with_what_can(
 ):
     model = (trained if place.startswith("classes") else tmp_path) / place
     if place == "lm":
-        Run.create(model, InspectConfig("", "")).write_json("model.json", {"memory": 8})
+        Run.create(model, InspectConfig("", ""), "language")
     elif place == "small-pruning":
-        Run.create(model, config_for("m", files["classes"]))
+        Run.create(model, config_for("m", files["classes"]), "pruning")
     elif place == "looked":
-        Run.create(model, InspectConfig("", "")).save_figures({"lines": 1})
+        Run.create(model, InspectConfig("", ""), "inspection")
     with pytest.raises(ValueError, match=said):
         if command == "prune":
             prune_folder(config_for(model, files["classes"]), tmp_path / "small")
@@ -181,7 +180,6 @@ def test_a_run_that_tags_words_is_not_pruned(trained, files, tmp_path):
 
 
 def test_a_run_of_classifiers_that_keeps_none_says_so(tmp_path, files):
-    Run.create(tmp_path / "run", small_config(files["classes"]))
+    Run.create(tmp_path / "run", small_config(files["classes"]), "finetuning")
     with pytest.raises(ValueError, match="keeps none of them yet; let it finish"):
-        kind_of_run(tmp_path / "run")
-    assert kind_of_run(tmp_path) is None
+        kind_of(tmp_path / "run")

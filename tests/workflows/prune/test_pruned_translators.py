@@ -12,7 +12,7 @@ from headwise import cli, pruning
 from headwise.pruning.recipe import RECIPE
 from headwise.recording import Run
 from headwise.recording.checksums import digest
-from headwise.workflows.opening import open_subject
+from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.prune import prune_folder
 from headwise.workflows.prune.places import check_replaceable
 from headwise.workflows.prune.pruning import open_task, run_folder

@@ -205,7 +205,7 @@ def _fit(
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         return {**task.evaluate(model, size=config.batch_size), **stand()}
 
-    with training_bar(config) as show:
+    with training_bar(config.steps) as show:
         fit(
             task.model,
             loss,

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin, get_type_hints
 
-from headwise.workflows.training_run import TrainingSettings, check_settings
+from headwise.workflows.training_run import TrainingSettings
 
 __all__ = ["PruneConfig"]
 
@@ -62,7 +62,7 @@ class PruneConfig(TrainingSettings):
         self._check_given()
         self._check_numbers()
         if self.steps:
-            check_settings(self)
+            self.fit_config(cuda=False)
         if self.keep is None and self.penalty is None:
             raise ValueError("Say how far to prune: either keep=12 heads, or penalty=0.05.")
         if self.keep is not None and self.penalty is not None:

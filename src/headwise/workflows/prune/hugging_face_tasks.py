@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from headwise.analysis.scores import bleu
 from headwise.pruning.saving import load, save
 from headwise.text.words import characters_for, first_words
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
 from headwise.workflows.prune.config import PruneConfig
 from headwise.workflows.prune.task import IGNORED, Batch, Data, Predicted, Task, nothing_more
 from headwise.workflows.prune.texts import (
@@ -191,7 +191,7 @@ def _causal(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
 
 def _blocks(config: PruneConfig, subject: HuggingFaceSubject, texts: Sequence[str]) -> Data:
     """All lines as one text, cut into blocks of equal length; what is left over is not used."""
-    length = min(config.length, subject.room)
+    length = min(config.length, subject.max_tokens)
     lines: Ids = subject.tokenizer([f"{text}\n" for text in texts], verbose=False)["input_ids"]
     flat = [token for line in lines for token in line]
     if len(flat) < length:
@@ -262,7 +262,7 @@ def _translated(
         batch = _padded(subject, [ids[place] for place in chosen])
         made = model.generate(
             **{name: tensor.to(device) for name, tensor in batch.items()},
-            max_new_tokens=min(config.length, subject.room - 1),
+            max_new_tokens=min(config.length, subject.max_tokens - 1),
             num_beams=config.beams,
             do_sample=False,
         )
@@ -276,7 +276,7 @@ def _encoded(
     config: PruneConfig, subject: HuggingFaceSubject, texts: Sequence[str], *, to: bool = False
 ) -> Ids:
     """Ids with the tokenizer's marks, cut to what fits; of the language translated to, if so."""
-    limit = min(config.length, subject.room)
+    limit = min(config.length, subject.max_tokens)
     read = [first_words(text, characters_for(limit)) for text in texts]
     side: Any = {"text_target": read} if to else {"text": read}
     return subject.tokenizer(**side, truncation=True, max_length=limit)["input_ids"]

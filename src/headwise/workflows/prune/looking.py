@@ -7,9 +7,9 @@ import torch
 
 from headwise.recording import HeadTable, Run
 from headwise.recording.run import TABLE
+from headwise.workflows.inspect import InspectConfig
 from headwise.workflows.inspect.corpus import corpus_of
 from headwise.workflows.inspect.examining import examine
-from headwise.workflows.inspect.inspection import InspectConfig
 from headwise.workflows.prune.choosing_heads import inspected
 from headwise.workflows.prune.config import PruneConfig
 from headwise.workflows.prune.task import Task

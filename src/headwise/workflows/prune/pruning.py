@@ -27,11 +27,11 @@ from headwise.pruning.recipe import check_whole
 from headwise.pruning.record import record_of
 from headwise.pruning.workloads import count_parameters
 from headwise.recording import HeadTable, Run
-from headwise.recording.locking import writing_alone
+from headwise.recording.files import writing_alone
 from headwise.reporting import write_report
 from headwise.sites import find_sites
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
-from headwise.workflows.opening import chosen_device, classifier_subject, open_subject
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
+from headwise.workflows.inspect.opening import chosen_device, kind_of, open_subject
 from headwise.workflows.progress import counting
 from headwise.workflows.prune.choosing_heads import Chosen, check_choice, choose_and_train
 from headwise.workflows.prune.config import PruneConfig
@@ -40,8 +40,8 @@ from headwise.workflows.prune.inputs import check_inputs
 from headwise.workflows.prune.looking import Functions, functions_of
 from headwise.workflows.prune.places import check_elsewhere, check_replaceable
 from headwise.workflows.prune.task import Task
-from headwise.workflows.run_kinds import kind_of_run
 from headwise_papers.recipes.classifier_task import classifier_task
+from headwise_papers.recipes.encoder_subject import classifier_subject
 from headwise_papers.recipes.translator import Translator
 from headwise_papers.recipes.translator_task import translator_task
 from headwise_papers.recipes.tuning.classifier import Classifier
@@ -52,6 +52,7 @@ DEV = "dev.txt"  # of a run: the sentences of the dev set, a line each
 FIGURES = "figures.json"  # of a run whose pruning is finished
 FULL = (errno.ENOSPC, errno.EDQUOT)
 HALF = (torch.float16, torch.bfloat16)
+TRANSLATORS = ("translation", "demo")
 SPEED = "trace/speed.json"
 
 
@@ -77,7 +78,11 @@ def prune_folder(
     check_elsewhere(Path(config.model), out)
     recover(out)
     task = None if (place / FIGURES).exists() else _checked_task(config, out)
-    with _naming_what_is_full(place), writing_alone(place), Run.create(place, config) as run:
+    with (
+        _naming_what_is_full(place),
+        writing_alone(place),
+        Run.create(place, config, "pruning") as run,
+    ):
         to_time = bool(config.speed_seconds) and not run.has(SPEED)
         if to_time or not run.has(FIGURES):
             check_inputs(config, run)
@@ -121,8 +126,8 @@ def dev_text(out: Path) -> Path | None:
 
 def open_task(config: PruneConfig, model: Path) -> Task:
     """What the model in a folder is pruned for, with the data of the settings."""
-    kind = kind_of_run(model)
-    if kind == "translator":
+    kind = _kind_name(model)
+    if kind in TRANSLATORS:
         return translator_task(config, Translator.load(Run.open(model)))
     check_whole(model)
     classifier = Classifier.load(Run.open(model)) if kind == "classifier" else None
@@ -137,10 +142,15 @@ def open_task(config: PruneConfig, model: Path) -> Task:
     return hugging_face_task(config, subject)
 
 
+def _kind_name(model: Path) -> str | None:
+    kind = kind_of(model)
+    return None if kind is None else kind.name
+
+
 def _checked_task(config: PruneConfig, out: Path) -> Task:
     """The task, when everything fits: what is refused here leaves no folder behind."""
     # a translator stays a run when it is pruned
-    check_replaceable(out, as_run=kind_of_run(Path(config.model)) == "translator")
+    check_replaceable(out, as_run=_kind_name(Path(config.model)) in TRANSLATORS)
     task = open_task(config, Path(config.model))
     check_choice(config, task)
     return task
