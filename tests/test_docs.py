@@ -29,6 +29,7 @@ ALL_WORDS = 15_000  # of README.md, docs and papers/README.md
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 DOTTED = re.compile(r"(?<![-\w/])headwise(?:\.[A-Za-z_]\w*)+")
+ENTRY_POINTS = {"headwise.commands", "headwise.kinds"}
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "dog", "cat", "saw", "ran", ".")
 SENTENCES = ("the dog saw a cat .", "a cat ran .", "the cat saw the dog .", "a dog ran .") * 10
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -194,7 +195,8 @@ def _exists(dotted: str) -> bool:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
 def test_names_in_documents_exist(document):
-    assert not [name for name in DOTTED.findall(document.read_text()) if not _exists(name)]
+    names = set(DOTTED.findall(document.read_text())) - ENTRY_POINTS
+    assert not [name for name in names if not _exists(name)]
 
 
 def test_every_public_name_is_explained():

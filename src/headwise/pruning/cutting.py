@@ -48,7 +48,7 @@ def prune(
     (a norm before it has then no effect, and no gradient).
 
     Attention of which Headwise does not know what belongs to which head is refused, see
-    `docs/pruning.md` for what is known.
+    `docs/prune.md` for what is known.
 
     Args:
         model: one of Headwise's, or a Hugging Face model, which must be adopted before.
