@@ -206,8 +206,7 @@ def prune(
 ) -> None:
     """Remove heads for good: choose and cut them, and say what it cost and what it gained."""
     from headwise.config import override
-    from headwise.workflows.prune import PruneConfig, prune_folder
-    from headwise.workflows.prune.summary import summary
+    from headwise.workflows.prune import PruneConfig, prune_folder, summary
 
     options = {"choose": choose, "inspection": inspection, "where": where, "freeze": freeze}
     options |= {"task": task, "steps": steps, "learning_rate": learning_rate, "seed": seed}

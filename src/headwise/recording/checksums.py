@@ -7,7 +7,7 @@ purpose. Files that other programs wrote have none and are opened unchecked.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 
 import safetensors.torch
@@ -22,6 +22,7 @@ __all__ = [
     "check_checksums",
     "check_files",
     "digest",
+    "digests",
     "plain_note",
     "read_tensors",
     "sealed_note",
@@ -39,6 +40,16 @@ def digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digests(folder: Path, *, without: Collection[str] = ()) -> dict[str, str]:
+    """Return the SHA-256 of each file in a folder, by its path there; `without` some of them."""
+    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*"))}
+    return {
+        name: digest(path)
+        for name, path in paths.items()
+        if path.is_file() and name not in without
+    }
 
 
 def check_files(folder: Path, files: Mapping[str, str], advice: str = AGAIN) -> None:
@@ -61,15 +72,10 @@ def check_files(folder: Path, files: Mapping[str, str], advice: str = AGAIN) -> 
 
 
 def write_checksums(folder: Path) -> None:
-    """Write the checksums of all files in a folder into a list there."""
-    path = folder / LIST
-    files = {
-        one.relative_to(folder).as_posix(): digest(one)
-        for one in sorted(folder.rglob("*"))
-        if one.is_file() and one != path
-    }
+    """Write the checksums of all files in a folder into it, before it is moved to its place."""
+    files = digests(folder, without=(LIST,))
     text = json.dumps({ALGORITHM: files}, indent=2, ensure_ascii=False) + "\n"
-    path.write_text(text, encoding="utf-8", newline="\n")
+    (folder / LIST).write_text(text, encoding="utf-8", newline="\n")
 
 
 def check_checksums(folder: Path) -> None:

@@ -13,6 +13,7 @@ before, so that ops without a scale can replace softmax at the site.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -25,6 +26,7 @@ from headwise.ops.fixed import uniform_attention
 from headwise.ops.softmax import softmax_attention
 from headwise.sites import Site
 from headwise_papers.models.cache import Cache, KeysValues
+from headwise_papers.models.rebuilding import Rebuildable
 from headwise_papers.ops.relevance import Looked, output_relevance, output_relevance_of_each
 
 __all__ = ["Heads", "RnnClassifier", "RnnClassifierConfig", "Seq2Seq", "Seq2SeqConfig", "Variant"]
@@ -184,7 +186,7 @@ class Heads(nn.Module):
 
 
 @final
-class Seq2Seq(nn.Module):
+class Seq2Seq(Rebuildable):
     """Translate with LSTMs: `forward` while training, `encode` and `decode` for decoding.
 
     The decoder starts from the encoder's last states, averaged over directions, and reads its own
@@ -302,6 +304,26 @@ class Seq2Seq(nn.Module):
         right_N = (logits_BTV.argmax(-1) == target_out)[real_BT]
         length_N = source_lengths[:, None].expand_as(target)[real_BT]
         return Looked(score_BTK[real_BT][None], beta_BTK[real_BT][None], length_N, right_N[None])
+
+    def head_parameters(self) -> dict[str, int]:
+        """Return all that each head has, for `headwise.pruning.prune`."""
+        return {f"heads.{name}": 0 for name, _ in self.heads.named_parameters()}
+
+    def head_output(self) -> str:
+        """Return the parameter that the outputs of heads are multiplied by."""
+        return "heads.output_weight"
+
+    def before_pruning(self, keep: Sequence[int]) -> None:
+        """Move what the other heads add to every context into the bias of the next layer."""
+        heads = self.heads.output_bias.shape[0]
+        gone = [head for head in range(heads) if head not in keep]
+        constant_D = self.heads.output_bias[gone].sum(0)
+        if self.config.sum_heads == "mean":
+            constant_D = constant_D / self.config.heads
+        if self.mix is None:
+            self.output.bias.add_(self.output.weight @ constant_D)
+        else:
+            self.mix.bias.add_(self.mix.weight[:, self.config.hidden :] @ constant_D)
 
     def _relevance(self, d_BTD: Tensor, alone_BKD: Tensor, target_BT: Tensor) -> Tensor:
         if self.mix is None:

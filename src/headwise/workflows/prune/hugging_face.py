@@ -1,4 +1,4 @@
-"""What Hugging Face models are pruned for: found from their class, fed from text files."""
+"""Tasks of Hugging Face models: the class decides which, and text files are the data."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -15,48 +15,57 @@ from headwise.analysis.scores import bleu
 from headwise.pruning.saving import load, save
 from headwise.text.words import characters_for, first_words
 from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
+from headwise.workflows.inspect.subject import Subject
 from headwise.workflows.prune.config import PruneConfig
-from headwise.workflows.prune.task import IGNORED, Batch, Data, Predicted, Task, nothing_more
-from headwise.workflows.prune.texts import (
+from headwise.workflows.prune.task import (
+    IGNORED,
+    Batch,
+    Data,
     Labelled,
-    first,
-    first_labelled,
+    Predicted,
+    Task,
+    nothing_more,
     read_labelled,
     read_pairs,
     read_sentences,
 )
 
-__all__ = ["check_task", "hugging_face_task", "task_of"]
+__all__ = ["as_hugging_face", "hugging_face_task", "task_of"]
 
 Kind = Literal["classification", "masked", "causal", "translation"]
 Ids = list[list[int]]
 
 
-def hugging_face_task(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
-    """The task of a Hugging Face model on the files of the settings."""
-    kind = check_task(config, subject)
+def hugging_face_task(config: PruneConfig, subject: Subject) -> Task:
+    """Return the task of a Hugging Face model on the files of the settings."""
+    subject = as_hugging_face(config, subject)
     makers: dict[str, Callable[[PruneConfig, HuggingFaceSubject], Task]] = {
         "classification": _classification,
         "masked": _masked,
         "causal": _causal,
         "translation": _translation,
     }
-    # reading leaves lengths to cut and pad to in a tokenizer, which are not to be saved with it
+    # a call leaves truncation and padding in a tokenizer, which must not be saved with it
     reading = replace(subject, tokenizer=copy.deepcopy(subject.tokenizer))
-    return replace(makers[kind](config, reading), save=partial(_save, subject))
+    return replace(makers[_kind(subject.model)](config, reading), save=partial(_save, subject))
 
 
-def check_task(config: PruneConfig, subject: HuggingFaceSubject) -> Kind:
-    """What a model is pruned for; settings that are for something else are refused."""
+def as_hugging_face(config: PruneConfig, subject: Subject) -> HuggingFaceSubject:
+    """Return a Hugging Face model; raise if it is another one, or settings do not fit its task."""
+    if not isinstance(subject, HuggingFaceSubject):
+        raise ValueError(
+            f"{config.model} attends with something else than softmax, so that Hugging Face has no "
+            "model like it to prune. From Python, headwise.masked(model, heads) masks heads."
+        )
     kind = _kind(subject.model)
     if config.task not in ("auto", kind):
         raise ValueError(
-            f"{type(subject.model).__name__} is pruned for {kind}, so task={config.task!r} is none "
-            "of its own; leave it out."
+            f"{type(subject.model).__name__} is pruned for {kind}, not for task={config.task!r}; "
+            "leave it out."
         )
     if config.tokens:
         raise ValueError("tokens is for runs that translate; give batch_size instead.")
-    return kind
+    return subject
 
 
 def _save(subject: HuggingFaceSubject, folder: Path) -> None:
@@ -64,7 +73,7 @@ def _save(subject: HuggingFaceSubject, folder: Path) -> None:
 
 
 def _kind(model: Any) -> Kind:
-    """What a model's class is for."""
+    """Return the task of a model's class."""
     name = type(model).__name__
     if name.endswith("ForSequenceClassification"):
         return "classification"
@@ -73,8 +82,8 @@ def _kind(model: Any) -> Kind:
     if model.can_generate():
         return "translation" if model.config.is_encoder_decoder else "causal"
     raise ValueError(
-        f"{name} is pruned for nothing that `prune` knows: it takes models that classify "
-        "sequences, fill masks, go on with a text, or translate. Fine-tune and save such a one."
+        f"`prune` has no task for a {name}: it takes models that classify sequences, fill masks, "
+        "continue a text, or translate. Fine-tune and save such a model."
     )
 
 
@@ -87,7 +96,7 @@ def task_of(
     *,
     score: Callable[[nn.Module], dict[str, float]] = nothing_more,
 ) -> Task:
-    """The task of a model on data; `texts` are those of the dev set."""
+    """Return the task of a model on data; `texts` are those of the dev set."""
     qualities = {"classification": "accuracy", "translation": "bleu"}
     return Task(
         kind=kind,
@@ -112,25 +121,25 @@ def _predict(model: nn.Module, batch: Batch) -> Predicted:
 def _classification(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
     known: dict[str, int] = subject.model.config.label2id
     if len(known) < 2:
-        raise ValueError("The model has one class, a regression; `prune` takes two or more.")
+        raise ValueError("The model has one class, a regression; `prune` needs two or more.")
     _check_padding(config, subject)
     train, dev = (read_labelled(files, known) for files in (config.data, config.dev))
-    dev = first_labelled(dev, config.dev_lines)
+    dev = dev.first(config.dev_lines)
     parts = [_labelled(config, subject, part) for part in (train, dev)]
     return task_of("classification", subject, *parts, texts=dev.texts)
 
 
 def _check_padding(config: PruneConfig, subject: HuggingFaceSubject) -> None:
-    """A causal classifier asks the last token, which it finds if it knows the padding behind."""
+    """Raise if a causal classifier cannot find the last token, as it knows no padding token."""
     settings, tokenizer = subject.model.config, subject.tokenizer
     if not subject.causal or settings.pad_token_id is not None:
         return
     if tokenizer.pad_token_id != tokenizer.eos_token_id:
         settings.pad_token_id = tokenizer.pad_token_id
-    elif config.batch_size > 1:  # not set to the end mark, which may belong to the text
+    elif config.batch_size > 1:  # the end token, which may be part of a text, is not used instead
         raise ValueError(
-            f"{config.model} names no padding token, so that it cannot tell the last word in a "
-            "batch of texts. Set pad_token_id in its config.json, often to that of the end mark, "
+            f"{config.model} names no padding token, so it cannot find the last token of texts in "
+            "a batch. Set pad_token_id in its config.json, often to that of the end token, "
             f"{tokenizer.eos_token_id}; or give batch_size=1."
         )
 
@@ -148,37 +157,37 @@ def _labelled(config: PruneConfig, subject: HuggingFaceSubject, part: Labelled) 
 def _masked(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
     train, dev = read_sentences(config.data), read_sentences(config.dev)
     dev = dev[: config.dev_lines or None]
-    parts = [_hidden(config, subject, part) for part in (train, dev)]
+    parts = [_masked_data(config, subject, part) for part in (train, dev)]
     return task_of("masked", subject, *parts, texts=dev)
 
 
-def _hidden(config: PruneConfig, subject: HuggingFaceSubject, texts: Sequence[str]) -> Data:
+def _masked_data(config: PruneConfig, subject: HuggingFaceSubject, texts: Sequence[str]) -> Data:
     ids = _encoded(config, subject, texts)
-    marks = torch.tensor(subject.tokenizer.all_special_ids)
+    special = torch.tensor(subject.tokenizer.all_special_ids)
     if subject.mask_id is None:
-        raise ValueError("The tokenizer has no mask token, so no words can be hidden; set one.")
-    hide = partial(_hide, share=config.dropped, mask=subject.mask_id, marks=marks)
+        raise ValueError("The tokenizer has no mask token; set one.")
+    mask = partial(_mask, share=config.dropped, mask=subject.mask_id, special=special)
 
     def collate(chosen: list[int]) -> Batch:
         batch = _padded(subject, [ids[place] for place in chosen])
-        # which words are hidden follows from who is in the batch, so that resuming repeats it
+        # the batch decides which tokens are masked, so that a resumed training repeats it
         random = torch.Generator().manual_seed(hash(tuple(chosen)) & 0xFFFFFFFF ^ config.seed)
-        return {**batch, **hide(batch["input_ids"], random=random)}
+        return {**batch, **mask(batch["input_ids"], random=random)}
 
     return Data([len(row) for row in ids], collate)
 
 
-def _hide(
-    ids_BT: Tensor, *, share: float, mask: int, marks: Tensor, random: torch.Generator
+def _mask(
+    ids_BT: Tensor, *, share: float, mask: int, special: Tensor, random: torch.Generator
 ) -> Batch:
-    """A share of the words behind the mask, one of each row at least; they are the labels."""
+    """Mask a share of the tokens, at least one in each row; they become the labels."""
     draws_BT = torch.rand(ids_BT.shape, generator=random)
-    draws_BT[torch.isin(ids_BT, marks)] = 2.0  # no words
+    draws_BT[torch.isin(ids_BT, special)] = 2.0  # never masked
     lowest_B1 = draws_BT.min(dim=1, keepdim=True).values
-    hidden_BT = (draws_BT < 1) & ((draws_BT < share) | (draws_BT == lowest_B1))
+    masked_BT = (draws_BT < 1) & ((draws_BT < share) | (draws_BT == lowest_B1))
     return {
-        "input_ids": ids_BT.masked_fill(hidden_BT, mask),
-        "labels": ids_BT.masked_fill(~hidden_BT, IGNORED),
+        "input_ids": ids_BT.masked_fill(masked_BT, mask),
+        "labels": ids_BT.masked_fill(~masked_BT, IGNORED),
     }
 
 
@@ -190,7 +199,7 @@ def _causal(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
 
 
 def _blocks(config: PruneConfig, subject: HuggingFaceSubject, texts: Sequence[str]) -> Data:
-    """All lines as one text, cut into blocks of equal length; what is left over is not used."""
+    """Return all lines as one text, cut into blocks of equal length; the rest is not used."""
     length = min(config.length, subject.max_tokens)
     lines: Ids = subject.tokenizer([f"{text}\n" for text in texts], verbose=False)["input_ids"]
     flat = [token for line in lines for token in line]
@@ -213,7 +222,7 @@ def _blocks(config: PruneConfig, subject: HuggingFaceSubject, texts: Sequence[st
 
 def _translation(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
     train = read_pairs(config.data)
-    dev = first(read_pairs(config.dev), config.dev_lines)
+    dev = read_pairs(config.dev).first(config.dev_lines)
 
     def score(model: nn.Module) -> dict[str, float]:
         found = _translated(config, subject, model, dev.source)
@@ -241,7 +250,7 @@ def _pairs(
 
 
 def _shifted(subject: HuggingFaceSubject, labels_BT: Tensor) -> Tensor:
-    """What the decoder reads: its start mark, then the words before each."""
+    """Return the decoder's input: its start token, then the labels shifted right."""
     settings = subject.model.config
     pad = subject.tokenizer.pad_token_id
     start = settings.decoder_start_token_id
@@ -275,7 +284,7 @@ def _translated(
 def _encoded(
     config: PruneConfig, subject: HuggingFaceSubject, texts: Sequence[str], *, to: bool = False
 ) -> Ids:
-    """Ids with the tokenizer's marks, cut to what fits; of the language translated to, if so."""
+    """Return ids with special tokens, cut to the maximum length; `to` reads targets."""
     limit = min(config.length, subject.max_tokens)
     read = [first_words(text, characters_for(limit)) for text in texts]
     side: Any = {"text_target": read} if to else {"text": read}

@@ -1,10 +1,10 @@
-"""prune on Headwise's own models."""
+"""The papers' models lose heads, are saved, loaded and exported."""
 
 import pytest
 import torch
 
-from headwise.pruning.cutting import prune, rebuild
-from headwise.pruning.record import PruningRecord, record_of
+from headwise.pruning import PruningRecord, export, load, prune, rebuild, record_of, save
+from headwise.pruning.workloads import random_text
 from headwise.sites import find_sites, masked
 from headwise_papers.models import (
     Encoder,
@@ -16,6 +16,7 @@ from headwise_papers.models import (
     SequenceClassifier,
     TokenClassifier,
     greedy,
+    rebuilding,
 )
 from headwise_papers.models.caption import CaptionConfig, CaptionModel
 from headwise_papers.models.classifier import ClassifierConfig, TransformerClassifier
@@ -23,7 +24,9 @@ from headwise_papers.models.rnn import Seq2Seq, Seq2SeqConfig
 from headwise_papers.models.rnn_stack import Seq2SeqStack
 from headwise_papers.models.transformer import Transformer, TransformerConfig
 from headwise_papers.models.xl import TransformerXL, XLConfig
+from tests.alone import run_alone
 from tests.pruning.shrinking import randomised_biases, removed
+from tests.pruning.test_matrix import NO_ONNX, tried
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 SOURCE, LENGTHS = torch.tensor([[4, 5, 6, 7, 2], [6, 5, 2, 0, 0]]), torch.tensor([5, 3])
@@ -166,3 +169,53 @@ def test_stacks_of_seeds_are_refused():
     model = Seq2SeqStack([seq2seq(), seq2seq()])
     with pytest.raises(ValueError, match="No projections to queries, keys and values"):
         prune(model, {"decoder.0.cross": [0]})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_saved_model_comes_back(case, tmp_path):
+    model, run = built(case), CASES[case][1]
+    save(prune(model, uneven(model)), tmp_path / "small")
+    with torch.no_grad():
+        assert torch.equal(run(load(tmp_path / "small")), run(model))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", ["pre-norm", "RNN"])
+def test_gates_removal_and_saving_give_the_same(case, tmp_path):
+    model, run = built(case), CASES[case][1]
+    keep = {**uneven(model), **(bare(model) if case == "pre-norm" else {})}
+    found = tried(model, keep, run, tmp_path / "small")
+    assert all(found.values()), found
+
+
+class Translator(Transformer):
+    """A class that load could not find."""
+
+
+def test_other_classes_and_settings_are_refused(tmp_path):
+    model = Translator(TransformerConfig(9, 9, width=8, heads=2))
+    with pytest.raises(ValueError, match="headwise_papers has no model Translator"):
+        save(prune(model, {"encoder.0.self": [0]}), tmp_path / "small")
+    assert not list(tmp_path.iterdir())
+    _, name, settings = SequenceClassifier(encoder(), 3).headwise_rebuild()
+    with pytest.raises(ValueError, match="must say how many classes it has"):
+        rebuilding.rebuild(name, {**settings, "classes": None})
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path):
+    model = built("RNN")
+    save(prune(model, uneven(model)), tmp_path / "small")
+    with pytest.raises(ValueError, match="Seq2Seq cannot be exported; Hugging Face models"):
+        export(tmp_path / "small", "torch")
+
+
+def test_inputs_to_time_a_translator_hold_words_alone():
+    inputs = random_text(transformer(), 4, 30)
+    assert inputs["source"].min() == 4 and inputs["target"].min() == 4
+
+
+@pytest.mark.slow
+def test_our_own_transformer_is_exported_or_refused_with_a_reason(tmp_path):
+    done = run_alone("tests/papers/pruning/exporting.py", str(tmp_path))
+    assert ("ONNX differs by" in done) != bool(NO_ONNX)
+    assert "PyTorch cannot trace this Transformer: Could not guard" in done

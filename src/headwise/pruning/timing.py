@@ -1,16 +1,19 @@
-"""What pruning was good for: time, parameters, FLOPs, memory and quality, before and after.
+"""Compare a model before and after pruning: time, parameters, FLOPs, memory and quality.
 
     rich.print(pruning.speed(before, after, batches=(1, 32), lengths=(32, 128)))
 
-Removing heads makes the four matrices of attention smaller and leaves feed-forward layers,
-embeddings and the output matrix as they were. Often that is a small part of the work, and then a
-model with a quarter of its heads is hardly faster; what is measured here says so.
+Removing heads makes the four matrices of attention smaller. Feed-forward layers, embeddings and the
+output matrix stay as they were, and they are often most of the work: then a model with a quarter of
+its heads is hardly faster.
 """
 
+import math
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -23,34 +26,118 @@ from headwise.config import printable
 from headwise.hf import adopt, release
 from headwise.hf.adoption import backend_of, innermost, is_adopted
 from headwise.ops.graphs import on_a_stream, record
-from headwise.pruning.turns import Compared, take_turns
 from headwise.pruning.workloads import (
     MakeInputs,
     count_flops,
     count_parameters,
     decodes,
+    max_length_of,
     peak_memory,
     random_text,
-    room_of,
     without_full_masks,
 )
 
-OWN = "own"  # the only backend of headwise's own models
-REPLAYED = ", replayed"  # after a backend's name: passes are recorded as CUDA graphs
-SMALL = 0.05  # a share of the FLOPs below which leaving them out is not noticed
+LEAST_ROUNDS, MOST_ROUNDS = 6, 31  # fewer than 6 give no 95 % interval of a median
+LEAST_SECONDS = 0.01  # shorter calls are repeated, because clocks are coarse
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times faster the second model is: a median with its 95 % interval.
+
+    >>> Ratio.of([1.2, 1.1, 1.3, 1.2, 1.25, 1.15])
+    Ratio(median=1.2, low=1.1, high=1.3)
+    """
+
+    median: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of(ratios: Sequence[float]) -> "Ratio":
+        """Return median and interval of one ratio per round, for any distribution of ratios."""
+        ordered, count = sorted(ratios), len(ratios)
+        outside, place = 0.0, 0  # the probability that the median is below the value at place
+        for index in range(count // 2):
+            outside += math.comb(count, index) / 2**count
+            if 1 - 2 * outside < CONFIDENCE:
+                break
+            place = index
+        return Ratio(median(ordered), ordered[place], ordered[count - 1 - place])
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the interval includes 1."""
+        return self.low <= 1 <= self.high
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Seconds of a call before and after, medians over rounds, and their ratio."""
+
+    before: float
+    after: float
+    ratio: Ratio
+
+
+def time_interleaved(
+    before: Callable[[], object],
+    after: Callable[[], object],
+    *,
+    seconds: float,
+    device: torch.device,
+) -> Compared:
+    """Time two functions in turns, so that a busy machine slows both; which is first alternates.
+
+    Args:
+        before: the first function.
+        after: the second function.
+        seconds: the approximate duration; there are at least 6 rounds and at most 31.
+        device: synchronised before each reading of the clock.
+    """
+    calls = (before, after)
+    first = [max(_timed(call, 1, device) for _ in range(2)) for call in calls]  # warms up, too
+    repeats = max(1, math.ceil(LEAST_SECONDS / max(min(first), 1e-9)))
+    rounds = round(seconds / (sum(first) * repeats))
+    times: tuple[list[float], list[float]] = ([], [])
+    for number in range(min(max(rounds, LEAST_ROUNDS), MOST_ROUNDS)):
+        for which in (0, 1) if number % 2 == 0 else (1, 0):
+            times[which].append(_timed(calls[which], repeats, device))
+    ratios = [old / new for old, new in zip(*times, strict=True)]
+    return Compared(median(times[0]), median(times[1]), Ratio.of(ratios))
+
+
+def _timed(call: Callable[[], object], repeats: int, device: torch.device) -> float:
+    _wait(device)
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    _wait(device)
+    return (time.perf_counter() - start) / repeats
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+OWN = "own"  # the only backend of models that are not of Hugging Face
+REPLAYED = ", replayed"  # suffix of a backend's name: passes are recorded as CUDA graphs
+SMALL = 0.05  # share of the FLOPs that is too small to make a model faster
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One kind of forward pass, before and after.
+    """Forward passes of one size and backend, before and after.
 
     Args:
-        backend: how attention was computed.
+        backend: the attention backend.
         batch: rows of the batch.
         length: tokens of a row.
-        time: seconds of a forward pass, and how many times faster it is after.
-        flops: of its matrix products, before and after.
-        memory: bytes of weights and of what the pass holds at most, before and after.
+        time: seconds of a forward pass, and how many times faster it became.
+        flops: of the matrix products, before and after.
+        memory: bytes of weights plus peak memory of the pass, before and after.
     """
 
     backend: str
@@ -62,18 +149,18 @@ class Workload:
 
     @property
     def saved(self) -> float:
-        """The share of the FLOPs that pruning left out."""
+        """The share of the FLOPs that pruning saves."""
         return 1 - self.flops[1] / self.flops[0]
 
     @property
     def name(self) -> str:
-        """As verdicts call it."""
+        """The name in verdicts."""
         return f"{self.backend}, {self.batch} x {self.length}"
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What `speed` measured. Printed by Rich it is a table, with what to make of it below."""
+    """The result of `speed`. Rich prints it as a table with the verdicts below."""
 
     device: str
     parameters: tuple[int, int]
@@ -82,7 +169,7 @@ class Speed:
     left_out: tuple[str, ...] = ()
 
     def verdicts(self) -> list[str]:
-        """What to make of it, in sentences; plainly where nothing was gained."""
+        """Return conclusions as sentences; they say so if nothing was gained."""
         if self.parameters[0] == self.parameters[1]:
             return ["Nothing was removed, so nothing can be gained.", *self.left_out]
         said = [
@@ -107,7 +194,7 @@ class Speed:
         return said + list(self.left_out)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything measured, with the verdicts."""
+        """Return all measurements and the verdicts as JSON values."""
         rows = [{**asdict(work), "saved_flops": work.saved} for work in self.workloads]
         return {
             "device": self.device,
@@ -121,7 +208,7 @@ class Speed:
         return speed_table(self.to_json())
 
 
-# where there are two values in a cell, they are before > after, as the title says
+# two values in a cell are before > after
 HEADER = ("backend", "batch", "length", "ms", "times faster", "tokens/s", "GFLOP", "MB")
 
 
@@ -137,22 +224,22 @@ def speed(
     seconds: float = 2.0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Speed:
-    """Measure a model before and after pruning: forward passes in turns, without gradients.
+    """Measure a model before and after pruning, with interleaved forward passes without gradients.
 
-    Both models are left as they came; while they are measured, those that were adopted are not.
+    Both models are left as they were. An adopted model is released while it is measured.
 
     Args:
-        before: the model as it was, on the device to measure.
-        after: the pruned one, on the same.
-        batches: numbers of rows to try.
-        lengths: numbers of tokens to try; those too long for the model are left out.
-        backends: of attention in a Hugging Face model: "sdpa", "eager". Headwise's own have one.
-            On a GPU "sdpa, replayed" times what the device does for a recorded pass; started from
-            Python, a small pass takes as long as Python needs, with however many heads.
-        inputs: makes what the models are called with, of model, batch and length.
-        measure: the quality of a model, if it is to stand beside; called in eval mode.
-        seconds: about how long to time each combination.
-        progress: called with (combinations done, in all).
+        before: the unpruned model, on the device to measure.
+        after: the pruned model, on the same device.
+        batches: batch sizes.
+        lengths: numbers of tokens; those above the model's maximum length are left out.
+        backends: attention backends of a Hugging Face model: "sdpa", "eager". On a GPU
+            "sdpa, replayed" times a recorded CUDA graph; started from Python, a small pass takes as
+            long as Python needs, whatever the number of heads.
+        inputs: makes the inputs from model, batch size and length.
+        measure: the quality of a model, if it is to be reported too; called in eval mode.
+        seconds: the approximate time for each combination.
+        progress: called with (combinations done, combinations in all).
     """
     if not batches or not lengths or not backends or min(*batches, *lengths, 1) < 1:
         raise ValueError(
@@ -163,10 +250,10 @@ def speed(
     if (other := next(after.parameters()).device) != device:
         raise ValueError(f"Both models must be on one device, got {device} and {other}.")
     quality = (_quality(before, measure), _quality(after, measure)) if measure else None
-    rooms = [room for room in (room_of(before), room_of(after)) if room]
-    fitting = [length for length in lengths if not rooms or length <= min(rooms)]
+    limits = [limit for limit in map(max_length_of, (before, after)) if limit]
+    fitting = [length for length in lengths if not limits or length <= min(limits)]
     left_out = [
-        f"Length {length} was not measured: the model has {min(rooms)} positions."
+        f"Length {length} was not measured: the model has {min(limits)} positions."
         for length in lengths
         if length not in fitting
     ]
@@ -198,14 +285,16 @@ def _workload(
     device = next(before.parameters()).device
     old, new = inputs(before, batch, length), inputs(after, batch, length)
     start = _recorded if backend.endswith(REPLAYED) else partial
-    time = take_turns(start(before, **old), start(after, **new), seconds=seconds, device=device)
+    time = time_interleaved(
+        start(before, **old), start(after, **new), seconds=seconds, device=device
+    )
     flops = count_flops(before, old), count_flops(after, new)
     memory = peak_memory(before, old), peak_memory(after, new)
     return Workload(backend, batch, length, time, flops, memory)
 
 
 def _names(model: nn.Module, backends: Sequence[str], device: torch.device) -> list[str]:
-    """Of the backends that are timed."""
+    """Return the names of the backends that are timed."""
     if device.type != "cuda" and any(name.endswith(REPLAYED) for name in backends):
         raise ValueError(f"Passes are replayed on a GPU only, got backends={list(backends)}.")
     if isinstance(innermost(model), PreTrainedModel):
@@ -215,12 +304,12 @@ def _names(model: nn.Module, backends: Sequence[str], device: torch.device) -> l
 
 
 def _recorded(model: nn.Module, **given: Any) -> Callable[[], object]:
-    """A forward pass as a CUDA graph."""
+    """Return the replay of a forward pass, recorded as a CUDA graph."""
     inner = innermost(model)
     host = inner if isinstance(inner, PreTrainedModel) else None
     if host is not None:
         adopt(host)  # otherwise transformers makes masks that it leaves out elsewhere
-    needed = without_full_masks(given)  # a graph cannot look whether a mask hides anything
+    needed = without_full_masks(given)  # in a graph it cannot be checked if a mask hides anything
     try:
         with on_a_stream(next(model.parameters()).device):
             model(**needed)
@@ -249,9 +338,9 @@ def _in_eval_mode(model: nn.Module) -> Generator[None]:
 
 @contextmanager
 def _measurable(model: nn.Module) -> Generator[None]:
-    """In eval mode, and a Hugging Face model without sites and free to change its backend."""
+    """Put a model into eval mode; release a Hugging Face model and restore its backend later."""
     inner = innermost(model)
-    # a view of a parameter says that it learns, which FLOPs cannot be counted with
+    # FLOPs cannot be counted with views of parameters that require gradients
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     adopted = isinstance(inner, PreTrainedModel) and is_adopted(inner)
     if adopted:
@@ -290,7 +379,7 @@ def _device_name(device: torch.device) -> str:
 
 
 def speed_table(measured: Mapping[str, Any]) -> Table:
-    """What `Speed.to_json` gave, as a table that Rich prints, with what to make of it below."""
+    """Return what `Speed.to_json` gave as a table for Rich, with the verdicts as its caption."""
     said = [*quality_said(measured), *measured["verdicts"]]
     title = Text(printable(f"One forward pass on {measured['device']}, before > after"))
     table = Table(box=None, header_style="bold", pad_edge=False, title=title)
@@ -304,7 +393,7 @@ def speed_table(measured: Mapping[str, Any]) -> Table:
 
 
 def quality_said(measured: Mapping[str, Any]) -> list[str]:
-    """The quality that `Speed.to_json` gave, as a sentence; nothing if it was not measured."""
+    """Return the quality that `Speed.to_json` gave as a sentence; none if not measured."""
     quality = measured["quality"]
     return [f"Quality: {_pair(f'{value:.4g}' for value in quality)}."] if quality else []
 
@@ -334,6 +423,3 @@ def _listed(works: Sequence[Workload]) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-__all__ = ["Speed", "Workload", "speed"]

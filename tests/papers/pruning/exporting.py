@@ -1,6 +1,6 @@
 """Headwise's own models, pruned, saved and exported.
 
-    python tests/pruning/exporting_own.py FOLDER
+    python tests/papers/pruning/exporting.py FOLDER
 
 Runs in a process of its own, as what checks shapes in tests cannot be traced.
 """

@@ -12,10 +12,10 @@ from torch import nn
 import headwise
 from headwise import pruning
 from headwise.hf.adoption import is_adopted
-from headwise.pruning.turns import Ratio
-from headwise.pruning.workloads import count_flops, peak_memory, random_text, room_of
-from headwise_papers.models import Transformer, TransformerConfig
+from headwise.pruning.timing import Ratio
+from headwise.pruning.workloads import count_flops, max_length_of, peak_memory, random_text
 from tests.hf.families import SIZES, TWO_STACKS
+from tests.support.small_transformer import SmallConfig, SmallTransformer
 
 CPU = torch.device("cpu")
 QUICK = {"batches": (1,), "lengths": (8,), "seconds": 0.01}
@@ -116,21 +116,23 @@ def test_inputs_hold_words_alone_and_end_as_a_classifier_with_a_decoder_needs():
     assert (inputs["input_ids"][:, -1] == config.eos_token_id).all()
     with torch.no_grad():
         assert model(**inputs).logits.shape == (3, 2)
-    ours = Transformer(TransformerConfig(9, 9, width=8, heads=2))
-    inputs = random_text(ours, 4, 30)
-    assert inputs["source"].min() == 4 and inputs["target"].min() == 4
+    inputs = random_text(SmallTransformer(SmallConfig()), 4, 30)
+    assert {name: tuple(tensor.shape) for name, tensor in inputs.items()} == {
+        "source": (4, 30),
+        "source_lengths": (4,),
+        "target": (4, 30),
+    }
 
 
 def test_a_model_that_counts_positions_after_padding_has_that_much_less_room():
     roberta = hf.RobertaModel(hf.RobertaConfig(**{**SIZES, "max_position_embeddings": 18}))
-    assert room_of(roberta) == 18 - 2
+    assert max_length_of(roberta) == 18 - 2
     found = pruning.speed(roberta, roberta, batches=(1,), lengths=(16, 18), seconds=0.01)
     assert [work.length for work in found.workloads] == [16]
 
 
 def test_little_attention_is_said_to_gain_little():
-    shape = TransformerConfig(5000, 5000, width=32, heads=4, feed_forward=512)
-    model = Transformer(shape).eval()
+    model = SmallTransformer(SmallConfig(5000, 5000, width=32, feed_forward=512)).eval()
     small = pruning.prune(copy.deepcopy(model), {"encoder.0.self": [0]})
     found = pruning.speed(model, small, **{**QUICK, "lengths": (8, 1000)})
     said = " ".join(found.verdicts())
