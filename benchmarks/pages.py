@@ -1,6 +1,8 @@
-"""docs/speed.md, from its text in speed.md next to this file and the results in benchmarks/results.
+"""Generated documents: docs/speed.md, and the table of columns in docs/inspect.md.
 
-python -m benchmarks.pages
+    python -m benchmarks.pages
+
+The text of docs/speed.md is speed.md next to this file, its tables come from benchmarks/results.
 """
 
 import re
@@ -20,12 +22,15 @@ from benchmarks.speed_tables import (
 from headwise.ops.entmax import LEAST_KERNEL_ALPHA
 from headwise.ops.scores import WIDEST_HEAD
 from headwise.ops.topk import MOST_KEPT
+from headwise.recording.columns import COLUMNS
 from headwise.recording.files import write_text
 
 ROOT = Path(__file__).parent.parent
 TEXT = Path(__file__).parent / "speed.md"
 PAGE = ROOT / "docs" / "speed.md"
 FIGURES = ROOT / "docs" / "figures"
+INSPECT = ROOT / "docs" / "inspect.md"
+TABLE = re.compile(r"(?<=\| column \| meaning \|\n\| --- \| --- \|\n)(\|.*\n)+")
 PLACE = re.compile(r"\{\{([^}]+)\}\}")
 
 
@@ -57,9 +62,17 @@ def _constants() -> dict[str, str]:
     return limits | {"least_alpha": f"{LEAST_KERNEL_ALPHA:g}"}
 
 
+def inspect_page() -> str:
+    """Return docs/inspect.md with the columns that the code knows."""
+    columns = [column for column in COLUMNS if column.group not in ("name", "quality")]
+    rows = [f"| `{column.name}` | {column.meaning} |\n" for column in columns]
+    return TABLE.sub(lambda _: "".join(rows), INSPECT.read_text())
+
+
 def main() -> None:
-    """Write the page and its figures."""
+    """Write the pages and their figures."""
     write_text(PAGE, page())
+    write_text(INSPECT, inspect_page())
     draw_all(FIGURES, documents("ops"))
 
 

@@ -56,6 +56,12 @@ def test_the_page_in_docs_is_the_generated_one():
     assert pages.PAGE.read_text() == pages.page(), "run: python -m benchmarks.pages"
 
 
+def test_the_columns_in_docs_are_those_of_the_code():
+    text = pages.inspect_page()
+    assert pages.INSPECT.read_text() == text, "run: python -m benchmarks.pages"
+    assert "| `first_word` | Share of" in text
+
+
 def test_the_figure_of_times_shows_the_times_in_results():
     points = speed_figures.times(documents("ops"))
     with Image.open(pages.FIGURES / "times.png") as figure:
