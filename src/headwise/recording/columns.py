@@ -152,7 +152,7 @@ COLUMNS = (  # in the order of the table
         "there: near 1 for a head that goes by position.",
         printed=8,
     ),
-    Column("first_share", f"{_ON} the first position."),
+    Column("first_share", f"{_ON} the first word, also of the first word itself."),
     Column(
         "special_mass",
         "Mean weight on special tokens such as begin- and end-of-sentence: large when a head "
@@ -160,7 +160,7 @@ COLUMNS = (  # in the order of the table
     ),
     Column("previous", f"{_ON} the word before."),
     Column("next", f"{_ON} the word after."),
-    Column("first_word", f"{_ON} the first word."),
+    Column("first_word", f"{_ON} the first word, of those after it."),
     Column(
         "punctuation",
         f"{_ON} punctuation other than the query itself, of those that can attend to some; a "

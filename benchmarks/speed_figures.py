@@ -1,8 +1,7 @@
-"""Pictures of docs/kernels.md: how keys are selected, and how long ops take."""
+"""Figures of docs/speed.md: how keys are selected, and how long ops take."""
 
 import hashlib
 import json
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,17 +10,17 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from benchmarks.gpu_ops import NORMAL
-from benchmarks.kernel_tables import LENGTHS, OURS, YARDSTICK, Document, Group, ours
+from benchmarks.speed_tables import LENGTHS, OURS, YARDSTICK, Document, newest
 
 DPI = 110
-KEPT, DOUBT, PLAIN, NAME = "#9ecae1", "#fdae6b", "#f2f2f2", "#c7e9c0"
+KEPT, DOUBT, PLAIN = "#9ecae1", "#fdae6b", "#f2f2f2"
 BUCKETS, LEVELS, KEEP = 8, 2, 4
 
 # Two rows of 24 scores in tiles of 8. The second has three of its four best keys in one bucket.
 CERTAIN = (3, 9, 1, 4, 2, 6, 0, 5, 7, 2, 8, 1, 3, 0, 4, 2, 1, 5, 2, 3, 9.5, 1, 6.5, 0)
 DOUBTFUL = (3, 9, 1, 4, 2, 6, 0, 5, 2, 8, 3, 1, 3, 0, 4, 2, 1, 7, 2, 3, 9.5, 1, 6.5, 0)
 
-# Whose times are drawn, and how they are called in the picture; the first that was timed.
+# Whose times are drawn, and what they are called in the figure; the first that was timed.
 TIMED = {
     "top-k keep 8": ("eager",),
     "entmax-1.5": ("entmax.entmax15 k=128",),
@@ -33,12 +32,11 @@ Points = dict[str, dict[str, list[tuple[int, float, float]]]]  # op -> who -> n,
 
 
 def draw_all(folder: Path, found: list[Document]) -> None:
-    """Write every picture."""
+    """Write every figure."""
     folder.mkdir(parents=True, exist_ok=True)
     points = times(found)
     figures = {
         "buckets": _buckets(),
-        "cells": _cells(),
         "times": _times(points),
     }
     for name, figure in figures.items():
@@ -48,7 +46,7 @@ def draw_all(folder: Path, found: list[Document]) -> None:
 
 
 def digest(points: Points) -> str:
-    """What the picture of times was drawn from, for a test to compare."""
+    """Identify what the figure of times was drawn from, for a test to compare."""
     return hashlib.sha256(json.dumps(points, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -109,59 +107,15 @@ def _line(
         axis.text(place + 0.47, height + 0.4, f"{score:g}", ha="center", va="center", weight=weight)
 
 
-def _cells() -> Figure:
-    """How a cell of two keys gets a name: n = 4,096, tiles of 64."""
-    figure = Figure(figsize=(11, 3.9), layout="constrained")
-    axis = figure.subplots()
-    first, second, turn, bucket = 2.6182, 3.1416, 21, 37
-    for height, name, key, score in (
-        (5.2, "tile 42", 42 * 64 + bucket, first),
-        (4.2, "tile 43", 43 * 64 + bucket, second),
-    ):
-        axis.text(-0.3, height + 0.35, name, ha="right", va="center", fontsize=9)
-        axis.add_patch(Rectangle((0, height), 32, 0.7, color=PLAIN, linewidth=0))
-        axis.add_patch(Rectangle((17, height), 3.4, 0.7, color=KEPT, linewidth=0))
-        axis.text(18.7, height + 0.35, f"{score:g}", ha="center", va="center")
-        axis.text(20.8, height + 0.35, f"key {key:,}, bucket {bucket}", va="center", fontsize=9)
-    bits = struct.unpack(">I", struct.pack(">f", max(first, second)))[0]
-    _bits(axis, 2.3, "larger of the two", bits, 0)
-    _bits(axis, 0.7, "with its name", bits & ~2047 | turn * 64 | bucket, 11)
-    for left, right, text in (
-        (0, 1, "sign"),
-        (1, 9, "exponent"),
-        (9, 21, "12 bits of the score"),
-        (21, 26, f"turn {turn}"),
-        (26, 32, f"bucket {bucket}"),
-    ):
-        axis.text((left + right) / 2, 0.3, text, ha="center", va="center", fontsize=8)
-    said = "Turn 21 and bucket 37 name keys (2 x 21) x 64 + 37 and (2 x 21 + 1) x 64 + 37."
-    axis.text(0, -0.4, said, fontsize=9)
-    axis.set(xlim=(-5, 32.5), ylim=(-0.8, 6.2))
-    axis.axis("off")
-    return figure
-
-
-def _bits(axis: Axes, height: float, name: str, bits: int, named: int) -> None:
-    axis.text(-0.3, height + 0.4, name, ha="right", va="center", fontsize=9)
-    for place in range(32):
-        colour = NAME if place >= 32 - named else KEPT
-        axis.add_patch(Rectangle((place, height), 0.92, 0.8, color=colour, linewidth=0))
-        digit = str(bits >> (31 - place) & 1)
-        axis.text(place + 0.46, height + 0.4, digit, ha="center", va="center", fontsize=8)
-
-
 def times(found: list[Document]) -> Points:
     """Measured times of ours, SDPA and the usual way, where ours was timed in the same run."""
     points: Points = {}
     for op, peers in TIMED.items():
         for length in LENGTHS:
-            group = Group(NORMAL, length)
-            row = ours(found, op, group)
-            if row is None:
-                continue
-            document = next(one for one in found if any(row is other for other in one.rows))
-            for other in document.groups(op)[group]:
-                if other["who"] in (OURS, YARDSTICK, *peers) and "forward_ms" in other:
+            found_here = newest(found, op, length)
+            for other in found_here[0].rows if found_here else ():
+                known = other["who"] in (OURS, YARDSTICK, *peers) and "forward_ms" in other
+                if known and (other["op"], other["n"], other["inputs"]) == (op, length, NORMAL):
                     point = (length, other["forward_ms"], other["both_ms"])
                     points.setdefault(op, {}).setdefault(other["who"], []).append(point)
     return points
