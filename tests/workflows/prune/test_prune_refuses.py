@@ -260,7 +260,7 @@ def test_a_pruning_does_not_go_on_with_other_data_or_another_model(changed, tmp_
 def test_a_pruning_from_before_there_were_checksums_goes_on(tmp_path):
     model = saved("classification", tmp_path / "host")
     config = config_for("classification", model, choose="random", steps=0)
-    with Run.create(run_folder(tmp_path / "small"), config) as old:
+    with Run.create(run_folder(tmp_path / "small"), config, "pruning") as old:
         old.write_json("before.json", {"accuracy": 0.125, "validation_loss": 7.5})
     run = prune_folder(config, tmp_path / "small")
     assert run.figures()["accuracy_before"] == 0.125 and run.has("inputs.json")
@@ -281,7 +281,8 @@ def test_two_prunings_into_one_folder_are_one_too_many(tmp_path):
     with another_process_in(run_folder(tmp_path / "small")):
         with pytest.raises(ValueError, match=r"is writing to .*small-pruning; wait for"):
             prune_folder(config, tmp_path / "small")
-        assert not list(run_folder(tmp_path / "small").iterdir())
+        there = [path.name for path in run_folder(tmp_path / "small").iterdir()]
+        assert there == [".lock"]
     assert prune_folder(config, tmp_path / "small").figures()["heads_kept"] == 3
 
 
