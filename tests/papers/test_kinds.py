@@ -1,6 +1,7 @@
 """Kinds of runs: light to load, registered under their names, with and without entry points."""
 
 import pytest
+import torch
 
 from headwise import kinds
 from headwise_papers import kinds as ours
@@ -20,6 +21,12 @@ def test_loading_the_kinds_loads_none_of_their_parts():
 def test_a_kind_is_found_by_its_name(name):
     kind = getattr(ours, name)
     assert kind.name == name.lower() and kinds.find_kind(kind.name) == kind
+
+
+@pytest.mark.parametrize("name", ["CLASSIFIER", "DEMO", "MARIAN", "PRETRAINING", "TRANSLATION"])
+def test_what_a_kind_opens_with_is_there(name, tmp_path):
+    with pytest.raises((ValueError, AssertionError)):  # and no error of an import
+        getattr(ours, name).subject(tmp_path, special=(), device=torch.device("cpu"))
 
 
 def test_kinds_can_be_registered_where_nothing_is_installed(monkeypatch):
