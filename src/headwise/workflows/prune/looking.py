@@ -9,7 +9,7 @@ from headwise.recording import HeadTable, Run
 from headwise.recording.run import TABLE
 from headwise.workflows.inspect import InspectConfig
 from headwise.workflows.inspect.corpus import corpus_of
-from headwise.workflows.inspect.examining import examine
+from headwise.workflows.inspect.examining import Examination
 from headwise.workflows.prune.choosing_heads import inspected
 from headwise.workflows.prune.config import PruneConfig
 from headwise.workflows.prune.task import Task
@@ -58,7 +58,7 @@ def _look(config: PruneConfig, task: Task) -> dict[str, Any]:
     looking = InspectConfig(config.model, "", sample=0, samples=0, seed=config.seed)
     task.model.eval()
     try:
-        found = examine(task.subject, corpus_of(lines), looking)
+        found = Examination(task.subject, corpus_of(lines), looking).examined()
     except (ValueError, RuntimeError) as problem:  # the pruning can do without
         note = f"What the heads do could not be found out: {problem}"
         return {"table": HeadTable((), {}).to_json(), "note": note}
