@@ -197,7 +197,7 @@ class Examination:
 
     @torch.no_grad()
     def _shown(self, sample: Sample) -> dict[str, object]:
-        """Return attention of the first sentences, and of some that show heads at work, by token."""
+        """Return attention of the first sentences, and of some that show heads at work."""
         if not self.config.samples:
             return {"sentences": []}
         short = [pair for pair in sample.drawn if len(pair[1].words) <= LONGEST_EXAMPLE]
@@ -226,8 +226,8 @@ class Examination:
         found: dict[str, str] = {}
         if not self.subject.knows_words:
             found["words"] = (
-                "The tokenizer does not say where in a text its tokens stand, so every token counts as "
-                "a word, and syntax and coreference are left out."
+                "The tokenizer does not say where in a text its tokens stand, so every token "
+                "counts as a word, and syntax and coreference are left out."
             )
         elif unseen := _unseen(self.config.relations, pointed):
             found["syntax"] = unseen
@@ -235,8 +235,8 @@ class Examination:
             found["rarest"] = "The data can be read only once, so that no words were counted."
         elif "rarest" not in pointed.columns:
             found["rarest"] = (
-                "No sentence has a word outside the 500 commonest; give the counts of a larger corpus "
-                "(--ranks)."
+                "No sentence has a word outside the 500 commonest; give the counts of a larger "
+                "corpus (--ranks)."
             )
         if not self.config.sample:
             found["importance"] = "No sample was asked for."
