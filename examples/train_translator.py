@@ -12,7 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from headwise.training import FitConfig
 from headwise_papers.data.toy import ToyLanguage
+from headwise_papers.models import TransformerConfig
 from headwise_papers.recipes.translation import TranslationConfig, train_translation
 from headwise_papers.recipes.translator import Translator
 
@@ -28,14 +30,18 @@ if corpus == "toy":
         files[part] = str(folder / f"{part}.en"), str(folder / f"{part}.xx")
         Path(files[part][0]).write_text("".join(" ".join(p.source) + "\n" for p in pairs))
         Path(files[part][1]).write_text("".join(" ".join(p.target) + "\n" for p in pairs))
-    small = {"width": 32, "heads": 2, "layers": 1, "feed_forward": 64, "dropout": 0.0}
-    short = {"steps": 100, "warmup": 10, "learning_rate": 1e-2, "tokens": 512, "pieces": 120}
+    sizes = {"width": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feed_forward": 64}
     config = TranslationConfig(
-        corpus="files", **files, **attentions, **small, **short, max_length=64
+        corpus="files",
+        **files,
+        vocab_size=120,
+        batch_tokens=512,
+        model=TransformerConfig(**sizes, dropout=0.0, max_length=64, **attentions),
+        fit=FitConfig(steps=100, warmup=10, learning_rate=1e-2),
     )
 else:
     folder = Path("runs")
-    config = TranslationConfig(corpus=corpus, **attentions)
+    config = TranslationConfig(corpus=corpus, model=TransformerConfig.small(**attentions))
 
 run = train_translation(config, folder / f"{corpus}-{attention.replace(':', '-')}")
 figures = run.figures()

@@ -12,13 +12,13 @@ from headwise.analysis.roles import with_roles
 from headwise.hf.adoption import innermost
 from headwise.ops.attended import Attended
 from headwise.recording import HeadTable, Pointing, Profile, Run, Samples
+from headwise.recording.columns import ordered
 from headwise.recording.reading import Reading, reading_of
 from headwise.recording.tally import FEWEST_SENTENCES
 from headwise.sites import PRUNED, Head, Site, find_sites, observe
 from headwise.text.frequencies import WordRanks
 from headwise.text.words import characters_for
 from headwise.workflows.inspect.annotation import Annotation
-from headwise.workflows.inspect.columns import ordered
 from headwise.workflows.inspect.config import ALL, InspectConfig
 from headwise.workflows.inspect.corpus import NO_TEXT, Corpus, Sample
 from headwise.workflows.inspect.importance import measure_importance

@@ -32,7 +32,6 @@ from headwise.workflows.inspect.corpus import (
 )
 from headwise.workflows.inspect.examining import Examined, examine
 from headwise.workflows.inspect.hugging_face import evaluated, subject_of
-from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.inspect.stream import Sources, check_unchanged, sources_of
 from headwise.workflows.inspect.subject import Subject, check_finite
@@ -120,6 +119,8 @@ def inspect_folder(config: InspectConfig, folder: Path) -> HeadTable:
 
     A stopped inspection resumes; a finished one is not repeated.
     """
+    from headwise.workflows.opening import open_subject  # lazy: models at hand need no folder
+
     corpus = _corpus(corpus_of(Path(config.data), parser=config.parser), config)
     mentions, aligned = _mentions(config), _aligned(config)
     ranks = WordRanks.load(Path(config.ranks)) if config.ranks else None
