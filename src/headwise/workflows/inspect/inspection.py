@@ -119,7 +119,7 @@ def inspect_folder(config: InspectConfig, folder: Path) -> HeadTable:
 
     A stopped inspection resumes; a finished one is not repeated.
     """
-    from headwise.workflows.opening import open_subject  # lazy: models at hand need no folder
+    from headwise.workflows.inspect.opening import open_subject  # lazy: models at hand need no folder
 
     corpus = _corpus(corpus_of(Path(config.data), parser=config.parser), config)
     mentions, aligned = _mentions(config), _aligned(config)
