@@ -136,9 +136,15 @@ def train_pairs(config: Config, folder: Path) -> Run:
         vectors=topic.vectors,
         every=config.every,
     )
-    options = {"epochs": config.epochs, "rate": config.rate, "recorders": [curves]}
     with Run.create(folder, config) as run:
-        descend(stack, sentences.train, run=run, **options)
+        descend(
+            stack,
+            sentences.train,
+            epochs=config.epochs,
+            rate=config.rate,
+            recorders=[curves],
+            run=run,
+        )
         tested = stack.evaluate(stack.prepare(sentences.test))
         topic_SP, unrelated_SP = topics_and_others(pairs_SW2, config.task.dictionary)
         trained = {

@@ -15,7 +15,7 @@ words are followed. Post-norm with SGD is nearest to the theory.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -170,11 +170,11 @@ def draw_heads(every: Curves, words: Words) -> "Figure":
     """Draw all words at the end of training, seed 0: one row per variant, one column per head."""
     heads = every[VARIANTS[0]]["score"].shape[2]
     figure, rows = panels(heads, len(every), width=2.8, height=2.5)
-    purity = {"c": words.purity_W.tolist(), "cmap": "coolwarm", "vmin": 0, "vmax": 1}
+    purity: dict[str, Any] = {"c": words.purity_W.tolist(), "cmap": "coolwarm"}
     for row, (variant, found) in zip(rows, every.items(), strict=True):
         for head, axes in enumerate(row):
             score_W, change_W = found["score"][0, -1, head], found["value change"][0, -1, head]
-            axes.scatter(score_W.tolist(), change_W.tolist(), s=5, **purity)
+            axes.scatter(score_W.tolist(), change_W.tolist(), s=5, vmin=0, vmax=1, **purity)
             draw_theory(axes, score_W.max().item(), words.m)
             rho = rank_correlation(score_W, change_W).item()
             axes.set_ylim(0, 1.1 * change_W.max().item())
