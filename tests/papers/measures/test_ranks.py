@@ -2,8 +2,8 @@ import doctest
 
 import torch
 
-from headwise_papers.training_dynamics import _ranks
-from headwise_papers.training_dynamics._ranks import rank_correlation
+from headwise_papers.measures import ranks
+from headwise_papers.measures.ranks import rank_correlation
 
 
 def test_only_the_order_matters():
@@ -31,6 +31,6 @@ def test_what_both_owe_to_a_third_is_taken_out():
 
 
 def test_examples_in_docstrings_hold():
-    result = doctest.testmod(_ranks)
+    result = doctest.testmod(ranks)
     assert result.attempted > 0
     assert result.failed == 0
