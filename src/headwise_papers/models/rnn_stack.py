@@ -286,13 +286,14 @@ class Seq2SeqStack(nn.Module):
         return out_SBTD.transpose(1, 2)
 
     def _predict(self, d_XD: Tensor, context_XD: Tensor) -> Tensor:
-        if self.config.combine == "add":
-            return _layer(self.weights, "output", d_XD + context_XD)
+        if self.config.combine != "concat":
+            add = self.config.combine == "add"
+            return _layer(self.weights, "output", d_XD + context_XD if add else context_XD)
         mixed_XD = _layer(self.weights, "mix", torch.cat([d_XD, context_XD], dim=-1)).tanh()
         return _layer(self.weights, "output", mixed_XD)
 
     def _relevance(self, alone_SBKD: Tensor, d_STBD: Tensor, target_SBT: Tensor) -> Tensor:
-        if self.config.combine == "add":
+        if self.config.combine != "concat":
             return output_relevance_of_each(_layer(self.weights, "output", alone_SBKD), target_SBT)
         n_target, n_source = d_STBD.shape[1], alone_SBKD.shape[2]
         d_SBTKD = d_STBD.transpose(1, 2)[:, :, :, None].expand(-1, -1, -1, n_source, -1)
