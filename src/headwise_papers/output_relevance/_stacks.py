@@ -9,8 +9,11 @@ from torch import Tensor, nn
 from headwise.text.batching import Ragged
 from headwise_papers.data.labelled import Labelled
 from headwise_papers.data.parallel import parallel_batch
-from headwise_papers.models.rnn_sequence import RnnClassifierSequence
-from headwise_papers.models.rnn_stack import RnnClassifierStack, Seq2SeqStack
+from headwise_papers.models.rnn_stack import (
+    RnnClassifierSequence,
+    RnnClassifierStack,
+    Seq2SeqStack,
+)
 from headwise_papers.ops.relevance import Looked
 
 Model = TypeVar("Model", bound=nn.Module)
