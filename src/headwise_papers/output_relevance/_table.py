@@ -193,6 +193,11 @@ def curve(step_E: Tensor, values_ES: Tensor) -> dict[float, Result]:
     return {float(step): Result(row) for step, row in zip(step_E.tolist(), rows, strict=True)}
 
 
+def limit_shares(axes: "Axes") -> None:
+    """Limit a vertical axis to 0 to 1, which intervals of few runs would leave."""
+    axes.set_ylim(0, min(1.02, axes.get_ylim()[1]))
+
+
 def set_panels(names: Sequence[str]) -> "tuple[Figure, list[Axes]]":
     """Return a figure with one panel per data set."""
     columns = min(COLUMNS, len(names))

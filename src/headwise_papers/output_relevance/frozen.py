@@ -1,11 +1,11 @@
 """Table 3: can attention be learned when output relevance is frozen?
 
-    headwise reproduce output_relevance/frozen --set embeddings=random --save --part random
-    headwise reproduce output_relevance/frozen      # seconds, with the models of `classification`
-
 A *frozen* classifier learns the layer that scores and nothing else. The best evaluation is chosen
 on validation texts. *Not correlated*: hr is at most the best of as many shuffles as there are
 evaluations (half-way to another normal run until results were seen).
+
+    headwise reproduce output_relevance/frozen --set embeddings=random --save --part random
+    headwise reproduce output_relevance/frozen      # seconds, with the models of `classification`
 """
 
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from headwise_papers.output_relevance._classifiers import SMOKE, Config, Trained
 from headwise_papers.output_relevance._table import (
     HR,
     curve,
+    limit_shares,
     named,
     paired,
     pooled,
@@ -113,7 +114,7 @@ def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
         frozen_ES, uniform_ES = (_pairs(trained, *key, "test") for key in MEASURES)
         curves = {"frozen": curve(step_E, frozen_ES), "beta_unif": curve(step_E, uniform_ES)}
         draw_lines(axes, curves, xlabel="update", ylabel="hr with alpha*", title=name)
-        axes.set_ylim(0)
+        limit_shares(axes)
 
     def found(result: str) -> dict[str, Result]:
         return {name: results[f"{config.part(name)}: {result}"] for name in config.sets}

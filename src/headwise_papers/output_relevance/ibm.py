@@ -1,11 +1,11 @@
 """Section 3.3: does output relevance first learn what the first iteration of IBM Model 1 learns?
 
-    headwise reproduce output_relevance/ibm         # seconds, with the models of `translation`
-
 The paper argues this. "IBM 1" and "IBM 10": after so many iterations of EM, without NULL, 0.001
 added to counts. *Controls* know no words: beta before the first update, the end token, the most
 frequent places of IBM 1's peaks, chance. Where IBM 1 and IBM 10 differ, an early run has *found*
 one of them half-way from chance to its best acc.
+
+    headwise reproduce output_relevance/ibm         # seconds, with the models of `translation`
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,13 @@ from headwise_papers.measures.relevance import (
     from_others,
 )
 from headwise_papers.output_relevance._stacks import device_of
-from headwise_papers.output_relevance._table import Traces, curve, gold_attention, named
+from headwise_papers.output_relevance._table import (
+    Traces,
+    curve,
+    gold_attention,
+    limit_shares,
+    named,
+)
 from headwise_papers.output_relevance._translators import (
     CURVES,
     SMOKE,
@@ -53,8 +59,8 @@ FIRST, LATER = (f"IBM {number}" for number in ITERATIONS)
 SMOOTHING = 1e-3  # added to the count of each pair of words
 ABOVE = f"{FIRST} in beta_unif - best control"
 CLAIMS = (
-    Claim.direction(f"multi30k: {ABOVE}", number=40),
-    Claim.direction(f"iwslt14: {ABOVE}", number=40, stands_for="17,652 pairs"),
+    Claim.direction(f"multi30k: {ABOVE}", number=40, text="multi30k: above controls"),
+    Claim.direction(f"iwslt14: {ABOVE}", number=40, text="iwslt14: above controls"),
     Claim.share(f"early: first nearer to {FIRST}", threshold=0.9, number=40),
 )
 
@@ -223,6 +229,7 @@ def _draw(axes: "Sequence[Axes]", both: Both, peaks: Mapping[str, Tensor], title
             if rows_N.any()
         }
         draw_lines(panel, curves, xlabel="update", ylabel="acc", title=f"{title}: {which}")
+        limit_shares(panel)
 
 
 SHORT = replace(SMOKE, multi30k=replace(SMOKE.multi30k, epochs=3), early_updates=12)

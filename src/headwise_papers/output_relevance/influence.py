@@ -1,11 +1,11 @@
 """Section 4.1, Fig. 3: is output relevance large where tokens influence the prediction?
 
-    headwise reproduce output_relevance/influence   # seconds, with the models of `classification`
-
 Influence is xi = -<gradient of the loss by e, e>, with e a token's embedding (GloVe). The paper
 does not say in which model: here in the uniform one and in the normal one paired with it, each
 where it is most accurate. xi and beta of one model share its output layer and agree before anything
 is learned: hence the control *before the first update*, added after results were seen.
+
+    headwise reproduce output_relevance/influence   # seconds, with the models of `classification`
 """
 
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from headwise_papers.measures.relevance import at, best_step, floor
 from headwise_papers.output_relevance._classifiers import SMOKE, Config, Trained, models
 from headwise_papers.output_relevance._table import (
     curve,
+    limit_shares,
     lucky_floor,
     named,
     paired,
@@ -47,6 +48,7 @@ FASTER = {where: f"beta rises faster {where}" for where in (WHERE_UNIFORM, WHERE
 POOLED = (LEARNED, RISES, RISING, *FASTER.values(),
           *(f"{xi} {what}" for what in (FLOOR, FIRST) for xi in (OWN, NORMAL)))  # fmt: skip
 
+SHORT = {OWN: "hr, xi of uniform runs", NORMAL: "hr, xi of normal runs"}
 CLAIMS = (
     Claim.share(f"all sets: {LEARNED}", threshold=EVERY_SET, number=31, text=LEARNED),
     Claim.value(f"all sets: {RISING}", 1.0, margin=0.05, number=32, text=RISING),
@@ -55,12 +57,12 @@ CLAIMS = (
         for where, x in FASTER.items()
     ),
     *(
-        Claim.share(f"all sets: {xi} {FLOOR}", threshold=EVERY_SET, number=34, text=xi)
-        for xi in (OWN, NORMAL)
+        Claim.share(f"all sets: {xi} {FLOOR}", threshold=EVERY_SET, number=34, text=text)
+        for xi, text in SHORT.items()
     ),
     *(
-        Claim.share(f"all sets: {xi} {FIRST}", threshold=EVERY_SET, text=f"{xi} {FIRST}")
-        for xi in (OWN, NORMAL)
+        Claim.share(f"all sets: {xi} {FIRST}", threshold=EVERY_SET, text=f"{text}, above the start")
+        for xi, text in SHORT.items()
     ),
 )
 
@@ -158,6 +160,7 @@ def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
         step_E = trained.of("uniform")["step"]
         hr = {OWN: curve(step_E, _hr_curve(trained))}
         draw_lines(hr_axes, hr, xlabel="update", ylabel="hr", title=name, legend=False)
+        limit_shares(hr_axes)
         rises = {where: curve(step_E, x_ER) for where, x_ER in _rise_curves(trained).items()}
         draw_lines(rise_axes, rises, xlabel="update", ylabel="rise of beta_unif", title=name)
 

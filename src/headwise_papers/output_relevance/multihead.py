@@ -1,11 +1,11 @@
 """Section 4.2: is one good head enough for a model of several heads to learn permutation copying?
 
-    headwise reproduce output_relevance/multihead --set pools=5      # 3 minutes per pool, H200
-
 All combinations of 5 heads that learn alone and 5 that do not. **Recorded with a deviation**:
 `concat`, see copying; the paper's is `pool.setup.combine=context`. Combinations of a *pool* share
 initial model, data and heads: claims are judged by one value per pool, and one is recorded. In it
 one or two bad heads always fail, three or more never.
+
+    headwise reproduce output_relevance/multihead --set pools=5      # 3 minutes per pool, H200
 """
 
 from collections.abc import Callable
@@ -146,13 +146,18 @@ def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
         for kind, found in by_kind.items()
     }
     draw_lines(axes, curves, xlabel="heads", ylabel=FAIL, marker="o")
+    axes.set_xticks(range(1, config.pool.good + config.pool.bad + 1))
     grid, ((axes,),) = panels(1, width=5.0, height=4.2)
     for good, bad in {(x.good, x.bad) for x in outcomes}:
         fails = [float(x.fails) for x in outcomes if (x.good, x.bad) == (good, bad)]
         share[good, bad] = fmean(fails)
-        axes.text(bad, good, f"{sum(fails):.0f}/{len(fails)}", ha="center", fontsize=8)
+        colour = "white" if fmean(fails) > 0.6 else "black"
+        shown = f"{sum(fails):.0f}/{len(fails)}"
+        axes.text(bad, good, shown, ha="center", fontsize=8, color=colour)
     image = axes.imshow(share.numpy(), vmin=0, vmax=1, cmap="Reds", origin="lower", aspect="auto")
     axes.set(xlabel="bad heads", ylabel="good heads")
+    axes.set_xticks(range(config.pool.bad + 1))
+    axes.set_yticks(range(config.pool.good + 1))
     grid.colorbar(image, label=FAIL)
     return {"sizes": sizes, "grid": grid}
 

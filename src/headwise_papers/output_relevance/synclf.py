@@ -1,10 +1,10 @@
 """Section 3.3, Fig. 2 left, Table 1: is output relevance learned before attention?
 
-    headwise reproduce output_relevance/synclf                # 1 minute on an H200
-
 SynClf: 40 tokens of 40 types, positive if and only if token "1" occurs. 50 normal, uniform and
 frozen runs each; positive ones of 400 test sequences count. A curve is acc of a run with alpha* of
 the other 49. beta's lead is taken where both curves pass one half.
+
+    headwise reproduce output_relevance/synclf                # 1 minute on an H200
 """
 
 from collections.abc import Callable
@@ -22,13 +22,14 @@ from headwise_papers.data.sequence_tasks import IMPORTANT, SynClf, synclf
 from headwise_papers.measures.relevance import agreement, at, best_step, crossing, from_others
 from headwise_papers.measures.relevance_curves import RelevanceCurves, schedule
 from headwise_papers.models.rnn import RnnClassifier, RnnClassifierConfig, Variant
-from headwise_papers.models.rnn_sequence import many_classifiers
+from headwise_papers.models.rnn_stack import many_classifiers
 from headwise_papers.output_relevance._stacks import device_of, drawn, read_texts
 from headwise_papers.output_relevance._table import (
     HR,
     Traces,
     curve,
     gold_attention,
+    limit_shares,
     named,
     of_runs,
     on_rows,
@@ -223,6 +224,7 @@ def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
         shown = {name: curve(step_E[soon_E], x_ES[soon_E]) for name, x_ES in curves.items()}
         colours = {"alpha": "tab:red", "beta": "tab:blue"}
         draw_lines(panel, shown, xlabel="update", ylabel=label, colours=colours)
+        limit_shares(panel)
     through, ((panel,),) = panels(1, width=5.0)
     table_row(normal, uniform).draw(panel, step_E, title="SynClf")
     return {"fig2-beta-before-alpha": first, "relevance-under-uniform-attention": through}

@@ -1,10 +1,10 @@
 """Beyond the paper: does output relevance also tell where a Transformer comes to attend?
 
-    headwise reproduce output_relevance/transformer --jobs 4       # 14 minutes on a CPU core
-
 Headwise's Transformer (mean pooling) and Hugging Face's BERT (first position) learn SST, normally
 and with uniform attention in the last layer. beta is that of the last layer's value path, over all
 heads. With mean pooling the attention of seeds hardly agrees (0.15).
+
+    headwise reproduce output_relevance/transformer --jobs 4       # 14 minutes on a CPU core
 """
 
 from collections.abc import Callable, Iterator
@@ -37,6 +37,7 @@ from headwise_papers.output_relevance._table import (
     Traces,
     curve,
     gold_attention,
+    limit_shares,
     named,
     table_row,
 )
@@ -49,7 +50,9 @@ Kind = Literal["headwise", "bert"]
 KINDS: tuple[Kind, ...] = ("headwise", "bert")
 UNIFORM_SEED = 1000  # of the first uniform model; normal ones have 0, 1, ...
 TRACE = "trace/relevance/curves.safetensors"
-CLAIMS = tuple(Claim.direction(f"{kind}: {OVER_SHUFFLES}") for kind in KINDS)
+CLAIMS = tuple(
+    Claim.direction(f"{kind}: {OVER_SHUFFLES}", text=f"{kind}: hr above shuffles") for kind in KINDS
+)
 
 
 @dataclass(frozen=True)
@@ -235,6 +238,7 @@ def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
         }
         curves = {label: curve(normal["step"], x_ES) for label, x_ES in shown.items()}
         draw_lines(panel, curves, xlabel="update", ylabel="hr with alpha*", title=kind)
+        limit_shares(panel)
     return {"curves": figure}
 
 
