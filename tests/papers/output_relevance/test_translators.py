@@ -1,12 +1,15 @@
 from collections.abc import Iterator
 
+import pytest
 import torch
 
 from headwise_papers.data.parallel import parallel_batch
 from headwise_papers.ops.relevance import Looked
-from headwise_papers.output_relevance._patience import Patience
-from headwise_papers.output_relevance._translation import (
+from headwise_papers.output_relevance._translators import (
     Config,
+    EarlyRuns,
+    Patience,
+    Recipe,
     early_schedule,
     make_stack,
     pair_batches,
@@ -58,10 +61,11 @@ def test_early_runs_are_looked_at_less_and_less_often() -> None:
     assert looked == [*range(11), *range(20, 101, 10), 150, 200]
 
 
-def test_each_corpus_has_its_own_length() -> None:
-    config = Config()
-    assert config.length("multi30k") == (20, 200, 1014)
-    assert config.length("iwslt14") == (15, 1000, 1000)
+def test_early_runs_are_of_the_first_corpus_and_its_probe() -> None:
+    assert Config().early() == EarlyRuns(Recipe("multi30k"), valid=200, seeds=50, updates=1500)
+    assert Config(corpora=("iwslt14",)).early().recipe.corpus == "iwslt14"
+    with pytest.raises(ValueError, match=r"no corpus 'iwslt'. Did you mean 'iwslt14'"):
+        Config(corpora=("iwslt",))
 
 
 def _patience(right: list[list[int]], *, most: int) -> Patience:
@@ -78,7 +82,7 @@ def _patience(right: list[list[int]], *, most: int) -> Patience:
 
 def _seen(patience: Patience, looks: int) -> list[bool]:
     over: list[bool] = []
-    stack = make_stack(Config(hidden=2), 9, {0: "normal"}, CPU)  # is not asked
+    stack = make_stack(Recipe(hidden=2), 9, {0: "normal"}, CPU)  # is not asked
     for _ in range(looks):
         assert len(list(patience.read(stack))) == 1
         over.append(patience.over(0))
