@@ -14,11 +14,12 @@ UNCONVERTED = (
     "headwise.cli_parts",
     "headwise.config",
     "headwise.ops",
-    "headwise.pruning",
     "headwise.recording",
     "headwise.reporting",
     "headwise.training",
-    "headwise.workflows",
+    "headwise.workflows.inspect",
+    "headwise.workflows.training_run",
+    "headwise.workflows.progress",
     "headwise_papers",
 )
 DEPENDENT = r"The same|Of|As|What|Those|So|Where"

@@ -35,6 +35,13 @@ def test_adopting_and_sparse_attention_load_few_modules():
     assert not [name for name in loaded if name.startswith("headwise_papers")]
 
 
+def test_pruning_loads_few_modules_and_none_of_the_papers():
+    prune = 'hw.prune(hw.adopt(model), {"encoder.0.self": [1]})'
+    loaded = _loaded(f"{MODEL}\nimport headwise as hw\n{prune}")
+    assert not [name for name in loaded if name.startswith("headwise_papers")]
+    assert len(loaded) <= 60
+
+
 def test_inspecting_loads_few_modules_and_none_of_the_papers():
     program = """
     import headwise as hw

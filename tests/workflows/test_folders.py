@@ -10,8 +10,7 @@ import pytest
 import transformers as hf
 
 from headwise import adopt, cli, pruning
-from headwise.pruning.recipe import RECIPE
-from headwise.pruning.record import record_of
+from headwise.pruning.record import RECIPE, record_of
 from headwise.recording import Run
 from headwise.workflows.inspect.opening import load_tokenizer, open_subject
 from tests.hf.families import SIZES

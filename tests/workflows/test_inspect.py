@@ -11,6 +11,7 @@ from tokenizers import normalizers
 
 import headwise
 from headwise.recording import Run
+from headwise.recording.columns import column_of, printed_names
 from headwise.text.frequencies import WordRanks
 from headwise.text.mentions import Mention, Passage
 from headwise.text.treebank import read_treebank
@@ -70,6 +71,7 @@ def test_there_is_a_row_for_each_head_and_every_measure_is_in_range(name):
     assert sorted(map(str, table.heads)) == sorted(
         f"{s}.{h}" for s in SITES[name] for h in range(4)
     )
+    assert all(column_of(name) for name in printed_names(table.columns))
     for _, row in table:
         assert 0 < row["confidence"] <= 1 and 0 <= row["offset_share"] <= 1
         assert 0 <= row["special_mass"] < 1 and 0 <= row["first_share"] <= 1
@@ -430,7 +432,7 @@ def test_parts_that_were_frozen_in_eval_mode_stay_so():
 def test_a_model_that_cannot_be_adopted_is_left_untouched():
     model = host("BERT").train()
     model.bert.encoder.layer[0].attention.self.site = "taken"
-    with pytest.raises(ValueError, match="an attribute `site` that is none of headwise's"):
+    with pytest.raises(ValueError, match="an attribute `site` that is not headwise's"):
         inspect(model, tokenizer_for("BERT"), LINES)
     assert all(part.training for part in model.modules())
 

@@ -1,6 +1,6 @@
-"""Files that are whole or absent, and folders that one process at a time writes to.
+"""Files and folders that are whole or absent, and folders that one process at a time writes to.
 
-A file is written under a temporary name in its folder, then renamed.
+A file or folder is written under a temporary name next to its place, then renamed.
 """
 
 import os
@@ -13,7 +13,13 @@ from uuid import uuid4
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-__all__ = ["is_locked_here", "remove_leftovers", "replacing", "write_text", "writing_alone"]
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+__all__ = ["is_locked_here", "recover", "remove_leftovers", "replacing", "replacing_folder"]
+__all__ += ["write_text", "writing_alone"]
 
 LOCK = ".lock"  # in a folder that is, or was, written to
 _TEMPORARY_FILE = re.compile(r"\..+\.[0-9a-f]{8}\.partial")  # as `replacing` names them
@@ -63,6 +69,108 @@ def remove_leftovers(folder: Path) -> None:
 
 
 @contextmanager
+def replacing_folder(folder: Path) -> Generator[Path, None, None]:
+    """Yield a new folder that replaces `folder` and its contents when the block ends.
+
+    If the block raises, `folder` is left as it was. A process killed at any moment leaves the old
+    folder or the new one; `recover` cleans up what else it left.
+    """
+    folder = folder.absolute()
+    recover(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary, lock = _locked_folder(folder)
+    try:
+        yield temporary
+        for path in temporary.rglob("*"):
+            _flush_to_disk(path)
+        _put_in_place(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def recover(folder: Path) -> None:
+    """Clean up what a killed process left of `replacing_folder`.
+
+    A folder that it had moved aside is put back if there is no new one. Temporary folders are
+    deleted, unless a living process is writing them.
+    """
+    folder = folder.absolute()
+    if not folder.exists() and _aside(folder).exists():
+        _aside(folder).rename(folder)
+    written = [half for half in _temporary_folders(folder) if not _deleted(half)]
+    if not written and folder.exists():
+        shutil.rmtree(_aside(folder), ignore_errors=True)
+
+
+def _temporary_folders(folder: Path) -> list[Path]:
+    """Return the temporary folders of `replacing_folder` for a folder."""
+    name = re.compile(rf"\.{re.escape(folder.name)}\.[0-9a-f]{{8}}\.partial")
+    try:
+        beside = list(folder.parent.iterdir())
+    except OSError:  # it does not exist, or must not be listed
+        return []
+    return [path for path in beside if name.fullmatch(path.name) and not path.is_symlink()]
+
+
+def _locked_folder(folder: Path) -> tuple[Path, int | None]:
+    """Make a temporary folder and lock it until the process ends."""
+    while True:
+        temporary = folder.parent / f".{folder.name}.{uuid4().hex[:8]}.partial"
+        temporary.mkdir()
+        lock = _flock(temporary, wait=True)
+        if temporary.exists():  # else another process took it for a leftover
+            return temporary, lock
+        if lock is not None:
+            os.close(lock)
+
+
+def _deleted(half: Path) -> bool:
+    """Delete a temporary folder unless somebody may hold its lock; return whether it is gone."""
+    lock = _flock(half, wait=False)
+    if lock is None:
+        return False
+    try:
+        shutil.rmtree(half, ignore_errors=True)
+    finally:
+        os.close(lock)
+    return True
+
+
+def _flock(folder: Path, *, wait: bool) -> int | None:
+    """Lock a folder; return None if another process has it, or folders cannot be locked."""
+    if fcntl is None:
+        return None
+    file = None
+    try:
+        file = os.open(folder, os.O_RDONLY)
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        if file is not None:
+            os.close(file)
+        return None
+    return file
+
+
+def _put_in_place(temporary: Path, folder: Path) -> None:
+    aside = _aside(folder)
+    if folder.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+    try:
+        temporary.rename(folder)
+    except OSError:
+        recover(folder)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _aside(folder: Path) -> Path:
+    return folder.parent / f".{folder.name}.before"
+
+
+@contextmanager
 def writing_alone(folder: Path) -> Generator[None]:
     """Raise if another process is writing to a folder, and keep others out during the block.
 
@@ -102,6 +210,7 @@ def _lock(folder: Path) -> BaseFileLock:
 
 
 def _flush_to_disk(path: Path) -> None:
-    # a rename may reach the disk before the contents do, so that a power cut would leave a hole
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
+    # a rename may reach the disk before the contents do, so that a power cut would leave holes
+    if path.is_file():
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())

@@ -53,7 +53,7 @@ class Merge:
         weights_BHQK /= self.counts[:, None, :, None].to(weights_BHQK.dtype)
 
     def add_columns(self, weights_BHQK: Tensor) -> None:
-        """Replace each word's column, at its lead, by the sum of its tokens' columns; 0 elsewhere."""
+        """Replace each word's column, at its lead, by the sum over its tokens; 0 elsewhere."""
         heads, n_queries = weights_BHQK.shape[1:3]
         for source_BC, target_BC, real_BC in self.steps:
             shape = (-1, heads, n_queries, -1)
@@ -69,7 +69,7 @@ def _no_merges() -> dict[tuple[object, ...], Merge]:
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """Which word each position of a stack belongs to.
+    """Words of a stack: which word each position belongs to.
 
     Args:
         of: (B, T), the number of the word in its sentence, from 0 on and never falling; -1 at
@@ -174,7 +174,7 @@ def _token_counts(of_BT: Tensor) -> Tensor:
 
 
 def _ends(of_BT: Tensor, end: Literal["first", "last"]) -> Tensor:
-    """Return (B, W), the position of each word's first or last token; 0 where there is none."""
+    """Return (B, W), the position of each word's first or last token; 0 for none."""
     batch, length = of_BT.shape
     most = int(of_BT.max()) + 1 if length and batch else 0
     place_BT = torch.arange(length).expand(batch, length)
@@ -195,7 +195,7 @@ def _planned(of_BT: Tensor, lead: Literal["first", "last"], device: torch.device
     counts_BT = counts_BW.gather(1, number_BT).where(word_BT, 1)
     place_T = torch.arange(of_BT.shape[1])
     follows_BT = word_BT & (target_BT != place_T)
-    # a follower's place among those of its word: words never fall, so they are distinguished by order
+    # a follower's place among those of its word; word numbers never fall, so order is enough
     order_BT = follows_BT.long().cumsum(1)
     before_BW = (counts_BW - 1).clamp(min=0).cumsum(1) - (counts_BW - 1).clamp(min=0)
     rank_BT = (order_BT - before_BW.gather(1, number_BT)).where(follows_BT, 0)

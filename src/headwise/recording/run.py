@@ -1,4 +1,4 @@
-"""Run: the folder of one execution, and the only thing one part hands over to another."""
+"""Run: the folder of one execution."""
 
 import json
 import math
@@ -26,7 +26,7 @@ _UNSET = object()  # stands for a setting that a config does not have
 
 
 class Run:
-    """A folder with the settings, surroundings, metrics, tensors and figures of one execution.
+    """Folder with the settings, environment, metrics, tensors and figures of one execution.
 
     `config.json`, `environment.json`, `metrics.jsonl`, `trace/<recorder>/...`, `heads.json`,
     `figures.json`, `report.html` and checkpoints. Files are whole or absent, and only JSON,
@@ -45,13 +45,13 @@ class Run:
     """
 
     def __init__(self, folder: Path) -> None:
-        """For `create` and `open`, which check the folder first."""
+        """Store the folder; use `create` or `open`, which check it."""
         self.folder = folder
         self._metrics_file: TextIO | None = None
 
     @staticmethod
     def create(folder: Path | str, config: Dataclass, kind: str = "") -> "Run":
-        """Start a run in a new or empty folder, or continue the run with this config that is there.
+        """Start a run in a new or empty folder, or resume the one there with the same config.
 
         Args:
             folder: made when missing.
@@ -106,7 +106,7 @@ class Run:
             self._metrics_file = None
 
     def path(self, name: str) -> Path:
-        """Where a file of the run is, or would be."""
+        """Return the path of a file of the run, which need not exist."""
         path = self.folder / name
         folder, there = _resolved(self.folder), _resolved(path)
         if there == folder or not there.is_relative_to(folder):
@@ -114,11 +114,11 @@ class Run:
         return path
 
     def has(self, name: str) -> bool:
-        """Whether the run has this file."""
+        """Return whether the run has this file."""
         return self.path(name).is_file()
 
     def names(self, pattern: str) -> list[str]:
-        """Names of the files that match a pattern such as "trace/confidence/*", sorted."""
+        """Return the names of files that match a pattern such as "trace/confidence/*", sorted."""
         found = (path for path in self.folder.glob(pattern) if path.is_file())
         names = (path.relative_to(self.folder) for path in found if not path.name.startswith("."))
         return sorted(name.as_posix() for name in names)
@@ -133,7 +133,7 @@ class Run:
         return self.read_json(CONFIG, {"kind": str, "settings": dict})["kind"]
 
     def log(self, step: int, **metrics: SupportsFloat) -> None:
-        """Append metrics to `metrics.jsonl`, at once on disk; nan and infinity raise.
+        """Append metrics to `metrics.jsonl` and flush; nan and infinity raise.
 
         Args:
             step: when they were measured.
@@ -148,10 +148,10 @@ class Run:
         self._metrics_file.flush()
 
     def metrics(self) -> list[dict[str, float | int]]:
-        """What was logged, a dictionary per step, by step.
+        """Return what was logged, one dictionary per step, by step.
 
-        Lines of one step are put together; where they name the same metric the later one counts, as
-        a resumed run repeats the steps after its checkpoint. A half-written last line is left out.
+        Lines of one step are merged; the later value of a metric counts, as a resumed run repeats
+        the steps after its checkpoint. A half-written last line is skipped.
         """
         path = self.path("metrics.jsonl")
         by_step: dict[int, dict[str, float | int]] = {}
@@ -184,7 +184,7 @@ class Run:
         return read_text(self._existing(name))
 
     def read_json(self, name: str, shape: Any = object) -> Any:
-        """Read a JSON file of the run; what is not whole is refused.
+        """Read a JSON file of the run; raise if it is damaged.
 
         Args:
             name: of the file.
@@ -234,7 +234,7 @@ class Run:
                 raise OSError(f"{self.path(name)} could not be written: {problem}") from None
 
     def load_tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors that `save_tensors` wrote, on the CPU, if their checksum is right."""
+        """Return the tensors that `save_tensors` wrote, on the CPU; raise on a wrong checksum."""
         path = self._existing(name)
         try:
             return read_tensors(path)
@@ -242,7 +242,7 @@ class Run:
             raise _broken_tensors(path, problem) from None
 
     def note(self, name: str) -> dict[str, str]:
-        """The note that `save_tensors` kept with the tensors, without loading them."""
+        """Return the note of `save_tensors` without loading the tensors."""
         path = self._existing(name)
         try:
             with safe_open(path, framework="pt") as file:
@@ -255,7 +255,7 @@ class Run:
         self.write_json("heads.json", table.to_json())
 
     def heads(self) -> HeadTable:
-        """The table of heads."""
+        """Return the table of heads."""
         held = self.read_json("heads.json", TABLE)
         try:
             return HeadTable.from_json(held)
@@ -263,11 +263,11 @@ class Run:
             raise ValueError(f"{self.path('heads.json')} cannot be used: {problem}") from None
 
     def save_figures(self, figures: Mapping[str, Any]) -> None:
-        """Write the figures, the numbers a run was made for, to `figures.json`."""
+        """Write the results of the run to `figures.json`."""
         self.write_json("figures.json", dict(figures))
 
     def figures(self) -> dict[str, Any]:
-        """The figures by name."""
+        """Return the results by name."""
         figures = self.read_json("figures.json", dict)
         if not figures:
             raise ValueError(f"{self.path('figures.json')} holds no figures; delete it.")
@@ -279,7 +279,7 @@ class Run:
         return self.path(name)
 
     def _write_environment(self, *, seed: object) -> None:
-        """The first start is kept as it was; each later one is added under "resumed"."""
+        """Write `environment.json`; each later start is added under "resumed"."""
         now = describe_environment(seed=seed)
         if self.has(ENVIRONMENT):
             first = self.read_json(ENVIRONMENT, dict)
@@ -325,7 +325,7 @@ def _check_free(folder: Path) -> None:
 
 
 def _drop_half_line(path: Path) -> None:
-    """Cut off what a killed process left of a last line, so that the next line starts afresh."""
+    """Truncate a half-written last line of a killed process."""
     if path.is_file():
         whole = path.read_bytes().rfind(b"\n") + 1
         os.truncate(path, whole)

@@ -185,6 +185,10 @@ class MultiHeadAttention(nn.Module):
         out_BHTD = self.site(q, k, v, mask=mask, lengths=lengths, dropout=dropout)
         return self.out(out_BHTD.transpose(1, 2).flatten(2))
 
+    def head_parameters(self) -> dict[str, int]:
+        """Return what each head has besides the projections, for `headwise.pruning.prune`."""
+        return {"chosen.sharpness": 0} if self.spec == LEARNED else {}
+
     @property
     def recordable(self) -> bool:
         """Whether one word's step can be replayed on a GPU for the next: distances change."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from headwise_papers.models.attention import Phases, recordable
 from headwise_papers.models.cache import Cache, FixedCache
 from headwise_papers.models.checks import check_vocab
+from headwise_papers.models.rebuilding import Rebuildable
 from headwise_papers.models.transformer import (
     DecoderLayer,
     Embedding,
@@ -117,7 +118,7 @@ class CaptionConfig:
 
 
 @final
-class CaptionModel(nn.Module):
+class CaptionModel(Rebuildable):
     """Describe images: `forward` while training, `greedy` and `beam` of `headwise_papers.models` after.
 
     Sites are named `encoder.0.self`, `decoder.0.self`, `decoder.0.cross`. A source is a batch of

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from headwise_papers.models.rebuilding import Rebuildable
 from headwise_papers.models.transformer import Embedding, EncoderLayer, Norm, TransformerConfig
 
 __all__ = ["ClassifierConfig", "TransformerClassifier"]
@@ -59,7 +60,7 @@ class ClassifierConfig:
 
 
 @final
-class TransformerClassifier(nn.Module):
+class TransformerClassifier(Rebuildable):
     """Classify sentences. Sites are named `encoder.0.self`, `encoder.1.self`, ...
 
     >>> model = TransformerClassifier(ClassifierConfig(vocabulary=9, width=8))

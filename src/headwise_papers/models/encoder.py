@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from headwise_papers.models.attention import MultiHeadAttention, Phases
 from headwise_papers.models.checks import check_dropouts, check_phases, check_size, check_vocab
+from headwise_papers.models.rebuilding import Rebuildable
 
 __all__ = ["Encoder", "EncoderConfig", "Family", "initialize_normal"]
 
@@ -119,7 +120,7 @@ class EncoderConfig:
 _OF_BERT: Any = {"token_types": 2, "padding_id": 0, "norm_eps": 1e-12}
 
 
-class Encoder(nn.Module):
+class Encoder(Rebuildable):
     """A vector for every position of a text. Sites are named `encoder.0.self`.
 
     Args:

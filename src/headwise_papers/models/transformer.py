@@ -17,9 +17,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from headwise_papers.data.vocabulary import SPECIALS
 from headwise_papers.models.attention import MultiHeadAttention, Phases, recordable
 from headwise_papers.models.cache import Cache, FixedCache
 from headwise_papers.models.checks import check_dropouts, check_phases, check_size, check_vocab
+from headwise_papers.models.rebuilding import Rebuildable
 
 Norm = Literal["pre", "post"]
 Shared = Literal["all", "target", "none"]  # source, target and output; the last two; nothing
@@ -115,7 +117,7 @@ class TransformerConfig:
         )
 
 
-class Transformer(nn.Module):
+class Transformer(Rebuildable):
     """Translate: `forward` while training, `encode` once and `decode` step by step afterwards.
 
     Sites are named `encoder.0.self`, `decoder.0.self`, `decoder.0.cross`. Padding goes at the end
@@ -198,6 +200,28 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "B T V"]:
         """Scores of each next word given the right words before it (teacher forcing)."""
         return self.decode(target, self.encode(source, source_lengths), source_lengths)
+
+    def example_inputs(
+        self, batch: int, length: int, target_length: int | None = None, *, padding: int = 0
+    ) -> dict[str, Tensor]:
+        """Return random inputs of `forward`, with which `headwise.pruning` times and exports.
+
+        Args:
+            batch: rows.
+            length: ids of a source.
+            target_length: ids of a target; None is as many.
+            padding: how many ids of the last source are padding.
+        """
+        device, random = self.read_out.weight.device, torch.Generator().manual_seed(0)
+        sizes = (self.config.source_vocab, length), (self.config.target_vocab, target_length)
+        source, target = (
+            torch.randint(len(SPECIALS), vocab, (batch, width or length), generator=random)
+            for vocab, width in sizes
+        )
+        lengths = torch.full((batch,), length)
+        lengths[-1] = max(1, length - padding)
+        inputs = {"source": source, "source_lengths": lengths, "target": target}
+        return {name: tensor.to(device) for name, tensor in inputs.items()}
 
 
 class Embedding(nn.Module):

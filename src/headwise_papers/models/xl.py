@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from headwise_papers.models.attention import Phases
 from headwise_papers.models.checks import check_phases, check_size
+from headwise_papers.models.rebuilding import Rebuildable
 from headwise_papers.models.relative import Distances, RelativeAttention, sinusoids_of_distances
 from headwise_papers.models.transformer import Norm, Residual, TransformerConfig, initialize
 
@@ -96,7 +97,7 @@ class XLConfig:
 
 
 @final
-class TransformerXL(nn.Module):
+class TransformerXL(Rebuildable):
     """Predict the next symbol of a text, a segment at a time. Sites are named `decoder.0.self`.
 
     >>> model = TransformerXL(XLConfig(vocab=9, width=8, heads=2, layers=3, memory=4))

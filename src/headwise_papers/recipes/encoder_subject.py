@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from headwise.config import to_json
 from headwise.hf import adopt
+from headwise.recording import Run
 from headwise.workflows.inspect.hugging_face import HuggingFaceSubject, padding_right
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.inspect.subject import (
@@ -33,18 +35,25 @@ from headwise_papers.models.encoder_heads import (
     SequenceClassifier,
     TokenClassifier,
 )
+from headwise_papers.recipes.pretraining import load_pretrained
 from headwise_papers.recipes.pretraining_tasks import PretrainingModel
 from headwise_papers.recipes.tuning.classifier import Classifier
 
-__all__ = ["EncoderSubject", "classifier_subject", "encoder_subject"]
+__all__ = [
+    "EncoderSubject",
+    "classifier_subject",
+    "encoder_subject",
+    "open_classifier",
+    "open_pretraining",
+]
 
 
 @dataclass(frozen=True, eq=False)
 class EncoderSubject:
-    """An encoder, with what it was pre-trained to say or alone; its marks are no words.
+    """An encoder with or without its pre-training head; its special tokens are no words.
 
-    Any attention will do, where Hugging Face's encoders have softmax alone. What finds replaced
-    words is looked at, but is not asked.
+    Any attention is possible, while Hugging Face's encoders have only softmax. Predictions of
+    replaced tokens are not used.
     """
 
     model: Encoder | MaskedLM | MaskedLMWithNextSentence | ReplacedToken
@@ -64,23 +73,23 @@ class EncoderSubject:
 
     @property
     def max_tokens(self) -> int:
-        return self._encoder.config.max_length - 2  # the marks
+        return self._encoder.config.max_length - 2  # the special tokens
 
     @property
     def mask_id(self) -> int | None:
         return self.pieces.mask if self._guesses else None
 
     def prepare(self, sentences: Sequence[Sentence]) -> Prepared:
-        room, ends = self.max_tokens, (self.pieces.begin, self.pieces.end)
+        most, ends = self.max_tokens, (self.pieces.begin, self.pieces.end)
         device = self._encoder.embed.words.weight.device
         found = [self._encoded(sentence.text) for sentence in sentences]
-        padded = pad([[ends[0], *one.ids[:room], ends[1]] for one in found], value=self.pieces.pad)
+        padded = pad([[ends[0], *one.ids[:most], ends[1]] for one in found], value=self.pieces.pad)
         numbers = [
-            [NO_WORD, *sentence.words_of(one.offsets[:room]), NO_WORD]
+            [NO_WORD, *sentence.words_of(one.offsets[:most]), NO_WORD]
             for sentence, one in zip(sentences, found, strict=True)
         ]
         first, last = map(self.pieces.piece, ends)
-        names = [[first, *one.tokens[:room], last] for one in found]
+        names = [[first, *one.tokens[:most], last] for one in found]
         width = padded.ids.shape[1]
         words = word_numbers(without(numbers, names, self.special), width=width, device=device)
         return Prepared(
@@ -89,7 +98,7 @@ class EncoderSubject:
             texts={"encoder": [sentence.words for sentence in sentences]},
             tokens=[{"encoder": row} for row in names],
             truncated=sum(
-                sentence.cut or len(one.ids) > room
+                sentence.cut or len(one.ids) > most
                 for sentence, one in zip(sentences, found, strict=True)
             ),
         )
@@ -124,7 +133,7 @@ class EncoderSubject:
 def encoder_subject(
     model: PretrainingModel | Encoder, pieces: BytePieces, *, special: Sequence[str] = ()
 ) -> Subject:
-    """A pre-trained encoder of ours: as a model of Hugging Face, or, where none is like it, itself.
+    """Make the subject of an encoder, as a Hugging Face model where there is one like it.
 
     Args:
         model: on the device where it is to be.
@@ -145,7 +154,7 @@ def encoder_subject(
 
 
 def classifier_subject(classifier: Classifier, *, special: Sequence[str] = ()) -> Subject:
-    """A classifier of `headwise train classifier`, as a model of Hugging Face, or its encoder.
+    """Make the subject of a classifier, as a Hugging Face model, or of its encoder.
 
     Args:
         classifier: on the device where it is to be.
@@ -164,3 +173,17 @@ def classifier_subject(classifier: Classifier, *, special: Sequence[str] = ()) -
         model.config.id2label = names
         model.config.label2id = {name: number for number, name in names.items()}
     return HuggingFaceSubject(adopt(model.eval()), tokenizer, frozenset(special))
+
+
+def open_pretraining(folder: Path, *, special: Sequence[str], device: torch.device) -> Subject:
+    """Open a run of `headwise train mlm` or `electra` for an inspection."""
+    trained = load_pretrained(Run.open(folder))
+    check_finite(trained.model)
+    return encoder_subject(trained.model.to(device), trained.pieces, special=special)
+
+
+def open_classifier(folder: Path, *, special: Sequence[str], device: torch.device) -> Subject:
+    """Open one training of `headwise train classifier` for an inspection."""
+    classifier = Classifier.load(Run.open(folder))
+    classifier.model.to(device)
+    return classifier_subject(classifier, special=special)

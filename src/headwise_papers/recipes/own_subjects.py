@@ -5,21 +5,25 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from headwise.config import to_json
+from headwise.recording import Run
 from headwise.workflows.inspect.sentence import Linked, Sentence, Span
 from headwise.workflows.inspect.subject import (
     MAX_TOKENS,
     NO_WORD,
     Output,
     Prepared,
+    check_finite,
     check_special,
     without,
     word_numbers,
 )
+from headwise_papers.data.marian import marian_folder
 from headwise_papers.data.padding import pad
 from headwise_papers.data.parallel import parallel_batch
 from headwise_papers.data.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary
@@ -29,7 +33,15 @@ from headwise_papers.models.rnn import RnnClassifier, Seq2Seq
 from headwise_papers.recipes.codec import Codec, InWords
 from headwise_papers.recipes.translator import Translator
 
-__all__ = ["ClassifierSubject", "Cut", "TranslatorSubject", "cut_up", "joined_up"]
+__all__ = [
+    "ClassifierSubject",
+    "Cut",
+    "TranslatorSubject",
+    "cut_up",
+    "joined_up",
+    "open_marian",
+    "open_translation",
+]
 
 
 _Own = Transformer | Seq2Seq | TransformerClassifier | RnnClassifier
@@ -37,22 +49,22 @@ _Own = Transformer | Seq2Seq | TransformerClassifier | RnnClassifier
 
 @dataclass(frozen=True)
 class Cut:
-    """A sentence in pieces."""
+    """A sentence in tokens."""
 
     ids: list[int]
-    words: list[int]  # the word of each piece
-    names: list[str]  # how to show the pieces
-    texts: Sequence[str]  # what the words are
+    words: list[int]  # the word of each token
+    names: list[str]  # of the tokens
+    texts: Sequence[str]  # words
     cut: bool = False  # whether there was more text
 
 
 @dataclass(frozen=True, eq=False)
 class TranslatorSubject:
-    """A translator, a Transformer or LSTMs with attention. What it reads it translates, greedily.
+    """A translator, a Transformer or LSTMs with attention, which translates greedily.
 
-    The mark that begins a translation counts as its first word: there the first one is predicted.
-    Where sentences come with translations it reads these, and the word of a position of the decoder
-    is the one that is predicted there.
+    The begin token of a translation counts as its first word: there the first word is predicted.
+    Where sentences come with translations it reads these, and the word of a decoder position is the
+    one that is predicted there.
     """
 
     model: Transformer | Seq2Seq
@@ -94,7 +106,7 @@ class TranslatorSubject:
     @property
     def max_tokens(self) -> int:
         if isinstance(self.model, Transformer):
-            return self.model.config.max_length - 1  # the end mark
+            return self.model.config.max_length - 1  # the end token
         return MAX_TOKENS
 
     def prepare(self, sentences: Sequence[Sentence]) -> Prepared:
@@ -158,7 +170,7 @@ class TranslatorSubject:
 
     @torch.no_grad()
     def _translated(self, sources: Sequence[list[int]]) -> tuple[list[list[int]], int]:
-        """Translations, and how many of them were cut."""
+        """Return translations, and how many of them were not finished."""
         device = next(self.model.parameters()).device
         padded = pad([[*ids, EOS] for ids in sources])
         # a limit for each sentence of its own, whatever stands beside it in the batch
@@ -172,7 +184,7 @@ class TranslatorSubject:
 
 @dataclass(frozen=True, eq=False)
 class ClassifierSubject:
-    """A classifier of sentences, a Transformer or a BiLSTM with attention, and its words."""
+    """A classifier of sentences, a Transformer or a BiLSTM with attention, and its codec."""
 
     model: TransformerClassifier | RnnClassifier
     words: InWords
@@ -227,21 +239,43 @@ class ClassifierSubject:
         self.forward(inputs)
 
 
+def open_translation(
+    folder: Path, *, special: Sequence[str], device: torch.device
+) -> TranslatorSubject:
+    """Open a run of `headwise train translation` or `headwise demo` for an inspection."""
+    return _opened(Translator.load(Run.open(folder)), special, device)
+
+
+def open_marian(folder: Path, *, special: Sequence[str], device: torch.device) -> TranslatorSubject:
+    """Open a translator of Marian for an inspection."""
+    files = marian_folder(folder)
+    assert files is not None, "it was asked before"
+    return _opened(Translator.of_marian(files), special, device)
+
+
+def _opened(
+    translator: Translator, special: Sequence[str], device: torch.device
+) -> TranslatorSubject:
+    check_finite(translator.model)
+    translator.model.to(device)
+    return TranslatorSubject.of(translator, special=special)
+
+
 def _all_names(codec: Codec) -> set[str]:
-    """How all that a codec knows is shown, marks included."""
+    """Return the names of all tokens of a codec, special ones included."""
     numbers = range(len(SPECIALS), len(codec))
     return {*SPECIALS, *codec.names(numbers)}
 
 
 def _described(model: _Own, *codecs: Codec) -> bytes:
-    """The settings of a model and all that its codecs know."""
+    """Return the settings of a model and the tokens of its codecs."""
     content = [type(model).__name__, to_json(model.config)]
     known = [codec.names(range(len(SPECIALS), len(codec))) for codec in codecs]
     return json.dumps([*content, known], sort_keys=True).encode()
 
 
 def cut_up(codec: Codec, sentence: Sentence) -> Cut:
-    """A sentence in the pieces of a codec, which never reach over a space.
+    """Tokenize a sentence with a codec, whose tokens never reach over a space.
 
     A codec in words takes the words of a treebank as they are, and not as they were written.
     """
@@ -262,8 +296,8 @@ def cut_up(codec: Codec, sentence: Sentence) -> Cut:
 
 
 def joined_up(codec: Codec, ids: list[int]) -> Cut:
-    """What a model wrote, and which words its pieces make."""
-    # a model may write marks, which a codec does not show
+    """Find the words of generated ids."""
+    # a model may generate special tokens, which a codec does not show
     names = [next(iter(codec.names([number])), SPECIALS[number % len(SPECIALS)]) for number in ids]
     shown = [SPECIALS[UNK].strip("<>") if name == SPECIALS[UNK] else name for name in names]
     if isinstance(codec, InWords):
@@ -278,7 +312,7 @@ def joined_up(codec: Codec, ids: list[int]) -> Cut:
 
 
 def _spread(codec: Codec, ids: Sequence[int], span: Span) -> list[Span]:
-    """Where the pieces of a token are; what is unknown takes what the others leave."""
+    """Return the spans of a string's tokens; an unknown token takes what the others leave."""
     start, end = span
     lengths = [len(name.replace("▁", "")) for name in codec.names(ids)]
     unknown = [place for place, number in enumerate(ids) if number == UNK]

@@ -7,8 +7,7 @@ import torch
 
 from headwise.config import to_json
 from headwise.pruning.cutting import rebuild
-from headwise.pruning.recipe import check_whole
-from headwise.pruning.record import PruningRecord, record_of
+from headwise.pruning.record import PruningRecord, check_whole, record_of
 from headwise.recording import Run
 from headwise_papers.data.marian import MarianFolder, MarianPieces
 from headwise_papers.data.padding import pad

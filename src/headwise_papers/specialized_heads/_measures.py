@@ -12,7 +12,7 @@ from headwise.analysis.gold import rare_gold
 from headwise.analysis.roles import POSITIONAL_SHARE
 from headwise.recording import HeadTable
 from headwise.sites import Head
-from headwise_papers.training_dynamics._ranks import rank_correlation
+from headwise_papers.measures.ranks import rank_correlation
 
 __all__ = [
     "Best",

@@ -61,7 +61,7 @@ TRANSLATORS: dict[str, tuple[str, Domain]] = {  # target and domain
 }
 ENTERING = tuple(TRANSLATORS)[:3]
 # settings in which a pruning that is lent may differ from one that is asked for
-ASIDE = ("model", "data", "dev", "look", "checkpoint_every")
+ASIDE = ("model", "data", "dev", "inspect_lines", "checkpoint_every")
 DECIDED = 0.1  # P(open) this near to 0 or 1
 OFTEN = 250  # updates of a pruning between checkpoints, up to a minute beside many others
 
@@ -280,7 +280,7 @@ def pruned(
         evaluate_every=max(1, config.prune_steps // 8),
         checkpoint_every=OFTEN,
         speed_seconds=0.0,
-        look=0,
+        inspect_lines=0,
         seed=job.seed,
     )
     lent = find_file(config, run, f"{place}-pruning/figures.json")

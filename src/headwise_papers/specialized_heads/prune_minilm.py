@@ -180,7 +180,7 @@ def _settings(config: Config, model: Path, files: Files, seed: int) -> dict[str,
         "evaluate_every": max(1, config.steps // 5),
         "checkpoint_every": max(1, config.steps),
         "speed_seconds": 0.0,
-        "look": 0,
+        "inspect_lines": 0,
         "seed": seed,
     }
 

@@ -58,9 +58,9 @@ from headwise.workflows.training_run import fit_here, training_bar
 from headwise_papers.core import lending
 from headwise_papers.core.base import Expected, Experiment
 from headwise_papers.models import Transformer
+from headwise_papers.recipes.pruning import translator_task
 from headwise_papers.recipes.translation import TranslationConfig
 from headwise_papers.recipes.translator import RECORD, Translator
-from headwise_papers.recipes.translator_task import translator_task
 from headwise_papers.specialized_heads._inspecting import entering
 from headwise_papers.specialized_heads._prune_plots import draw_curves
 from headwise_papers.specialized_heads._training import Job, find_file

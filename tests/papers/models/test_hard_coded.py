@@ -80,7 +80,10 @@ def test_heads_that_are_no_choice_are_not_cut():
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"cross_attention": "gaussian:0"}, r"attends to distances within one text.*encoder_attenti"),
+        (
+            {"cross_attention": "gaussian:0"},
+            r"attends to distances within one text.*encoder_attenti",
+        ),
         ({**HARD_CODED, "sparse_in": "training"}, "learns no scores; give it with sparse_in='both"),
     ],
 )

@@ -171,7 +171,9 @@ def test_a_finished_demo_started_again_trains_nothing_and_finds_the_same(
 def test_other_settings_do_not_go_into_the_same_folder(small_run):
     before = {path: path.read_bytes() for path in small_run.rglob("*") if path.is_file()}
     other = configured(SMALL, steps=60)
-    with pytest.raises(ValueError, match=r"fit.steps=120, but this one has fit.steps=60; choose another"):
+    with pytest.raises(
+        ValueError, match=r"fit.steps=120, but this one has fit.steps=60; choose another"
+    ):
         demo(other, small_run)
     assert before == {path: path.read_bytes() for path in small_run.rglob("*") if path.is_file()}
 

@@ -1,6 +1,6 @@
 """Inspection: what each head of a model does and how much it matters.
 
-config, columns              settings, and the columns of the table
+config                       settings
 sentence, corpus             what is read
 subject, hugging_face        how a model reads it
 annotation, stream           one pass: what heads attend to

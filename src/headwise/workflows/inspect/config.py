@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from headwise.workflows.inspect.columns import known_columns
+from headwise.recording.columns import known_columns
 
 __all__ = ["ALL", "MAX_TRANSLATION", "RELATIONS", "InspectConfig", "columns_of"]
 

@@ -159,7 +159,7 @@ def corpus_of(data: Iterable[Given] | Path, *, parser: str = "") -> Corpus:
 
 
 def check_relations(corpus: Corpus, relations: Sequence[str]) -> None:
-    """Refuse a relation that neither a treebank's first trees have nor Universal Dependencies.
+    """Raise for a relation that neither the first trees nor Universal Dependencies have.
 
     Args:
         corpus: of which the first sentences are read, if it can be read again.

@@ -435,14 +435,14 @@ def _needed_beside_text(model: PreTrainedModel) -> Iterator[str]:
 
 
 def _compares(model: PreTrainedModel) -> bool:
-    """Whether a model compares texts with images or sound, as CLIP does, so that it needs both."""
+    """Return whether a model compares text with images or sound, as CLIP does."""
     config = model.config
     twins = any(hasattr(config, f"{other}_config") for other in ("vision", "audio"))
     return twins and (hasattr(model, "get_text_features") or config.model_type in COMPARES)
 
 
 def _has_codes_of_sound(model: PreTrainedModel) -> bool:
-    """Whether what a model generates or reads at each position are codes of sound."""
+    """Return whether a model reads or generates codes of sound."""
     decoders = [getattr(model.config, name, None) for name in ("decoder_config", "decoder")]
     codes = [getattr(decoder, count, 1) for decoder in decoders for count in COUNTS]
     codes.append(getattr(model.config, "num_codebooks", 1))
