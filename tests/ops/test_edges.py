@@ -15,7 +15,7 @@ from headwise.ops.row_sweep import row_sweep
 from headwise.ops.scores import Scores
 from headwise.ops.topk import topk_selected
 from headwise_papers.ops.lstm import lstm
-from tests.ops.attention_cases import ALL, LEARNED, inputs
+from tests.ops.attention_cases import ALL, LEARNED, WITH_KERNELS, inputs
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, about NaN
 kernels = pytest.mark.skipif(
@@ -125,7 +125,6 @@ def clean_results(attend, q, k, v, clean: Tensor, options: dict[str, object]) ->
     return everything + [*grads[1:]] * bool(clean.all())
 
 
-KERNELS = [name for name in LEARNED if name != "softmax"]
 # kernels want finite values where only some queries attend them
 HIDDEN_FROM_KERNELS = [(how, "key") for how in HIDING] + [("lengths", "value"), ("keys", "value")]
 
@@ -140,14 +139,14 @@ def test_what_a_hidden_key_holds_never_matters(name, impl, how, which, held):
 
 
 @kernels
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", WITH_KERNELS)
 def test_what_a_hidden_key_holds_never_matters_to_kernels(name):
     check_hidden(name, "triton", "lengths", "key", math.inf)
 
 
 @kernels
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", WITH_KERNELS)
 @pytest.mark.parametrize(("how", "which"), HIDDEN_FROM_KERNELS)
 @pytest.mark.parametrize("held", [math.inf, math.nan])
 def test_what_any_hidden_key_holds_never_matters_to_kernels(name, how, which, held):

@@ -432,7 +432,7 @@ def test_parts_that_were_frozen_in_eval_mode_stay_so():
 def test_a_model_that_cannot_be_adopted_is_left_untouched():
     model = host("BERT").train()
     model.bert.encoder.layer[0].attention.self.site = "taken"
-    with pytest.raises(ValueError, match="an attribute `site` that is none of headwise's"):
+    with pytest.raises(ValueError, match="an attribute `site` that is not headwise's"):
         inspect(model, tokenizer_for("BERT"), LINES)
     assert all(part.training for part in model.modules())
 

@@ -60,7 +60,7 @@ def prune(
       number from each group that stays.
     - A layer may lose all its heads. It then adds the bias of its output projection and has no
       site; a norm before it has no effect and no gradient.
-    - Attention that may treat heads in an unknown way is refused; `docs/pruning.md` lists what is
+    - Attention that may treat heads in an unknown way is refused; `docs/prune.md` lists what is
       known.
 
     Modules of your own need a `Site`, whose `num_heads` is then the number of heads left, and

@@ -31,209 +31,116 @@ class Column:
 
     Args:
         name: in the table; the ends of its interval are X_low and X_high.
-        meaning: one sentence or more, for reports and docs.
         group: decides when it is measured and where it stands.
         kind: a share lies between 0 and 1.
-        interval: whether it has a 95 % interval over sentences.
+        interval: whether it has a 95 % interval over sentences; text has none.
         importance: its place among the columns that sort heads by importance, the best being 1.
         printed: its place in a terminal; columns without one follow in the order of the table.
+        meaning: one sentence or more, for reports and docs.
     """
 
     name: str
-    meaning: str
-    group: Group = "attention"
-    kind: Literal["text", "number", "share"] = "share"
+    group: Group
+    kind: Literal["text", "number", "share"]
     interval: bool = True
     importance: int | None = None
     printed: int | None = None
+    meaning: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "meaning", self.meaning or MEANINGS[self.name])
+        object.__setattr__(self, "interval", self.interval and self.kind != "text")
 
 
 _ON = "Share of the queries whose largest weight lies on"
 _OFF = "when this head alone is switched off"
-
+MEANINGS = {
+    "original": "Name of the head before pruning; its name now counts the heads that are left.",
+    "role": "Strongest role of the head, named after the measure that stands out most.",
+    "roles": "All roles of the head; a head has a role only if the whole interval is above the "
+    "threshold.",
+    "relevance": "What the head adds to the logit of the predicted token, by layer-wise "
+    "relevance propagation (LRP): positive when it supports the prediction, negative when it "
+    "opposes it. For each prediction, the absolute values of a layer's heads sum to 1; this is "
+    "the mean of the signed ones. The only head of a layer has its share of the logit instead.",
+    "gradient_importance": "Mean size of the change in loss, to first order, if the head's "
+    "output were removed (Michel et al., 2019).",
+    "output_norm": "How much the head writes into the residual stream: norm of what it adds, "
+    "relative to what the heads of the layer add together.",
+    "loss_rise": f"How much the loss rises {_OFF}.",
+    "prediction_change": f"Share of the predictions that change {_OFF}.",
+    "output_change": f"How much the outputs change {_OFF}, relative to their size.",
+    "confidence": "Mean of the largest weight over queries, padding and end-of-sentence left "
+    "out: near 1 when the head attends to one word at a time.",
+    "entropy": "Mean entropy of the weights over queries, in nats: 0 when a head attends to one "
+    "key, large when it attends everywhere.",
+    "offset": "Where the head attends most often, as key position minus query position: "
+    "\N{MINUS SIGN}1 is the word before, 0 the word itself, +1 the word after.",
+    "offset_share": "Share of the queries whose largest weight lies at that offset, of those "
+    "that have a word there: near 1 for a head that goes by position.",
+    "first_share": f"{_ON} the first word, also of the first word itself.",
+    "special_mass": "Mean weight on special tokens such as begin- and end-of-sentence: large "
+    "when a head attends mostly to them.",
+    "previous": f"{_ON} the word before.",
+    "next": f"{_ON} the word after.",
+    "first_word": f"{_ON} the first word, of those after it.",
+    "punctuation": f"{_ON} punctuation other than the query itself, of those that can attend to "
+    "some; a decoder sees only punctuation before the query.",
+    "rarest": f"{_ON} the rarest word of the sentence, where that word is not among the 500 most "
+    "common.",
+    "two_rarest": f"{_ON} one of the two rarest words of the sentence, where the rarest is not "
+    "among the 500 most common.",
+    "duplicate": "Share of the repeated words whose largest weight lies on an earlier "
+    "occurrence of the same word.",
+    "induction": "Share of the repeated words whose largest weight lies on the word that "
+    "followed an earlier occurrence: high for a head that continues a pattern.",
+    "alignment": f"{_ON} a word that is their gold translation.",
+    "coreference": "Share of the mentions whose largest weight lies on a word of their antecedent.",
+    "coreference_pronoun": "Share of the pronouns whose largest weight lies on a word of their "
+    "antecedent.",
+    "coreference_proper": "Share of the repeated names whose largest weight lies on an earlier "
+    "mention of the same entity.",
+    "coreference_nominal": "Share of the mentions by a common noun whose largest weight lies on "
+    "an earlier mention of the same entity.",
+    "bleu": "BLEU of the translations while this head is switched off.",
+    "bleu_drop": f"How much BLEU falls {_OFF}; negative when translations get better without it.",
+    "accuracy": "Accuracy while this head is switched off.",
+    "accuracy_drop": f"How much accuracy falls {_OFF}; negative when the model is better without "
+    "it.",
+}
 COLUMNS = (  # in the order of the table
-    Column(
-        "original",
-        "Name of the head before pruning; its name now counts the heads that are left.",
-        group="name",
-        kind="text",
-        interval=False,
-        printed=1,
-    ),
-    Column(
-        "role",
-        "Strongest role of the head, named after the measure that stands out most.",
-        group="role",
-        kind="text",
-        interval=False,
-        printed=3,
-    ),
-    Column(
-        "roles",
-        "All roles of the head; a head has a role only if the whole interval is above the "
-        "threshold.",
-        group="role",
-        kind="text",
-        interval=False,
-        printed=2,
-    ),
-    Column(
-        "relevance",
-        "What the head adds to the logit of the predicted token, by layer-wise relevance "
-        "propagation (LRP): positive when it supports the prediction, negative when it opposes it. "
-        "For each prediction, the absolute values of a layer's heads sum to 1; this is the mean of "
-        "the signed ones. The only head of a layer has its share of the logit instead.",
-        group="prediction",
-        kind="number",
-        importance=1,
-        printed=4,
-    ),
-    Column(
-        "gradient_importance",
-        "Mean size of the change in loss, to first order, if the head's output were removed "
-        "(Michel et al., 2019).",
-        group="prediction",
-        kind="number",
-        importance=2,
-    ),
-    Column(
-        "output_norm",
-        "How much the head writes into the residual stream: norm of what it adds, relative to what "
-        "the heads of the layer add together.",
-        group="prediction",
-        kind="number",
-        importance=8,
-    ),
-    Column(
-        "loss_rise",
-        f"How much the loss rises {_OFF}.",
-        group="ablation",
-        kind="number",
-        importance=3,
-        printed=6,
-    ),
-    Column(
-        "prediction_change",
-        f"Share of the predictions that change {_OFF}.",
-        group="ablation",
-        importance=6,
-    ),
-    Column(
-        "output_change",
-        f"How much the outputs change {_OFF}, relative to their size.",
-        group="ablation",
-        kind="number",
-        importance=7,
-    ),
-    Column(
-        "confidence",
-        "Mean of the largest weight over queries, padding and end-of-sentence left out: near 1 "
-        "when the head attends to one word at a time.",
-        printed=5,
-    ),
-    Column(
-        "entropy",
-        "Mean entropy of the weights over queries, in nats: 0 when a head attends to one key, "
-        "large when it attends everywhere.",
-        kind="number",
-        interval=False,
-    ),
-    Column(
-        "offset",
-        "Where the head attends most often, as key position minus query position: "
-        "\N{MINUS SIGN}1 is the word before, 0 the word itself, +1 the word after.",
-        kind="number",
-        interval=False,
-        printed=7,
-    ),
-    Column(
-        "offset_share",
-        "Share of the queries whose largest weight lies at that offset, of those that have a word "
-        "there: near 1 for a head that goes by position.",
-        printed=8,
-    ),
-    Column("first_share", f"{_ON} the first position."),
-    Column(
-        "special_mass",
-        "Mean weight on special tokens such as begin- and end-of-sentence: large when a head "
-        "attends mostly to them.",
-    ),
-    Column("previous", f"{_ON} the word before."),
-    Column("next", f"{_ON} the word after."),
-    Column("first_word", f"{_ON} the first word."),
-    Column(
-        "punctuation",
-        f"{_ON} punctuation other than the query itself, of those that can attend to some; a "
-        "decoder sees only punctuation before the query.",
-    ),
-    Column(
-        "rarest",
-        f"{_ON} the rarest word of the sentence, where that word is not among the 500 most common.",
-    ),
-    Column(
-        "two_rarest",
-        f"{_ON} one of the two rarest words of the sentence, where the rarest is not among the 500 "
-        "most common.",
-    ),
-    Column(
-        "duplicate",
-        "Share of the repeated words whose largest weight lies on an earlier occurrence of the "
-        "same word.",
-    ),
-    Column(
-        "induction",
-        "Share of the repeated words whose largest weight lies on the word that followed an "
-        "earlier occurrence: high for a head that continues a pattern.",
-    ),
-    Column("alignment", f"{_ON} a word that is their gold translation.", group="gold"),
-    Column(
-        "coreference",
-        "Share of the mentions whose largest weight lies on a word of their antecedent.",
-        group="gold",
-    ),
-    Column(
-        "coreference_pronoun",
-        "Share of the pronouns whose largest weight lies on a word of their antecedent.",
-        group="gold",
-    ),
-    Column(
-        "coreference_proper",
-        "Share of the repeated names whose largest weight lies on an earlier mention of the same "
-        "entity.",
-        group="gold",
-    ),
-    Column(
-        "coreference_nominal",
-        "Share of the mentions by a common noun whose largest weight lies on an earlier mention of "
-        "the same entity.",
-        group="gold",
-    ),
-    Column(
-        "bleu",
-        "BLEU of the translations while this head is switched off.",
-        group="quality",
-        kind="number",
-        interval=False,
-    ),
-    Column(
-        "bleu_drop",
-        f"How much BLEU falls {_OFF}; negative when translations get better without it.",
-        group="quality",
-        kind="number",
-        interval=False,
-        importance=4,
-    ),
-    Column(
-        "accuracy", "Accuracy while this head is switched off.", group="quality", interval=False
-    ),
-    Column(
-        "accuracy_drop",
-        f"How much accuracy falls {_OFF}; negative when the model is better without it.",
-        group="quality",
-        kind="number",
-        interval=False,
-        importance=5,
-    ),
+    Column("original", "name", "text", printed=1),
+    Column("role", "role", "text", printed=3),
+    Column("roles", "role", "text", printed=2),
+    Column("relevance", "prediction", "number", importance=1, printed=4),
+    Column("gradient_importance", "prediction", "number", importance=2),
+    Column("output_norm", "prediction", "number", importance=8),
+    Column("loss_rise", "ablation", "number", importance=3, printed=6),
+    Column("prediction_change", "ablation", "share", importance=6),
+    Column("output_change", "ablation", "number", importance=7),
+    Column("confidence", "attention", "share", printed=5),
+    Column("entropy", "attention", "number", interval=False),
+    Column("offset", "attention", "number", interval=False, printed=7),
+    Column("offset_share", "attention", "share", printed=8),
+    Column("first_share", "attention", "share"),
+    Column("special_mass", "attention", "share"),
+    Column("previous", "attention", "share"),
+    Column("next", "attention", "share"),
+    Column("first_word", "attention", "share"),
+    Column("punctuation", "attention", "share"),
+    Column("rarest", "attention", "share"),
+    Column("two_rarest", "attention", "share"),
+    Column("duplicate", "attention", "share"),
+    Column("induction", "attention", "share"),
+    Column("alignment", "gold", "share"),
+    Column("coreference", "gold", "share"),
+    Column("coreference_pronoun", "gold", "share"),
+    Column("coreference_proper", "gold", "share"),
+    Column("coreference_nominal", "gold", "share"),
+    Column("bleu", "quality", "number", interval=False),
+    Column("bleu_drop", "quality", "number", interval=False, importance=4),
+    Column("accuracy", "quality", "share", interval=False),
+    Column("accuracy_drop", "quality", "number", interval=False, importance=5),
 )
 _BY_NAME = {column.name: column for column in COLUMNS}
 _ALSO = {"ablation": "loss_rise", "ablation_importance": "loss_rise"}  # of tables made by hand
@@ -258,7 +165,7 @@ def column_of(name: str) -> Column | None:
         dependent, head = _RELATIONS.get(relation, ("dependent", "head"))
         query, key = (dependent, head) if direction == "to_head" else (head, dependent)
         meaning = f"Share of {query}s whose largest weight lies on their {key}"
-        return Column(name, f"{meaning} (relation {relation}).", group="gold")
+        return Column(name, "gold", "share", meaning=f"{meaning} (relation {relation}).")
     found = _BY_NAME.get(_ALSO.get(name, name))
     return None if found is None else replace(found, name=name)
 

@@ -10,12 +10,11 @@ from torch import Tensor
 from headwise.ops.attended import Attended
 from headwise.recording.profile import is_causal
 from headwise.recording.reading import Gold, Reading, WordRows, reading_of
-from headwise.recording.tally import REPLICATES, Tally
+from headwise.recording.tally import REPLICATES, Tallies
 from headwise.sites import Site
 
 __all__ = ["Gold", "Pointing", "baselines_at", "kind_of"]
 
-Tallies = dict[tuple[str, str], Tally]  # by (label, site)
 Asked = tuple[str, str]  # of a kind of site, under a label
 
 
@@ -35,7 +34,7 @@ class Pointing:
     replicates: int = REPLICATES  # of the bootstrap
     seed: int = 0  # of the bootstrap
     reading: Reading | None = None
-    _tallies: Tallies = field(default_factory=dict[tuple[str, str], Tally])
+    _tallies: Tallies = field(default_factory=Tallies)
     _offsets: dict[Asked, Counter[int]] = field(default_factory=dict[Asked, Counter[int]])
     _annotated: Counter[Asked] = field(default_factory=Counter[Asked])
     _asked: "dict[tuple[object, ...], _Asked]" = field(
@@ -57,18 +56,13 @@ class Pointing:
         weights_BR = reading.weights(self.replicates, seed=self.seed, device=hits_LBH.device)
         for place, label in enumerate(asked.labels):
             if asked.annotated[place]:
-                tally = self._tallies.setdefault((label, site.name), Tally())
+                tally = self._tallies.at(label, site.name)
                 tally.add(hits_LBH[place], asked.chances[place, :, None], weights=weights_BR)
 
     def drain(self) -> dict[str, dict[str, list[float | None]]]:
         """Return {label, and its ends: {site: share of hits per head}}, and start again."""
-        columns: dict[str, dict[str, list[float | None]]] = {}
-        # in a fixed order, since batches need not all have the same labels; sites stay as met
-        by_label = sorted(self._tallies.items(), key=lambda item: item[0][0])
-        for (label, site), tally in by_label:
-            for column, values in tally.shares().columns(label).items():
-                columns.setdefault(column, {})[site] = values
-        self._tallies.clear()
+        columns = self._tallies.columns()
+        self._tallies.by_key.clear()
         return columns
 
     def baselines(self) -> dict[str, float]:
@@ -92,41 +86,29 @@ class Pointing:
 
     def state(self) -> dict[str, Tensor]:
         """Return all counts, for `load`."""
-        # numbered, since files keep their tensors in an order of their own
-        tallies = {
-            f"tally/{place:06d}/{site}/{label}/{part}": tensor
-            for place, ((label, site), tally) in enumerate(self._tallies.items())
-            for part, tensor in tally.state().items()
-        }
         offsets = {
             f"offsets/{kind}/{label}": torch.tensor(
                 [(0, self._annotated[kind, label]), *sorted(counts.items())], dtype=torch.long
             )
             for (kind, label), counts in self._offsets.items()
         }
-        return tallies | offsets
+        return {f"tally/{key}": x for key, x in self._tallies.state().items()} | offsets
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Replace all counts by those of a `state()`."""
-        self._tallies.clear()
+        parts = {key.partition("/")[::2]: tensor for key, tensor in sorted(state.items())}
+        self._tallies.load({key: x for (part, key), x in parts.items() if part == "tally"})
         self._offsets.clear()
         self._annotated.clear()
-        for key in sorted(state):
-            sort, first, rest = key.split("/", 2)
-            if sort == "offsets":
-                (_, annotated), *counts = state[key].tolist()
-                self._annotated[first, rest] = annotated
-                self._offsets[first, rest] = Counter(dict(counts))
-            elif rest.endswith("/hits"):
-                site, _, label = rest.removesuffix("/hits").partition("/")
-                chances = state[key.removesuffix("hits") + "chances"]
-                tally = self._tallies.setdefault((label, site), Tally())
-                tally.load({"hits": state[key], "chances": chances})
+        for (part, key), counted in parts.items():
+            if part == "offsets":
+                kind, _, label = key.partition("/")
+                (_, self._annotated[kind, label]), *counts = counted.tolist()
+                self._offsets[kind, label] = Counter(dict(counts))
 
     def merge(self, other: "Pointing") -> None:
         """Add the counts of another, of other sentences."""
-        for key, tally in other._tallies.items():
-            self._tallies.setdefault(key, Tally()).merge(tally)
+        self._tallies.merge(other._tallies)
         for asked, counts in other._offsets.items():
             self._offsets.setdefault(asked, Counter()).update(counts)
         self._annotated.update(other._annotated)

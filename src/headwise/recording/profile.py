@@ -10,19 +10,12 @@ from torch.nn.functional import pad
 
 from headwise.ops.attended import Attended
 from headwise.recording.reading import Reading, WordRows, reading_of
-from headwise.recording.tally import REPLICATES, Tally
+from headwise.recording.tally import REPLICATES, Tallies
 from headwise.sites import Site
 
+MEANS, DISTANCES = "means", "distances"  # tallies of peak, entropy, special, first; of offsets
 Sparse = list[list[list[list[int | float]]]]  # head, query, strongest keys, [key, weight]
 Columns = dict[str, dict[str, list[float | int | None]]]
-
-
-@dataclass
-class _Seen:
-    """Counts of one site."""
-
-    means: Tally = field(default_factory=Tally)  # (4, H): peak, entropy, special, first
-    distances: Tally = field(default_factory=Tally)  # (H, offsets)
 
 
 @dataclass
@@ -51,53 +44,41 @@ class Profile:
     replicates: int = REPLICATES  # of the bootstrap
     seed: int = 0  # of the bootstrap
     reading: Reading | None = None
-    _seen: dict[str, _Seen] = field(default_factory=dict[str, _Seen])
+    _tallies: Tallies = field(default_factory=Tallies)  # (4, H) and (H, offsets) of each site
 
     @torch.no_grad()
     def __call__(self, site: Site, attended: Attended) -> None:
         reading = reading_of("Profile", self.reading)
         rows = reading.rows(site, attended)
         weights_BR = reading.weights(self.replicates, seed=self.seed, device=rows.peak.device)
-        seen = self._seen.setdefault(site.name, _Seen())
         queries_BH = rows.seen.sum(dim=2, dtype=torch.float64)
-        seen.means.add(_totals(rows), queries_BH[:, None], weights=weights_BR)
+        means = self._tallies.at(MEANS, site.name)
+        means.add(_totals(rows), queries_BH[:, None], weights=weights_BR)
         hits_BHO = self._hits(rows)
         chances_BO = self._chances(rows, causal=is_causal(site, attended))
-        seen.distances.add(hits_BHO, chances_BO[:, None], weights=weights_BR)
+        distances = self._tallies.at(DISTANCES, site.name)
+        distances.add(hits_BHO, chances_BO[:, None], weights=weights_BR)
 
     def drain(self) -> Columns:
         """Return {measure: {site: one value per head}} since the last drain; None without data."""
         columns: Columns = {}
-        for site, seen in self._seen.items():
-            for measure, values in self._measures(seen).items():
+        for site in dict.fromkeys(site for _, site in self._tallies.by_key):
+            for measure, values in self._measures(site).items():
                 columns.setdefault(measure, {})[site] = values
-        self._seen.clear()
+        self._tallies.by_key.clear()
         return columns
 
     def state(self) -> dict[str, Tensor]:
         """Return all counts, for `load`."""
-        # numbered, since files keep their tensors in an order of their own
-        return {
-            f"{place:06d}/{site}/{name}/{part}": tensor
-            for place, (site, seen) in enumerate(self._seen.items())
-            for name, tally in vars(seen).items()
-            for part, tensor in tally.state().items()
-        }
+        return self._tallies.state()
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Replace all counts by those of a `state()`."""
-        self._seen.clear()
-        for mark in sorted({key.rsplit("/", 2)[0] for key in state}):
-            seen = self._seen.setdefault(mark.partition("/")[2], _Seen())
-            for name, tally in vars(seen).items():
-                tally.load({part: state[f"{mark}/{name}/{part}"] for part in ("hits", "chances")})
+        self._tallies.load(state)
 
     def merge(self, other: "Profile") -> None:
         """Add the counts of another profile, of other sentences."""
-        for site, theirs in other._seen.items():
-            ours = self._seen.setdefault(site, _Seen())
-            ours.means.merge(theirs.means)
-            ours.distances.merge(theirs.distances)
+        self._tallies.merge(other._tallies)
 
     def _hits(self, rows: WordRows) -> Tensor:
         """Return (B, H, offsets): words whose strongest word is that far away."""
@@ -120,21 +101,22 @@ class Profile:
             found_BWO = found_BWO & (offset_O <= 0)
         return found_BWO.sum(dim=1).double().to(rows.peak.device)
 
-    def _measures(self, seen: _Seen) -> dict[str, list[float | int | None]]:
-        means = seen.means.shares()
+    def _measures(self, site: str) -> dict[str, list[float | int | None]]:
+        means = self._tallies.at(MEANS, site).shares()
         return {
             **means.at(0).columns("confidence"),
             "entropy": means.at(1).columns("entropy")["entropy"],
-            **self._offset(seen),
+            **self._offset(site),
             **means.at(3).columns("first_share"),
             **means.at(2).columns("special_mass"),
         }
 
-    def _offset(self, seen: _Seen) -> dict[str, list[float | int | None]]:
+    def _offset(self, site: str) -> dict[str, list[float | int | None]]:
         """Return the commonest distance and its share; None where no strongest word is in reach."""
-        hits_HO = seen.distances.hits.cpu()
+        distances = self._tallies.at(DISTANCES, site)
+        hits_HO = distances.hits.cpu()
         best_H = hits_HO.argmax(dim=1)
-        shares = seen.distances.shares().at(torch.arange(len(best_H)), best_H)
+        shares = distances.shares().at(torch.arange(len(best_H)), best_H)
         columns = {"offset": (best_H - self.reach).tolist(), **shares.columns("offset_share")}
         found = (hits_HO.sum(dim=1) > 0).tolist()
         return {

@@ -12,14 +12,14 @@ of a share is narrower than this doubt allows.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["FEWEST_SENTENCES", "REPLICATES", "Shares", "Tally", "bootstrap_weights"]
+__all__ = ["FEWEST_SENTENCES", "REPLICATES", "Shares", "Tallies", "Tally", "bootstrap_weights"]
 
 REPLICATES = 200
 GRAIN = 2.0**-24  # float32's own, next to 1: sums of its multiples are exact up to 2^29
@@ -222,6 +222,50 @@ class Tally:
             )
         self._hits = self._hits.to(hits.device) + hits
         self._chances = self._chances.to(chances.device) + chances
+
+
+@dataclass
+class Tallies:
+    """Tallies by measure and site, with one state for all; see `Tally` for the arguments."""
+
+    bounded: bool = True
+    grain: float = GRAIN
+    by_key: dict[tuple[str, str], Tally] = field(default_factory=dict[tuple[str, str], Tally])
+
+    def at(self, measure: str, site: str) -> Tally:
+        """Return the tally of a measure at a site, made when missing."""
+        return self.by_key.setdefault((measure, site), Tally(self.bounded, self.grain))
+
+    def columns(self) -> dict[str, dict[str, list[float | None]]]:
+        """Return {measure, and its ends: {site: one value per head}}, measures by name."""
+        found: dict[str, dict[str, list[float | None]]] = {}
+        # in a fixed order, since batches need not all have the same measures; sites stay as met
+        for (measure, site), tally in sorted(self.by_key.items(), key=lambda item: item[0][0]):
+            for column, values in tally.shares().columns(measure).items():
+                found.setdefault(column, {})[site] = values
+        return found
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all sums, for `load`."""
+        # numbered, since files keep their tensors in an order of their own
+        return {
+            f"{place:06d}/{site}/{measure}/{part}": tensor
+            for place, ((measure, site), tally) in enumerate(self.by_key.items())
+            for part, tensor in tally.state().items()
+        }
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Replace all sums by those of a `state()`."""
+        self.by_key.clear()
+        for key in sorted({name.rpartition("/")[0] for name in state}):
+            _, site, measure = key.split("/", 2)
+            parts = {part: state[f"{key}/{part}"] for part in ("hits", "chances")}
+            self.at(measure, site).load(parts)
+
+    def merge(self, other: "Tallies") -> None:
+        """Add the sums of others, of other sentences."""
+        for key, tally in other.by_key.items():
+            self.at(*key).merge(tally)
 
 
 def _weighted(whole_BR: Tensor, sums: Tensor) -> Tensor:

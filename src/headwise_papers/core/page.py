@@ -27,8 +27,8 @@ __all__ = ["claims_page", "pages", "paper_page", "result_table"]
 CLAIMS = [{"number": int, "paper": str, "text": str, "state": str}]  # shape of papers/claims.json
 HEADER = ("claim", "paper", "ours [95 % interval]", "verdict", "values", "experiment")
 HOW_TO_READ = (
-    "A claim with several rows counts once: as *not* if one row is *not*, as *reproduced* if all "
-    "measured rows are. *Undecided* means that the 95 % interval holds both answers."
+    "A claim counts once: as *not* if one of its results is *not*, as *reproduced* if all that are "
+    "measured are. *Undecided*: the 95 % interval holds both answers."
 )
 ANSWERS: dict[Verdict, str] = {  # to questions of our own
     "reproduced": "yes",
@@ -77,6 +77,7 @@ def paper_page(paper: str) -> str:
     names = [name for name in folded_experiments() if name.startswith(f"{paper}/")]
     judged = [one for name in names for one in judged_claims(name)]
     numbered = [one for one in judged if one.claim.number is not None]
+    numbered.sort(key=lambda one: one.claim.number or 0)
     parts = [introduction.read_text(encoding="utf-8").strip(), *_claims_table(numbered)]
     return "\n\n".join([*parts, *(_section(name) for name in names)]) + "\n"
 
@@ -176,15 +177,23 @@ def _cell(lines: Iterable[str]) -> str:
 
 
 def _labelled(some: Sequence[Judged]) -> list[str]:
-    """Return results, after what tells their names apart."""
+    """Return results, after the words that tell their names apart."""
     names = [one.claim.result.split() for one in some]
-    names = [name[_shared(names) :] for name in names]
-    end = _shared([name[::-1] for name in names])
-    labels = [" ".join(name[: len(name) - end]) for name in names]
+    start = _shared(names)
+    end = _shared([name[start:][::-1] for name in names])
+    names = [name[start : len(name) - end] for name in names]
+    if len({len(name) for name in names}) == 1:
+        columns = [column for column in zip(*names, strict=True) if _tells(column)]
+        names = [list(name) for name in zip(*columns, strict=True)]
     found = ["" if one.result is None else _ours(one.result) for one in some]
-    if len(some) == 1:
+    if len(some) == 1 or not any(found):
         return found
-    return [f"{label}: {ours}".strip() for label, ours in zip(labels, found, strict=True)]
+    labels = (" ".join(name).strip(":,- ") for name in names)
+    return [f"{label}: {ours}" for label, ours in zip(labels, found, strict=True)]
+
+
+def _tells(column: Sequence[str]) -> bool:
+    return len(set(column)) > 1 or column[0] == "-"
 
 
 def _shared(names: Sequence[Sequence[str]]) -> int:
@@ -229,7 +238,7 @@ def _section(name: str) -> str:
     questions = ["Our own questions and self-tests:", _judged_table(own)] if own else []
     shown = [text for part, record in records.items() for text in _shown(record, part)]
     missing = [] if records else ["No full run has been recorded yet."]
-    parts = [f"## {title}", body.strip(), *questions, *shown, *missing]
+    parts = [f"## {title}", body.strip("\n"), *questions, *shown, *missing]
     return "\n\n".join(filter(None, parts))
 
 
@@ -252,7 +261,9 @@ def _provenance(record: Record) -> str:
     ]
     where = " and, resumed, ".join(dict.fromkeys(machines))
     last = "last start took" if len(starts) > 1 else "took"
-    return f" by `{record.command}` on {where}; {last} {record.seconds:,.0f} s."
+    plain = record.command == f"headwise reproduce {record.experiment}"
+    command = "" if plain else f" by `{record.command}`"
+    return f"{command} on {where}; {last} {record.seconds:,.0f} s."
 
 
 def _text(claim: Claim) -> str:
@@ -264,14 +275,16 @@ def _text(claim: Claim) -> str:
 def _paper(claim: Claim) -> str:
     paper = "" if claim.paper is None else _number(claim.paper)
     if claim.rule == "direction":
-        return paper or ("above 0" if claim.sign > 0 else "below 0")
+        return paper or ("> 0" if claim.sign > 0 else "< 0")
     if claim.rule == "share":
-        return f"{paper} (at least {_number(claim.threshold)})".strip()
-    return f"{paper} ± {_number(claim.margin)}"
+        return (
+            f"{paper} (≥ {_number(claim.threshold)})" if paper else f"≥ {_number(claim.threshold)}"
+        )
+    return f"{paper} ± {_number(claim.margin)}" if claim.margin else paper
 
 
 def _ours(result: Result) -> str:
-    if len(result.values) == 1:
+    if result.low == result.high:
         return _number(result.mean)
     return f"{_number(result.mean)} [{_number(result.low)}, {_number(result.high)}]"
 
@@ -287,7 +300,7 @@ def _number(value: float) -> str:
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     cells = [[cell.replace("|", r"\|") for cell in line] for line in lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+    return "\n".join(f"|{'|'.join(line)}|" for line in cells)
 
 
 def main(arguments: Sequence[str]) -> int:

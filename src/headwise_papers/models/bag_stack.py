@@ -1,4 +1,4 @@
-"""Many bag-of-words attention classifiers trained at once by full-batch gradient descent.
+"""Many bag-of-words attention classifiers trained together by full-batch gradient descent.
 
 Parameters are stacked on a leading axis S. With e = exp(score), a sentence with word counts c has
 Z = sum c e and context = sum c e v / Z. The classifier's first layer U is linear, so it may be
@@ -12,24 +12,67 @@ products with one sparse count matrix A, of one column more than that layer has 
 The cost is that of the words that occur, not of sentences times their longest length or width.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from headwise_papers.data.bags import Bags
-from headwise_papers.models.bag import BagClassifier
-from headwise_papers.models.bag_counts import BagCounts
+from headwise_papers.models.bag import BagClassifier, BagConfig
 from headwise_papers.models.stacking import (
     Evaluation,
+    best_device,
     common_config,
     load_into,
     stacked_parameters,
     unstacked,
 )
 
-__all__ = ["BagStack"]
+__all__ = ["BagCounts", "BagStack", "csr"]
+
+
+@dataclass(frozen=True)
+class BagCounts:
+    """Sentences of S seeds as one block-diagonal count matrix, and room to compute in.
+
+    Made by `BagStack.prepare`. Padding is not in it, and a word twice in a sentence counts 2.
+    """
+
+    bags: Bags
+    by_sentence: Tensor  # CSR (S*N, S*V)
+    by_word: Tensor  # its transpose, CSR (S*V, S*N)
+    target_SCN: Tensor  # 1/N at the label
+    pooled_SNX: Tensor  # workspace: sums over each sentence's words, of X = outputs + 1 columns
+    outputs_SON: Tensor  # workspace: their quotients
+
+    @staticmethod
+    def of(bags: Bags, *, vocabulary: int, classes: int, outputs: int, like: Tensor) -> "BagCounts":
+        """Count words.
+
+        Args:
+            bags: the sentences.
+            vocabulary: number of words.
+            classes: number of labels.
+            outputs: of the classifier's first layer.
+            like: gives dtype and device.
+        """
+        bags = bags.to(like.device)
+        _check(bags, vocabulary, classes)
+        seeds, sentences = bags.labels.shape
+        row_P, column_P, count_P = _entries(bags, vocabulary)
+        shape = (seeds * sentences, seeds * vocabulary)
+        target_SNC = torch.nn.functional.one_hot(bags.labels, classes).to(like) / sentences
+        return BagCounts(
+            bags,
+            csr(row_P, column_P, count_P.to(like), shape),
+            csr(column_P, row_P, count_P.to(like), shape[::-1]),
+            target_SNC.mT.contiguous(),
+            like.new_empty(seeds, sentences, outputs + 1),
+            like.new_empty(seeds, outputs, sentences),
+        )
 
 
 class BagStack:
@@ -59,6 +102,13 @@ class BagStack:
         seeds, words, outputs = len(models), vectors_SVD.shape[1], first_SOD.shape[1]
         self._words_SVX = vectors_SVD.new_empty(seeds, words, outputs + 1)  # workspace
         self._pull_SXV = vectors_SVD.new_empty(seeds, outputs + 1, words)
+
+    @staticmethod
+    def seeded(config: BagConfig, seeds: int) -> "BagStack":
+        """Build untrained classifiers of seeds 0, 1, 2, ... in float64, on the GPU if any."""
+        generators = [torch.Generator().manual_seed(seed) for seed in range(seeds)]
+        models = [BagClassifier(config, generator=own, dtype=torch.float64) for own in generators]
+        return BagStack([model.to(best_device()) for model in models])
 
     @property
     def seeds(self) -> int:
@@ -236,3 +286,44 @@ def _product(counts: Tensor, x_SRX: Tensor, *, out: Tensor) -> None:
     """counts @ x into `out`, with seeds and rows taken as one axis."""
     flat = out.view(-1, out.shape[-1])
     torch.addmm(flat, counts, x_SRX.view(-1, x_SRX.shape[-1]), beta=0, out=flat)
+
+
+def _check(bags: Bags, vocabulary: int, classes: int) -> None:
+    words, labels = bags.tokens, bags.labels
+    if int(words.max()) >= vocabulary or int(words.min()) < 0:
+        raise ValueError(
+            f"Word numbers run from 0 to {vocabulary - 1} here, got {int(words.min())} to "
+            f"{int(words.max())}; set vocabulary to the size of the data's."
+        )
+    if int(labels.max()) >= classes or int(labels.min()) < 0:
+        raise ValueError(
+            f"Labels run from 0 to {classes - 1} here, got {int(labels.min())} to "
+            f"{int(labels.max())}; set classes to the number of the data's."
+        )
+
+
+def _entries(bags: Bags, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Row, column and value of each entry of the block-diagonal matrix, by row and column."""
+    seeds, sentences, width = bags.tokens.shape
+    device = bags.tokens.device
+    seed_S11 = torch.arange(seeds, device=device)[:, None, None]
+    row_SN1 = torch.arange(seeds * sentences, device=device).view(seeds, sentences, 1)
+    columns = seeds * vocabulary
+    number_SNT = row_SN1 * columns + seed_S11 * vocabulary + bags.tokens
+    real_SNT = torch.arange(width, device=device) < bags.lengths[..., None]
+    number_P, count_P = number_SNT[real_SNT].unique(return_counts=True)
+    return number_P // columns, number_P % columns, count_P
+
+
+def csr(row_P: Tensor, column_P: Tensor, value_P: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A sparse matrix with these entries, each place at most once."""
+    order_P = torch.argsort(row_P, stable=True)
+    starts = torch.zeros(shape[0] + 1, dtype=torch.int32, device=row_P.device)
+    starts[1:] = torch.bincount(row_P, minlength=shape[0]).cumsum(0)
+    with warnings.catch_warnings():
+        # PyTorch calls its CSR tensors a beta, and some versions speak of checks even when asked
+        # for; the one product used here is tested
+        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
+        return torch.sparse_csr_tensor(
+            starts, column_P[order_P].int(), value_P[order_P], shape, check_invariants=True
+        )

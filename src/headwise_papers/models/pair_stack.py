@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy, embedding
 
 from headwise_papers.data.bags import Bags
 from headwise_papers.models.bag import BagClassifier
-from headwise_papers.models.bag_counts import csr
+from headwise_papers.models.bag_stack import csr
 from headwise_papers.models.stacking import (
     Evaluation,
     common_config,

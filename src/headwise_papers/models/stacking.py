@@ -9,7 +9,14 @@ from torch import Tensor, nn
 
 from headwise_papers.models.bag import BagClassifier, BagConfig
 
-__all__ = ["Evaluation", "common_config", "load_into", "stacked_parameters", "unstacked"]
+__all__ = [
+    "Evaluation",
+    "best_device",
+    "common_config",
+    "load_into",
+    "stacked_parameters",
+    "unstacked",
+]
 
 
 @dataclass(frozen=True)
@@ -18,6 +25,11 @@ class Evaluation:
 
     loss: Float[Tensor, " S"]  # mean cross-entropy
     accuracy: Float[Tensor, " S"]
+
+
+def best_device() -> str:
+    """Return "cuda" where there is a GPU, else "cpu"."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def common_config(models: Sequence[BagClassifier]) -> BagConfig:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from headwise.config import to_json
 from headwise.hf import adopt
+from headwise.recording import Run
 from headwise.workflows.inspect.hugging_face import HuggingFaceSubject, padding_right
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.inspect.subject import (
@@ -33,10 +35,17 @@ from headwise_papers.models.encoder_heads import (
     SequenceClassifier,
     TokenClassifier,
 )
+from headwise_papers.recipes.pretraining import load_pretrained
 from headwise_papers.recipes.pretraining_tasks import PretrainingModel
 from headwise_papers.recipes.tuning.classifier import Classifier
 
-__all__ = ["EncoderSubject", "classifier_subject", "encoder_subject"]
+__all__ = [
+    "EncoderSubject",
+    "classifier_subject",
+    "encoder_subject",
+    "open_classifier",
+    "open_pretraining",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,3 +173,17 @@ def classifier_subject(classifier: Classifier, *, special: Sequence[str] = ()) -
         model.config.id2label = names
         model.config.label2id = {name: number for number, name in names.items()}
     return HuggingFaceSubject(adopt(model.eval()), tokenizer, frozenset(special))
+
+
+def open_pretraining(folder: Path, *, special: Sequence[str], device: torch.device) -> Subject:
+    """Open a run of `headwise train mlm` or `electra` for an inspection."""
+    trained = load_pretrained(Run.open(folder))
+    check_finite(trained.model)
+    return encoder_subject(trained.model.to(device), trained.pieces, special=special)
+
+
+def open_classifier(folder: Path, *, special: Sequence[str], device: torch.device) -> Subject:
+    """Open one training of `headwise train classifier` for an inspection."""
+    classifier = Classifier.load(Run.open(folder))
+    classifier.model.to(device)
+    return classifier_subject(classifier, special=special)

@@ -5,21 +5,25 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from headwise.config import to_json
+from headwise.recording import Run
 from headwise.workflows.inspect.sentence import Linked, Sentence, Span
 from headwise.workflows.inspect.subject import (
     MAX_TOKENS,
     NO_WORD,
     Output,
     Prepared,
+    check_finite,
     check_special,
     without,
     word_numbers,
 )
+from headwise_papers.data.marian import marian_folder
 from headwise_papers.data.padding import pad
 from headwise_papers.data.parallel import parallel_batch
 from headwise_papers.data.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary
@@ -29,7 +33,15 @@ from headwise_papers.models.rnn import RnnClassifier, Seq2Seq
 from headwise_papers.recipes.codec import Codec, InWords
 from headwise_papers.recipes.translator import Translator
 
-__all__ = ["ClassifierSubject", "Cut", "TranslatorSubject", "cut_up", "joined_up"]
+__all__ = [
+    "ClassifierSubject",
+    "Cut",
+    "TranslatorSubject",
+    "cut_up",
+    "joined_up",
+    "open_marian",
+    "open_translation",
+]
 
 
 _Own = Transformer | Seq2Seq | TransformerClassifier | RnnClassifier
@@ -225,6 +237,28 @@ class ClassifierSubject:
 
     def attend(self, inputs: Mapping[str, Tensor]) -> None:
         self.forward(inputs)
+
+
+def open_translation(
+    folder: Path, *, special: Sequence[str], device: torch.device
+) -> TranslatorSubject:
+    """Open a run of `headwise train translation` or `headwise demo` for an inspection."""
+    return _opened(Translator.load(Run.open(folder)), special, device)
+
+
+def open_marian(folder: Path, *, special: Sequence[str], device: torch.device) -> TranslatorSubject:
+    """Open a translator of Marian for an inspection."""
+    files = marian_folder(folder)
+    assert files is not None, "it was asked before"
+    return _opened(Translator.of_marian(files), special, device)
+
+
+def _opened(
+    translator: Translator, special: Sequence[str], device: torch.device
+) -> TranslatorSubject:
+    check_finite(translator.model)
+    translator.model.to(device)
+    return TranslatorSubject.of(translator, special=special)
 
 
 def _all_names(codec: Codec) -> set[str]:

@@ -45,7 +45,7 @@ class PretrainingConfig:
     model: EncoderConfig = EncoderConfig()  # the vocabulary and the family are filled in
     batch_size: int = 64  # blocks
     masked: float = 0.15  # share of a block's tokens that are masked, or replaced
-    guide: GuideSettings = GuideSettings(alpha=30.0)  # see docs/guiding.md on the weight
+    guide: GuideSettings = GuideSettings(alpha=30.0)  # see docs/guide.md on the weight
     fit: FitConfig = FIT
 
     def __post_init__(self) -> None:

@@ -1,90 +1,27 @@
-"""Translators for the experiments on sparse attention: recipes, and runs that are found or made.
-
-A translator lies in a folder of its own below the run of its experiment, such as
-`multi30k-en-de/topk-8-seed-0`. What it is depends on its corpus, attention and seed alone, so
-experiments lend each other their translators: `trained=` names the runs to look into.
-"""
+"""Settings and folders of translators, for papers whose experiments are not yet folded."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from headwise.config import changed, suggestion
+from headwise.config import changed
 from headwise.recording.run import Run
-from headwise.training import FitConfig
 from headwise_papers.core import lending
 from headwise_papers.core.at_once import note_company
-from headwise_papers.recipes.translation import SIZES, TranslationConfig, train_translation
-from headwise_papers.sparse_transformer._method_pairs import folder_name
+from headwise_papers.recipes.translation import TranslationConfig, train_translation
+from headwise_papers.sparse_transformer._translators import TASKS, task_named
 
 __all__ = [
-    "ALL",
+    "PLACES",
     "TASKS",
+    "TINY",
     "Job",
-    "Task",
     "Training",
     "found_or_trained",
     "settings_of",
-    "translator_run",
+    "task_named",
 ]
-
-ALL = ("softmax", "topk:8", "sparsemax", "entmax:1.5", "entmax:learned")  # as in Table 4
-PAIR = ("softmax", "topk:8")  # as in Table 1
-Further = Literal["tst2012", "tst2013"]  # parts of IWSLT'15 to test on too
-
-
-class Task(NamedTuple):
-    """A corpus, how it is trained on, and what of the paper it is compared with."""
-
-    recipe: TranslationConfig
-    paper: Literal["En-De", "En-Vi", "De-En"]  # the paper's column with the same languages
-    judged: Literal["bleu", "tokenised_bleu"]  # the kind of BLEU the paper has there
-    methods: tuple[str, ...]
-    further: tuple[Further, ...] = ()  # out of the domain
-    validated: bool = False  # the validation part is translated too, which others then need not do
-
-
-def _recipe(corpus: str, source: str, target: str, **changes: Any) -> TranslationConfig:
-    """Three and three layers of width 256 and batches of 8,192 pieces, unless changed."""
-    plain = TranslationConfig(
-        corpus=corpus,
-        source=source,
-        target=target,
-        subwords="bpe",
-        batch_tokens=8192,
-        fit=FitConfig(
-            steps=1500, warmup=200, learning_rate=2e-3, evaluate_every=100, checkpoint_every=100
-        ),
-    )
-    return replace(plain, **changes)
-
-
-TASKS = {
-    "multi30k-en-de": Task(_recipe("multi30k", "en", "de"), "En-De", "bleu", ALL, validated=True),
-    "multi30k-de-en": Task(_recipe("multi30k", "de", "en"), "De-En", "tokenised_bleu", PAIR),
-    "tatoeba-en-de": Task(
-        _recipe(
-            "tatoeba",
-            "en",
-            "de",
-            vocab_size=10_000,
-            model=SIZES["iwslt"],
-            fit=FitConfig(steps=3000, warmup=1000, evaluate_every=500, checkpoint_every=500),
-        ),
-        "En-De",
-        "bleu",
-        ("softmax", "topk:8", "entmax:1.5"),
-    ),
-    "iwslt14-de-en": Task(_recipe("iwslt14", "de", "en"), "De-En", "tokenised_bleu", PAIR),
-    "help-en-vi": Task(
-        _recipe("libreoffice-help", "en", "vi"),
-        "En-Vi",
-        "tokenised_bleu",
-        PAIR,
-        ("tst2012", "tst2013"),
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -180,14 +117,8 @@ class Job(NamedTuple):
         'multi30k-en-de/topk-8-seed-2'
         """
         phase = "-in-training" if self.sparse_in == "training" else ""
-        return f"{self.corpus}/{folder_name(self.attention + phase, self.seed)}"
-
-
-def task_named(corpus: str) -> Task:
-    """A task of `TASKS`; other names are refused with a suggestion."""
-    if corpus not in TASKS:
-        raise ValueError(f"There is no recipe for {corpus!r}. {suggestion(corpus, TASKS)}")
-    return TASKS[corpus]
+        name = f"{self.attention}{phase}-seed-{self.seed}"
+        return f"{self.corpus}/{name.replace(':', '-')}"
 
 
 def settings_of(config: Training, job: Job) -> TranslationConfig:
@@ -205,19 +136,8 @@ def places(config: Training, run: Run) -> Iterator[Path]:
     return lending.places(run, config.trained, kin="sparse_transformer/translation and its kin")
 
 
-def translator_run(config: Training, run: Run, job: Job) -> Run:
-    """The finished run of a translator, found or trained now; what only resuming needs is deleted.
-
-    Args:
-        config: the settings of the experiment.
-        run: of the experiment.
-        job: which translator.
-    """
-    return found_or_trained(config, run, job.folder, settings_of(config, job))
-
-
 def found_or_trained(config: Training, run: Run, folder: str, settings: TranslationConfig) -> Run:
-    """The same of a translator with any settings, in a folder of this run or of one that lends."""
+    """The finished run of a translator, from this run or one that lends, or trained now."""
     for place in places(config, run):
         if (place / folder / "figures.json").is_file():
             return lending.checked(Run.open(place / folder), settings)

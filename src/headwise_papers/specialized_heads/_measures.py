@@ -3,8 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from headwise.analysis.gold import rare_gold
 from headwise.analysis.roles import POSITIONAL_SHARE
 from headwise.recording import HeadTable
 from headwise.sites import Head
+from headwise_papers.measures.ranks import rank_correlation
 
 __all__ = [
     "Best",
@@ -110,15 +110,15 @@ def importance_figures(table: HeadTable) -> dict[str, float]:
     relevance_LH = shares_by_layer(grid(table, "relevance"))
     confidence_LH = grid(table, "confidence")
     few_L = relevance_LH.topk(FEW, dim=1).values.sum(dim=1)
-    agreement_L = _rank_correlations(relevance_LH, confidence_LH)
+    agreement_L = rank_correlation(relevance_LH, confidence_LH)
     figures = {
         "share of the two most relevant heads": float(few_L.mean()),
         "share of the two most relevant heads, sign aside": float(
             relevance_LH.abs().topk(FEW, dim=1).values.sum(dim=1).mean()
         ),
         "layers in which two heads have half of the relevance": _share(few_L >= HALF),
-        "rank correlation of relevance and confidence, layer 1": agreement_L[0],
-        "rank correlation of relevance and confidence, other layers": fmean(agreement_L[1:]),
+        "rank correlation of relevance and confidence, layer 1": float(agreement_L[0]),
+        "rank correlation of relevance and confidence, other layers": float(agreement_L[1:].mean()),
     }
     first = _first_layer(table) if "two_rarest" in table.columns else {}
     return figures | _positional(table, relevance_LH, confidence_LH) | first
@@ -267,15 +267,6 @@ def best_figures(
         if column in baselines:
             figures[f"{column}: baseline"] = baselines[column]
     return figures
-
-
-def _rank_correlations(x_LH: Tensor, y_LH: Tensor) -> list[float]:
-    """Return Spearman's correlation of each layer."""
-    from scipy.stats import spearmanr  # lazy: only to judge
-
-    rows = zip(x_LH.tolist(), y_LH.tolist(), strict=True)
-    found: list[Any] = [spearmanr(x, y) for x, y in rows]
-    return [float(one.statistic) for one in found]
 
 
 def _share(which: Tensor) -> float:

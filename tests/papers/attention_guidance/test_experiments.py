@@ -31,7 +31,6 @@ from headwise_papers.attention_guidance._subjects import given_arms, runs_of, tr
 from headwise_papers.core.running import reproduce
 from headwise_papers.data.byte_pieces import train_byte_pieces
 from headwise_papers.models.encoder import Encoder, EncoderConfig
-from headwise_papers.output_relevance import rescue
 from headwise_papers.recipes.encoder_subject import encoder_subject
 from headwise_papers.recipes.pretraining import PretrainingConfig
 
@@ -388,14 +387,3 @@ def test_texts_and_tasks_are_counted(data_folder: Path, tmp_path: Path) -> None:
         }
     )
     assert (tmp_path / "run" / "pictures" / "table2.png").stat().st_size > 5000
-
-
-def test_guided_copying_is_compared_with_its_control_in_the_same_runs() -> None:
-    good_S, control_S = torch.arange(20) < 14, torch.arange(20) < 8
-    name = "guided, alpha 10"
-    claim = f"{name}, succeed more often than to one before"
-    found = rescue._against_control(name, good_S, control_S)
-    assert found[claim] == [1.0]  # six runs succeed with guidance alone, and none without
-    assert found[f"{name}: runs that succeed with it and not to one before"] == [6.0]
-    assert rescue._against_control(name, good_S, torch.arange(20) < 9)[claim] == [0.0]  # five
-    assert rescue._against_control(name, control_S, good_S)[claim] == [0.0]

@@ -23,17 +23,19 @@ from headwise.workflows.inspect.config import ALL, InspectConfig
 from headwise.workflows.inspect.corpus import NO_TEXT, Corpus, Sample
 from headwise.workflows.inspect.importance import measure_importance
 from headwise.workflows.inspect.stream import (
+    Annotate,
     Bookmark,
+    Recorder,
     Seen,
     Sources,
     Stream,
-    pointed_at,
+    Sums,
     read_through,
 )
 from headwise.workflows.inspect.subject import Subject
 from headwise.workflows.progress import counting
 
-__all__ = ["Examined", "Examples", "choose_examples", "examine"]
+__all__ = ["Examination", "Examined", "Examples", "choose_examples"]
 
 EXAMPLES = 6  # sentences that show heads at work
 CANDIDATES = 24  # sentences that examples are chosen from
@@ -68,18 +70,9 @@ class _Pointed:
         self.columns |= pointing.drain()
 
 
-def examine(
-    subject: Subject,
-    corpus: Corpus,
-    config: InspectConfig,
-    *,
-    ranks: WordRanks | None = None,
-    mentions: Corpus | None = None,
-    aligned: Corpus | None = None,
-    run: Run | None = None,
-    sources: Sources | None = None,
-) -> Examined:
-    """Read a corpus, find antecedents of mentions, and measure importance on a sample.
+@dataclass(frozen=True, eq=False)
+class Examination:
+    """Inputs of an inspection.
 
     Args:
         subject: a model and how it reads.
@@ -91,44 +84,167 @@ def examine(
         run: where to save bookmarks, so that a killed inspection can resume.
         sources: from `sources_of`, kept in bookmarks.
     """
-    counted, longest = corpus.count(), characters_for(subject.max_tokens)
-    corpus = corpus.within(longest)
-    known = ranks or (counted.ranks if counted else None)
-    annotation = Annotation(config.relations, known, subject.knows_words)
-    sample = Sample(config.sample, first=config.samples, seed=config.seed)
-    sentences = Stream(sample.watch(corpus.read()), counted.sentences if counted else 0)
-    bookmark = _bookmark(run, "reading", sources)
-    seen, pointed = _read(subject, sentences, annotation, config, bookmark)
-    traces: dict[str, Any] = {}
-    if mentions is not None:
-        bookmark = _bookmark(run, "mentions", sources)
-        traces["antecedents"] = _resolve(
-            subject, mentions.within(longest), config, pointed, bookmark
+
+    subject: Subject
+    corpus: Corpus
+    config: InspectConfig
+    ranks: WordRanks | None = None
+    mentions: Corpus | None = None
+    aligned: Corpus | None = None
+    run: Run | None = None
+    sources: Sources = field(default_factory=dict[str, str])
+
+    def examined(self) -> Examined:
+        """Read the corpus, find antecedents of mentions, and measure importance on a sample."""
+        config, counted = self.config, self.corpus.count()
+        ranks = self.ranks or (counted.ranks if counted else None)
+        sample = Sample(config.sample, first=config.samples, seed=config.seed)
+        sentences = sample.watch(self._cut(self.corpus).read())
+        seen, pointed = self._read(Stream(sentences, counted.sentences if counted else 0), ranks)
+        traces: dict[str, Any] = {}
+        if self.mentions is not None:
+            traces["antecedents"] = self._resolve(self.mentions, pointed)
+        if self.aligned is not None:
+            pointed.add(self._pointing("aligning", self.aligned, Annotation().alignments))
+        columns, reasons = self._importance(sample)
+        sites = [site.name for site in find_sites(self.subject.model)]
+        table = HeadTable.of(ordered({**columns, **pointed.columns}, sites))
+        traces |= {
+            "baselines": dict(sorted(pointed.baselines.items())),
+            "offsets": dict(sorted(pointed.offsets.items())),
+            "attention": self._shown(sample),
+        }
+        left_out = {**_too_few(seen), **reasons, **self._missing(pointed, columns, ranks)}
+        table = _with_originals(with_roles(table, pointed.baselines), self.subject.model)
+        return Examined(table, seen, traces, left_out)
+
+    def _cut(self, corpus: Corpus) -> Corpus:
+        return corpus.within(characters_for(self.subject.max_tokens))
+
+    def _bookmark(self, name: str) -> Bookmark | None:
+        return None if self.run is None else Bookmark(self.run, name, self.sources)
+
+    def _pass(
+        self,
+        name: str,
+        stream: Stream,
+        recorders: Sequence[Recorder],
+        annotate: Annotate,
+        extra: Sequence[Sums] = (),
+    ) -> Seen:
+        with counting(name) as count:
+            return read_through(
+                self.subject,
+                stream,
+                recorders,
+                annotate,
+                batch_size=self.config.batch_size,
+                extra=extra,
+                bookmark=self._bookmark(name),
+                progress=count,
+            )
+
+    def _read(self, stream: Stream, ranks: WordRanks | None) -> tuple[Seen, _Pointed]:
+        annotation = Annotation(self.config.relations, ranks, self.subject.knows_words)
+        profile, pointing = Profile(seed=self.config.seed), Pointing(seed=self.config.seed)
+        seen = self._pass("reading", stream, (profile, pointing), annotation.whole)
+        if not seen.words:
+            raise ValueError(NO_TEXT)
+        pointed = _Pointed(profile.drain(), {}, {})
+        pointed.add(pointing)
+        return seen, pointed
+
+    def _pointing(
+        self, name: str, corpus: Corpus, annotate: Annotate, extra: Sequence[Sums] = ()
+    ) -> Pointing:
+        """Record what heads point at in a corpus with gold."""
+        pointing = Pointing(seed=self.config.seed)
+        stream = Stream(self._cut(corpus).read(), corpus.size())
+        self._pass(name, stream, (pointing,), annotate, extra)
+        return pointing
+
+    def _resolve(self, mentions: Corpus, pointed: _Pointed) -> dict[str, dict[str, float]]:
+        """Add how often heads find antecedents; returns what rules reach, by label."""
+        annotation = Annotation(knows_words=self.subject.knows_words)
+        pointing = self._pointing(
+            "resolving mentions", mentions, annotation.coreference, [annotation.rules]
         )
-    if aligned is not None:
-        bookmark = _bookmark(run, "alignments", sources)
-        pointed.add(_aligned(subject, aligned.within(longest), config, bookmark))
-    reasons = _no_output_norm(subject)
-    with counting("measuring importance") as count:
-        means = measure_importance(
-            subject,
-            sample.drawn,
-            config,
-            output_norm=not reasons,
-            bookmark=_bookmark(run, "importance", sources),
-            progress=count,
-        )
-    columns = means.columns()
-    sites = [site.name for site in find_sites(subject.model)]
-    table = HeadTable.of(ordered({**columns, **pointed.columns}, sites))
-    traces |= {
-        "baselines": dict(sorted(pointed.baselines.items())),
-        "offsets": dict(sorted(pointed.offsets.items())),
-        "attention": _shown(subject, sample, config),
-    }
-    left_out = {**_too_few(seen), **reasons, **_missing(subject, config, pointed, columns, known)}
-    table = _with_originals(with_roles(table, pointed.baselines), subject.model)
-    return Examined(table, seen, traces, left_out)
+        pointed.add(pointing)
+        rules = annotation.rules.shares()
+        for label, distance in pointing.baselines().items():
+            rules[label]["fixed_distance"] = distance
+            # a role must beat whatever needs no model and no gold mentions
+            pointed.baselines[label] = max(rules[label][rule] for rule in FREE_RULES)
+        return rules
+
+    def _importance(self, sample: Sample) -> tuple[Columns, dict[str, str]]:
+        """Measure importance; returns columns, and why output norms are missing, if they are."""
+        reasons: dict[str, str] = {}
+        try:
+            OutputNorms(self.subject.model)
+        except ValueError as problem:
+            reasons = {"output_norm": str(problem)}
+        with counting("measuring importance") as count:
+            means = measure_importance(
+                self.subject,
+                sample.drawn,
+                self.config,
+                output_norm=not reasons,
+                bookmark=self._bookmark("importance"),
+                progress=count,
+            )
+        return means.columns(), reasons
+
+    @torch.no_grad()
+    def _shown(self, sample: Sample) -> dict[str, object]:
+        """Return attention of the first sentences, and of some that show heads at work."""
+        if not self.config.samples:
+            return {"sentences": []}
+        short = [pair for pair in sample.drawn if len(pair[1].words) <= LONGEST_EXAMPLE]
+        candidates = dict(short[:CANDIDATES])
+        samples, examples = Samples(), Examples()
+        first = dict(sample.beginning)
+        sentences = first | candidates
+        for number, sentence in sentences.items():
+            prepared = self.subject.prepare([sentence])
+            samples.start({stack: list(tokens) for stack, tokens in prepared.tokens[0].items()})
+            examples.reading = Reading([number], prepared.words)
+            with observe(
+                self.subject.model, samples, *([examples] if number in candidates else [])
+            ):
+                self.subject.attend(prepared.inputs)
+        recorded = dict(zip(sentences, samples.drain()["sentences"], strict=True))
+        heads = choose_examples(examples.drain(), sentences=EXAMPLES)
+        kept = [number for number in sentences if number in heads or number in first]
+        names = {number: [str(head) for head in heads.get(number, ())] for number in kept}
+        return {"sentences": [{**recorded[number], "examples": names[number]} for number in kept]}
+
+    def _missing(
+        self, pointed: _Pointed, columns: Columns, ranks: WordRanks | None
+    ) -> dict[str, str]:
+        """Return each measure that is missing, and why."""
+        found: dict[str, str] = {}
+        if not self.subject.knows_words:
+            found["words"] = (
+                "The tokenizer does not say where in a text its tokens stand, so every token "
+                "counts as a word, and syntax and coreference are left out."
+            )
+        elif unseen := _unseen(self.config.relations, pointed):
+            found["syntax"] = unseen
+        if ranks is None:
+            found["rarest"] = "The data can be read only once, so that no words were counted."
+        elif "rarest" not in pointed.columns:
+            found["rarest"] = (
+                "No sentence has a word outside the 500 commonest; give the counts of a larger "
+                "corpus (--ranks)."
+            )
+        if not self.config.sample:
+            found["importance"] = "No sample was asked for."
+        elif "gradient_importance" not in columns:
+            found["relevance, gradient_importance"] = (
+                "The model gives hidden states, no predictions."
+            )
+        return found
 
 
 def _with_originals(table: HeadTable, model: nn.Module) -> HeadTable:
@@ -138,117 +254,6 @@ def _with_originals(table: HeadTable, model: nn.Module) -> HeadTable:
         return table
     names = tuple(str(record.original(head)) for head in table.heads)
     return HeadTable(table.heads, {"original": names, **table.columns})
-
-
-def _bookmark(run: Run | None, name: str, sources: Sources | None) -> Bookmark | None:
-    return None if run is None else Bookmark(run, name, sources or {})
-
-
-def _read(
-    subject: Subject,
-    sentences: Stream,
-    annotation: Annotation,
-    config: InspectConfig,
-    bookmark: Bookmark | None,
-) -> tuple[Seen, _Pointed]:
-    profile, pointing = Profile(seed=config.seed), Pointing(seed=config.seed)
-    with counting("reading") as count:
-        seen = read_through(
-            subject,
-            sentences,
-            (profile, pointing),
-            annotation.whole,
-            batch_size=config.batch_size,
-            bookmark=bookmark,
-            progress=count,
-        )
-    if not seen.words:
-        raise ValueError(NO_TEXT)
-    columns: Columns = {**profile.drain(), **pointing.drain()}
-    return seen, _Pointed(columns, pointing.baselines(), pointing.offsets())
-
-
-def _resolve(
-    subject: Subject,
-    mentions: Corpus,
-    config: InspectConfig,
-    pointed: _Pointed,
-    bookmark: Bookmark | None,
-) -> dict[str, dict[str, float]]:
-    """Add how often heads find antecedents; returns what rules reach, by label."""
-    annotation = Annotation(knows_words=subject.knows_words)
-    pointing = pointed_at(
-        subject,
-        mentions,
-        annotation.coreference,
-        label="resolving mentions",
-        batch_size=config.batch_size,
-        seed=config.seed,
-        extra=[annotation.rules],
-        bookmark=bookmark,
-    )
-    rules = annotation.rules.shares()
-    distances = pointing.baselines()
-    pointed.add(pointing)
-    for label, distance in distances.items():
-        rules[label]["fixed_distance"] = distance
-        # a role must beat whatever needs no model and no gold mentions
-        pointed.baselines[label] = max(rules[label][rule] for rule in FREE_RULES)
-    return rules
-
-
-def _aligned(
-    subject: Subject, aligned: Corpus, config: InspectConfig, bookmark: Bookmark | None
-) -> Pointing:
-    """Record how often heads find the source of the word that is predicted."""
-    return pointed_at(
-        subject,
-        aligned,
-        Annotation().alignments,
-        label="aligning",
-        batch_size=config.batch_size,
-        seed=config.seed,
-        bookmark=bookmark,
-    )
-
-
-def _no_output_norm(subject: Subject) -> dict[str, str]:
-    """Say why output norms cannot be measured, if they cannot."""
-    try:
-        OutputNorms(subject.model)
-    except ValueError as problem:
-        return {"output_norm": str(problem)}
-    return {}
-
-
-def _missing(
-    subject: Subject,
-    config: InspectConfig,
-    pointed: _Pointed,
-    columns: Mapping[str, Any],
-    ranks: WordRanks | None,
-) -> dict[str, str]:
-    """Return each measure that is missing, and why."""
-    found: dict[str, str] = {}
-    if not subject.knows_words:
-        found["words"] = (
-            "The tokenizer does not say where in a text its tokens stand, so every token counts as "
-            "a word, and syntax and coreference are left out."
-        )
-    elif unseen := _unseen(config.relations, pointed):
-        found["syntax"] = unseen
-    if ranks is None:
-        found["rarest"] = "The data can be read only once, so that no words were counted."
-    elif "rarest" not in pointed.columns:
-        found["rarest"] = (
-            "No sentence has a word outside the 500 commonest; give the counts of a larger corpus "
-            "(--ranks)."
-        )
-    if not config.sample:
-        found["importance"] = "No sample was asked for."
-    elif "gradient_importance" not in columns:
-        found["relevance, gradient_importance"] = "The model gives hidden states, no predictions."
-    return found
 
 
 def _too_few(seen: Seen) -> dict[str, str]:
@@ -263,29 +268,6 @@ def _unseen(relations: Sequence[str], pointed: _Pointed) -> str:
     if not met:
         return "The data have none of the relations; a treebank in CoNLL-U has."
     return f"The treebank has no {', '.join(missing)} that could be found." if missing else ""
-
-
-@torch.no_grad()
-def _shown(subject: Subject, sample: Sample, config: InspectConfig) -> dict[str, object]:
-    """Return attention of the first sentences, and of some that show heads at work, by token."""
-    if not config.samples:
-        return {"sentences": []}
-    short = [pair for pair in sample.drawn if len(pair[1].words) <= LONGEST_EXAMPLE]
-    candidates = dict(short[:CANDIDATES])
-    samples, examples = Samples(), Examples()
-    first = dict(sample.beginning)
-    sentences = first | candidates
-    for number, sentence in sentences.items():
-        prepared = subject.prepare([sentence])
-        samples.start({stack: list(tokens) for stack, tokens in prepared.tokens[0].items()})
-        examples.reading = Reading([number], prepared.words)
-        with observe(subject.model, samples, *([examples] if number in candidates else [])):
-            subject.attend(prepared.inputs)
-    recorded = dict(zip(sentences, samples.drain()["sentences"], strict=True))
-    heads = choose_examples(examples.drain(), sentences=EXAMPLES)
-    kept = [number for number in sentences if number in heads or number in first]
-    names = {number: [str(head) for head in heads.get(number, ())] for number in kept}
-    return {"sentences": [{**recorded[number], "examples": names[number]} for number in kept]}
 
 
 @dataclass

@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 from headwise.analysis.ablation import ablate_items
 from headwise.analysis.importance import gradient_importance, output_norms
 from headwise.analysis.propagation import Rule, head_relevance, top_class
-from headwise.recording import Tally, bootstrap_weights
+from headwise.recording.tally import Tallies, bootstrap_weights
 from headwise.sites import find_sites
 from headwise.workflows.inspect.config import InspectConfig
 from headwise.workflows.inspect.corpus import Numbered
@@ -152,7 +152,7 @@ class Means:
 
     name: str = "importance"
     seed: int = 0
-    _tallies: dict[tuple[str, str], Tally] = field(default_factory=dict[tuple[str, str], Tally])
+    _tallies: Tallies = field(default_factory=lambda: Tallies(bounded=False, grain=0.0))
 
     def add(
         self,
@@ -165,33 +165,20 @@ class Means:
         weights_BR = bootstrap_weights(sentences, seed=self.seed)
         count_B1 = torch.tensor(counts, dtype=torch.float64)[:, None]
         for site, value_BH in values.items():
-            tally = self._tallies.setdefault((measure, site), Tally(bounded=False, grain=0.0))
+            tally = self._tallies.at(measure, site)
             tally.add(value_BH.double().cpu() * count_B1, count_B1, weights=weights_BR)
 
     def columns(self) -> Columns:
         """Return {measure, and its ends: {site: one value per head}}."""
-        found: Columns = {}
-        for (measure, site), tally in self._tallies.items():
-            for column, values in tally.shares().columns(measure).items():
-                found.setdefault(column, {})[site] = values
-        return found
+        return self._tallies.columns()
 
     def state(self) -> dict[str, Tensor]:
         """Return all sums, for `load`."""
-        return {
-            f"{measure}/{site}/{part}": tensor
-            for (measure, site), tally in self._tallies.items()
-            for part, tensor in tally.state().items()
-        }
+        return self._tallies.state()
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Resume from a `state()`."""
-        self._tallies.clear()
-        for measure, site, _ in (key.split("/") for key in state if key.endswith("/hits")):
-            tally = Tally(bounded=False, grain=0.0)
-            mark = f"{measure}/{site}/"
-            tally.load({k.removeprefix(mark): v for k, v in state.items() if k.startswith(mark)})
-            self._tallies[measure, site] = tally
+        self._tallies.load(state)
 
     def merge(self, other: "Means") -> None:
         """Add the sums of another, of other sentences."""
@@ -200,9 +187,7 @@ class Means:
                 f"Means with the seed {self.seed} were given some with the seed {other.seed}; "
                 "their intervals cannot be merged."
             )
-        for key, tally in other._tallies.items():
-            own = self._tallies.setdefault(key, Tally(bounded=False, grain=0.0))
-            own.merge(tally)
+        self._tallies.merge(other._tallies)
 
 
 @dataclass(frozen=True, eq=False)

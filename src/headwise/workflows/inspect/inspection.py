@@ -9,7 +9,7 @@ how much of the model's predictions comes through each head, and what is lost wi
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
@@ -30,11 +30,11 @@ from headwise.workflows.inspect.corpus import (
     coreference_corpus,
     corpus_of,
 )
-from headwise.workflows.inspect.examining import Examined, examine
+from headwise.workflows.inspect.examining import Examination, Examined
 from headwise.workflows.inspect.hugging_face import evaluated, subject_of
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.inspect.stream import Sources, check_unchanged, sources_of
-from headwise.workflows.inspect.subject import Subject, check_finite
+from headwise.workflows.inspect.subject import check_finite
 
 __all__ = ["InspectConfig", "inspect", "inspect_folder", "read_about"]
 
@@ -110,8 +110,9 @@ def inspect(
         check_finite(model)
         most = config.max_translation
         subject = subject_of(model, tokenizer, frozenset(special), max_translation=most)
-        work = _Work(subject, _corpus(corpus_of(data), config), _mentions(config), ranks, config)
-        return work.into(Path(out)) if out else work.examined().table
+        corpus = _corpus(corpus_of(data), config)
+        work = Examination(subject, corpus, config, ranks, _mentions(config))
+        return _into(Path(out), work) if out else work.examined().table
 
 
 def inspect_folder(config: InspectConfig, folder: Path) -> HeadTable:
@@ -119,10 +120,14 @@ def inspect_folder(config: InspectConfig, folder: Path) -> HeadTable:
 
     A stopped inspection resumes; a finished one is not repeated.
     """
-    from headwise.workflows.inspect.opening import open_subject  # lazy: models at hand need no folder
+    # lazy: models at hand need no folder
+    from headwise.workflows.inspect.opening import open_subject
 
     corpus = _corpus(corpus_of(Path(config.data), parser=config.parser), config)
-    mentions, aligned = _mentions(config), _aligned(config)
+    mentions, aligned = _mentions(config), None
+    if config.alignments:
+        files = (config.data, config.references, config.alignments)
+        aligned = aligned_corpus(*map(Path, files))
     ranks = WordRanks.load(Path(config.ranks)) if config.ranks else None
     subject = open_subject(
         Path(config.model),
@@ -135,47 +140,24 @@ def inspect_folder(config: InspectConfig, folder: Path) -> HeadTable:
             "alignments are looked for in a translator of Headwise, which reads the references, "
             f"but this model is a {type(subject.model).__name__}; leave them out."
         )
-    return _Work(subject, corpus, mentions, ranks, config, aligned).into(folder)
+    return _into(folder, Examination(subject, corpus, config, ranks, mentions, aligned))
 
 
-@dataclass(frozen=True, eq=False)
-class _Work:
-    """Inputs of an inspection."""
+def _into(folder: Path, work: Examination) -> HeadTable:
+    """Write a run, or resume the one in the folder if its inputs are the same."""
+    from headwise.reporting import write_report  # lazy: only runs have reports
 
-    subject: Subject
-    corpus: Corpus
-    mentions: Corpus | None
-    ranks: WordRanks | None
-    config: InspectConfig
-    aligned: Corpus | None = None
-
-    def examined(self, run: Run | None = None, sources: Sources | None = None) -> Examined:
-        return examine(
-            self.subject,
-            self.corpus,
-            self.config,
-            ranks=self.ranks,
-            mentions=self.mentions,
-            aligned=self.aligned,
-            run=run,
-            sources=sources,
-        )
-
-    def into(self, folder: Path) -> HeadTable:
-        """Write a run, or resume the one in the folder if its inputs are the same."""
-        from headwise.reporting import write_report  # lazy: only runs have reports
-
-        started = time.perf_counter()
-        sources = sources_of(self.subject, self.corpus.identified(), self.ranks, self.aligned)
-        with writing_alone(folder), Run.create(folder, self.config, "inspection") as run:
-            if not run.has("figures.json"):
-                found = self.examined(run, sources)
-                seconds = time.perf_counter() - started
-                _keep(run, found, sources, max_tokens=self.subject.max_tokens, seconds=seconds)
-                rmtree(run.path("state"), ignore_errors=True)
-            check_unchanged(read_about(run).get("sha256", {}), sources, run.folder)
-            write_report(run)
-            return run.heads()
+    started = time.perf_counter()
+    sources = sources_of(work.subject, work.corpus.identified(), work.ranks, work.aligned)
+    with writing_alone(folder), Run.create(folder, work.config, "inspection") as run:
+        if not run.has("figures.json"):
+            found = replace(work, run=run, sources=sources).examined()
+            seconds = time.perf_counter() - started
+            _keep(run, found, sources, max_tokens=work.subject.max_tokens, seconds=seconds)
+            rmtree(run.path("state"), ignore_errors=True)
+        check_unchanged(read_about(run).get("sha256", {}), sources, run.folder)
+        write_report(run)
+        return run.heads()
 
 
 def _corpus(corpus: Corpus, config: InspectConfig) -> Corpus:
@@ -187,12 +169,6 @@ def _corpus(corpus: Corpus, config: InspectConfig) -> Corpus:
 
 def _mentions(config: InspectConfig) -> Corpus | None:
     return None if config.coreference == "none" else coreference_corpus(config.coreference)
-
-
-def _aligned(config: InspectConfig) -> Corpus | None:
-    if not config.alignments:
-        return None
-    return aligned_corpus(Path(config.data), Path(config.references), Path(config.alignments))
 
 
 def read_about(run: Run) -> dict[str, Any]:

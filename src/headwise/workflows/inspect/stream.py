@@ -13,14 +13,14 @@ from torch import Tensor
 
 from headwise.json_files import parse_json
 from headwise.ops.attended import Attended
-from headwise.recording import Pointing, Run
+from headwise.recording import Run
 from headwise.recording.reading import Gold, Reading
 from headwise.sites import Site, observe
 from headwise.text.frequencies import WordRanks
 from headwise.workflows.inspect.corpus import Corpus, Numbered, batched_by_length
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.inspect.subject import Prepared, Subject, model_digest
-from headwise.workflows.progress import Counted, counting
+from headwise.workflows.progress import Counted
 
 __all__ = [
     "Annotate",
@@ -31,7 +31,6 @@ __all__ = [
     "Stream",
     "Sums",
     "check_unchanged",
-    "pointed_at",
     "read_through",
     "sources_of",
 ]
@@ -227,41 +226,3 @@ def _count(of_BT: Tensor) -> int:
         return 0
     highest_BT = of_BT.cummax(dim=1).values
     return int((highest_BT[:, 0] >= 0).sum() + (highest_BT[:, 1:] > highest_BT[:, :-1]).sum())
-
-
-def pointed_at(
-    subject: Subject,
-    corpus: Corpus,
-    annotate: Annotate,
-    *,
-    label: str,
-    batch_size: int,
-    seed: int,
-    extra: Sequence[Sums] = (),
-    bookmark: Bookmark | None = None,
-) -> Pointing:
-    """Record what heads point at in all sentences of a corpus with gold.
-
-    Args:
-        subject: the model.
-        corpus: sentences with gold.
-        annotate: returns the gold of a batch.
-        label: of the progress bar.
-        batch_size: sentences in a batch.
-        seed: of intervals.
-        extra: sums that `annotate` fills.
-        bookmark: where to resume, and where to save.
-    """
-    pointing = Pointing(seed=seed)
-    with counting(label) as count:
-        read_through(
-            subject,
-            Stream(corpus.read(), corpus.size()),
-            (pointing,),
-            annotate,
-            batch_size=batch_size,
-            extra=extra,
-            bookmark=bookmark,
-            progress=count,
-        )
-    return pointing

@@ -36,7 +36,7 @@ from headwise.reporting import SPEED_SHAPE, write_report
 from headwise.sites import find_sites
 from headwise.workflows.inspect import InspectConfig
 from headwise.workflows.inspect.corpus import corpus_of
-from headwise.workflows.inspect.examining import examine
+from headwise.workflows.inspect.examining import Examination
 from headwise.workflows.inspect.opening import chosen_device, kind_of, open_subject
 from headwise.workflows.progress import counting
 from headwise.workflows.prune.choosing_heads import (
@@ -297,7 +297,7 @@ def _inspect(config: PruneConfig, task: Task) -> dict[str, Any]:
     settings = InspectConfig(config.model, "", sample=0, samples=0, seed=config.seed)
     task.model.eval()
     try:
-        found = examine(task.subject, corpus_of(lines), settings)
+        found = Examination(task.subject, corpus_of(lines), settings).examined()
     except (ValueError, RuntimeError) as problem:  # the pruning can do without
         note = f"What the heads do could not be found out: {problem}"
         return {"table": HeadTable((), {}).to_json(), "note": note}
