@@ -67,7 +67,7 @@ def _claims() -> Iterator[Claim]:
             f"{name}: {TWO} less a fixed place",
             number=144,
             where="section 5.3",
-            text="A head of layer 1 points at them more often than a fixed place",
+            text="A head of layer 1 points at rare words more often than a fixed place",
             stands_for="Tatoeba",
         )
         yield Claim.share(
