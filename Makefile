@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all test-gpu fuzz models lint bench clean
+.PHONY: demo test test-all test-gpu fuzz models lint bench stats clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -42,6 +42,10 @@ lint: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks
+
+# Lines, modules, settings, modules loaded, words.
+stats: .venv/ready
+	$(BIN)/python -m benchmarks.stats
 
 clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache

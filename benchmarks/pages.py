@@ -1,103 +1,79 @@
-"""docs/kernels.md, from its text in kernels.md beside this file and the figures in benchmarks/results.
+"""Generated documents: docs/speed.md, and the table of columns in docs/inspect.md.
 
-python -m benchmarks.pages
+    python -m benchmarks.pages
+
+The text of docs/speed.md is speed.md next to this file, its tables come from benchmarks/results.
 """
 
 import re
 from importlib import import_module
-from math import comb
 from pathlib import Path
 
-from benchmarks import encoder
-from benchmarks.guided_step import AIM
-from benchmarks.kernel_pictures import draw_all
-from benchmarks.kernel_tables import (
+from benchmarks.speed_figures import draw_all
+from benchmarks.speed_tables import (
     BENCH,
+    cpu_table,
     documents,
     mlm_table,
-    overview,
-    part_tables,
+    op_tables,
     step_table,
     translation_table,
-    verdict,
 )
-from headwise.ops.entmax.fused import LEAST_ALPHA
+from headwise.ops.entmax import LEAST_KERNEL_ALPHA
 from headwise.ops.scores import WIDEST_HEAD
 from headwise.ops.topk import MOST_KEPT
+from headwise.recording.columns import COLUMNS
 from headwise.recording.files import write_text
 
 ROOT = Path(__file__).parent.parent
-TEXT = Path(__file__).parent / "kernels.md"
-PAGE = ROOT / "docs" / "kernels.md"
-PICTURES = ROOT / "docs" / "pictures" / "kernels"
+TEXT = Path(__file__).parent / "speed.md"
+PAGE = ROOT / "docs" / "speed.md"
+FIGURES = ROOT / "docs" / "figures"
+INSPECT = ROOT / "docs" / "inspect.md"
+TABLE = re.compile(r"(?<=\| column \| meaning \|\n\| --- \| --- \|\n)(\|.*\n)+")
 PLACE = re.compile(r"\{\{([^}]+)\}\}")
 
 
 def page(folder: Path = BENCH) -> str:
-    """The text with its places filled: constants from the code, tables from a folder of results."""
-    ops = documents("ops", folder)
-    made = [document.made() for document in ops]
-    known = _constants() | {
-        "overview": overview(ops),
-        "made": "\n\n".join(made) or "Nothing has been measured yet.",
-        "verdict": verdict(ops),
-        "step": step_table(documents("guided-step", folder), AIM),
-        "mlm": mlm_table(documents("mlm", folder), encoder.AIM),
+    """Fill the places of the text: constants from the code, tables from a folder of results."""
+    known = _constants() | op_tables(documents("ops", folder))
+    known |= {
+        "step": step_table(documents("guided-step", folder)),
+        "mlm": mlm_table(documents("mlm", folder)),
         "translation": translation_table(documents("translation", folder)),
+        "cpu": cpu_table(folder),
     }
-
-    def fill(place: re.Match[str]) -> str:
-        kind, _, part = place[1].partition(" ")
-        return part_tables(ops, part) if kind == "tables" else known[place[1]]
-
-    return PLACE.sub(fill, TEXT.read_text())
+    return PLACE.sub(lambda place: known[place[1]], TEXT.read_text())
 
 
 def _constants() -> dict[str, str]:
-    """Numbers of the kernels that the text speaks of. Their modules import Triton."""
-    topk, selection, gathering, ranking, entmax = (
-        import_module(f"headwise.ops.{name}.{part}")
-        for name, part in (
-            ("topk", "triton"),
-            ("topk", "selection"),
-            ("topk", "gathering"),
-            ("topk", "ranking"),
-            ("entmax", "triton"),
-        )
-    )
-    levels = [f"{levels} for keep up to {keep}" for keep, levels in selection.LEVELS.items()]
-    few, many = gathering.EXTRA.values()
-    tile, deep = topk.HALF.select.keys, selection.LEVELS[8]
+    """Limits of the kernels. Their module imports Triton."""
+    topk = import_module("headwise.ops.topk.triton")
     numbers: dict[str, float] = {
-        "example_keep": 8,
-        "topk_resident": topk.MOST_KEYS[2],
-        "topk_resident_float": topk.MOST_KEYS[4],
+        "resident": topk.MOST_KEYS[2],
+        "resident_float": topk.MOST_KEYS[4],
         "gather_keys": topk.GATHER_KEYS,
         "gather_before": topk.GATHER_KEYS - 1,
         "gather_keep": topk.GATHER_KEEP,
-        "tile": tile,
-        "chance": round(tile ** (deep - 1) / comb(8, deep), -2),
-        "flag_rows": selection.FLAGGED.rows,
-        "cell": gathering.CELL,
-        "part": ranking.PART,
-        "long_flag_rows": ranking.DOUBTFUL.rows,
-        "entmax_resident": entmax.NARROW.resident[-1].keys,
-        "entmax_resident_wide": entmax.WIDE.resident[-1].keys,
-        "least_width": entmax.LEAST_RESIDENT_WIDTH,
         "widest": WIDEST_HEAD,
         "most_kept": MOST_KEPT,
     }
-    return {name: f"{number:,.0f}" for name, number in numbers.items()} | {
-        "levels": f"{', '.join(levels[:-1])} and {levels[-1]}",
-        "extra": f"{few} or {many}",
-        "least_alpha": f"{LEAST_ALPHA:g}",
-    }
+    limits = {name: f"{number:,.0f}" for name, number in numbers.items()}
+    return limits | {"least_alpha": f"{LEAST_KERNEL_ALPHA:g}"}
+
+
+def inspect_page() -> str:
+    """Return docs/inspect.md with the columns that the code knows."""
+    columns = [column for column in COLUMNS if column.group not in ("name", "quality")]
+    rows = [f"| `{column.name}` | {column.meaning} |\n" for column in columns]
+    return TABLE.sub(lambda _: "".join(rows), INSPECT.read_text())
 
 
 def main() -> None:
-    """Write the page and its pictures."""
+    """Write the pages and their figures."""
     write_text(PAGE, page())
-    draw_all(PICTURES, documents("ops"))
+    write_text(INSPECT, inspect_page())
+    draw_all(FIGURES, documents("ops"))
 
 
 if __name__ == "__main__":

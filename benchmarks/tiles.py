@@ -23,8 +23,8 @@ from triton.runtime.errors import OutOfResources
 from benchmarks.kernel_times import asked, drawn, kernels, ops
 from headwise.ops import entmax_attention, sparsemax_attention
 from headwise.ops.entmax import triton as entmax
-from headwise.ops.launching import Tile
-from headwise.ops.row_sweep import aiming
+from headwise.ops.row_sweep import sweeps
+from headwise.ops.tiles import Tile
 
 TILES = [
     Tile(rows, keys, warps, stages)
@@ -81,7 +81,7 @@ def present(place: Place) -> Any:
     """The kernel's own tile; of `resident`, all of them."""
     if place.op in SOLVED:
         return getattr(entmax.NARROW, place.tile)
-    return aiming.TILES[place.tile][KIND]
+    return sweeps.TILES[place.tile][KIND]
 
 
 def tiles_of(place: Place) -> list[Tile]:
@@ -106,7 +106,7 @@ def _put(place: Place, tile: Any) -> None:
     if place.op in SOLVED:
         entmax.NARROW = entmax.NARROW._replace(**{place.tile: tile})
     else:
-        aiming.TILES[place.tile][KIND] = tile
+        sweeps.TILES[place.tile][KIND] = tile
 
 
 def call_of(op: str, length: int) -> Callable[[], tuple[Tensor, ...]]:

@@ -3,7 +3,7 @@
     python examples/guide_mlm.py
 
 In the language here a word is one or two above the one before it, so a masked word is known from
-its neighbours. The same model is trained plainly, and with one head a layer guided to each of them.
+its neighbours. The same model is trained plainly, and with one head per layer guided to each.
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""Watch every head while a model trains, with a small recorder of your own."""
+"""Record every head while a model trains, with a small recorder of your own."""
 
 import tempfile
 from collections.abc import Mapping

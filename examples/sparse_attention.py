@@ -1,4 +1,4 @@
-"""Train a translator with top-k attention beside one with softmax, on the toy language.
+"""Train a translator with top-k attention and one with softmax, on the toy language.
 
 python examples/sparse_attention.py [STEPS]
 """

@@ -1,8 +1,8 @@
-"""Switch heads off, and ask the gradient of a gate what a head is worth.
+"""Switch heads off, and read a head's importance from the gradient of a gate.
 
     python examples/switch_heads_off.py
 
-The model is a small random GPT-2, so the figures mean nothing; the steps are those for any model.
+The model is a small random GPT-2, so the numbers mean nothing; the steps are those for any model.
 """
 
 import torch
@@ -38,7 +38,7 @@ with torch.no_grad():
             with hw.masked(model, {site.name: [head.index]}):
                 print(f"without {head}: {model(**batch).loss.item() - whole:+.5f}")
 
-# One backward pass instead of one forward pass a head (Michel et al., 2019, Eq. 2).
+# One backward pass instead of one forward pass per head (Michel et al., 2019, Eq. 2).
 gates = {site.name: torch.ones(site.num_heads, requires_grad=True) for site in sites}
 with hw.gated(model, gates):
     model(**batch).loss.backward()

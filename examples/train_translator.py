@@ -4,16 +4,19 @@
     python examples/train_translator.py multi30k           # English to German
     python examples/train_translator.py multi30k softmax   # with another attention
 
-Multi30k is looked for below the folder that HEADWISE_DATA names. Started again, the script goes on
-where it was interrupted.
+Multi30k must be below the folder that HEADWISE_DATA names. Started again, the script resumes where
+it was interrupted.
 """
 
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
+from headwise.training import FitConfig
 from headwise_papers.data.toy import ToyLanguage
-from headwise_papers.recipes.translation import TranslationConfig, train_translation
+from headwise_papers.models import TransformerConfig
+from headwise_papers.recipes.translation import SIZES, TranslationConfig, train_translation
 from headwise_papers.recipes.translator import Translator
 
 corpus = sys.argv[1] if len(sys.argv) > 1 else "toy"
@@ -28,14 +31,18 @@ if corpus == "toy":
         files[part] = str(folder / f"{part}.en"), str(folder / f"{part}.xx")
         Path(files[part][0]).write_text("".join(" ".join(p.source) + "\n" for p in pairs))
         Path(files[part][1]).write_text("".join(" ".join(p.target) + "\n" for p in pairs))
-    small = {"width": 32, "heads": 2, "layers": 1, "feed_forward": 64, "dropout": 0.0}
-    short = {"steps": 100, "warmup": 10, "learning_rate": 1e-2, "tokens": 512, "pieces": 120}
+    small = {"width": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "max_length": 64}
     config = TranslationConfig(
-        corpus="files", **files, **attentions, **small, **short, max_length=64
+        corpus="files",
+        **files,
+        vocab_size=120,
+        batch_tokens=512,
+        model=TransformerConfig(**small, **attentions, feed_forward=64, dropout=0.0),
+        fit=FitConfig(steps=100, warmup=10, learning_rate=1e-2),
     )
 else:
     folder = Path("runs")
-    config = TranslationConfig(corpus=corpus, **attentions)
+    config = TranslationConfig(corpus=corpus, model=replace(SIZES["small"], **attentions))
 
 run = train_translation(config, folder / f"{corpus}-{attention.replace(':', '-')}")
 figures = run.figures()

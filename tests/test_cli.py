@@ -265,11 +265,11 @@ def test_a_model_without_a_tokenizer(complaint, bert, text, tmp_path):
 
 def test_a_misspelt_setting_gets_a_suggestion(complaint, tmp_path):
     said = complaint("demo", "--set", "stpes=3")
-    assert "stpes" in said and "Did you mean 'steps'?" in said
+    assert "stpes" in said and "Did you mean 'fit.steps'?" in said
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("setting", ["steps=many", "steps=1.5", "steps=", "steps"])
+@pytest.mark.parametrize("setting", ["fit.steps=many", "fit.steps=1.5", "fit.steps=", "fit.steps"])
 def test_a_setting_that_cannot_be_read(complaint, setting):
     assert "steps" in complaint("demo", "--set", setting)
 
@@ -277,12 +277,13 @@ def test_a_setting_that_cannot_be_read(complaint, setting):
 @pytest.mark.parametrize(
     "setting",
     [
-        *("steps=0", "batch_size=0", "train_pairs=0", "samples=-1", "heads=3", "warmup=-2"),
-        *("steps=100", "width=127"),
+        *("fit.steps=0", "batch_size=0", "train_pairs=0", "samples=-1", "model.heads=3"),
+        *("fit.warmup=-2", "fit.steps=100", "model.width=127"),
     ],
 )
 def test_a_setting_that_makes_no_sense_leaves_no_folder(complaint, tmp_path, setting):
-    assert setting.partition("=")[0] in complaint("demo", "--set", setting)
+    name = setting.partition("=")[0].rpartition(".")[2]
+    assert name in complaint("demo", "--set", setting)
     assert not (tmp_path / "runs").exists()
 
 
@@ -450,8 +451,12 @@ def test_data_says_what_it_cannot_fetch(complaint, tmp_path, monkeypatch):
     assert "yelp.com/dataset" in complaint("data", "yelp_reviews", "--folder", tmp_path)
 
 
-SHORT = ("steps=2", "warmup=1", "average=1", "beams=1", "test_pairs=2", "valid_pairs=4")
-TINY = ("pieces=120", "width=32", "heads=2", "layers=1", "feed_forward=64", "max_length=64")
+SHORT = (
+    *("fit.steps=2", "fit.warmup=1", "fit.average=1", "beams=1", "test_pairs=2", "valid_pairs=4"),
+    *("vocab_size=120", "batch_tokens=512", "model.width=32", "model.heads=2"),
+    *("model.encoder_layers=1", "model.decoder_layers=1", "model.feed_forward=64"),
+    "model.max_length=64",
+)
 
 
 def set_options(*settings):
@@ -465,11 +470,11 @@ def test_train_translation_takes_files_and_shows_the_figures(command, tmp_path):
         for path in paths
         for word in (f"--{part}", path)
     ]
-    options = ("--attention", "topk:4", "--out", "out", *set_options(*SHORT, *TINY, "tokens=512"))
+    options = ("--attention", "topk:4", "--out", "out", *set_options(*SHORT))
     code, out, _ = command("train", "translation", *files, *options)
     assert code == 0 and "bleu signature" in out and "case:mixed" in out and "Run: out" in out
     config = Run.open(tmp_path / "out").config()
-    assert config["corpus"] == "files" and config["encoder_attention"] == "topk:4"
+    assert config["corpus"] == "files" and config["model"]["encoder_attention"] == "topk:4"
 
 
 @pytest.mark.parametrize("kind", ["translation", "lm", "caption", "mlm", "electra"])
@@ -482,9 +487,9 @@ def test_help_of_each_training_names_its_options(command, kind):
     ("arguments", "sentence"),
     [
         (("translation", "--attention", "sharp"), "Attention must be softmax"),
-        (("translation", "--size", "huge"), "'size' wants one of 'small', 'iwslt', 'base'"),
+        (("translation", "--size", "huge"), "There is no size 'huge'. Known: small, iwslt, base."),
         (("translation", "--corpus", "multi30"), "Did you mean 'multi30k'?"),
-        (("translation", "--set", "steps=100"), "steps must be more than warmup"),
+        (("translation", "--set", "fit.steps=100"), "steps must be more than warmup"),
         (("translation", "--train", "a.en"), "train takes two files"),
         (("translation", "--corpus", "multi30k", "--test", "a"), "Give either --corpus or"),
         (("lm", "--corpus", "enwik"), "Did you mean 'enwik8'?"),
@@ -493,9 +498,9 @@ def test_help_of_each_training_names_its_options(command, kind):
         (("mlm", "--file", "no.txt", "--guide", "next=1"), "There is no text file no.txt"),
         (("mlm", "--guide", "nxt=1"), "There is no pattern 'nxt'. Did you mean 'next'?"),
         (("mlm", "--alpha", "5"), "alpha=5.0 is a setting of guidance, but no heads are guided"),
-        (("electra", "--set", "convention=paper"), "or leave convention out"),
-        (("translation", "--alpha", "5"), "say which with guide, e.g. next=1,prev=1, or leave"),
-        (("mlm", "--set", "vocab=10"), "vocab must be 261 or more"),
+        (("electra", "--set", "guide.convention=paper"), "or leave convention out"),
+        (("translation", "--alpha", "5"), "say which with guide.plan, e.g. next=1,prev=1, or"),
+        (("mlm", "--set", "vocab_size=10"), "vocab_size must be 261 or more"),
         (("mlm", "--text-of", "no"), "A run is a folder, but no is not one"),
         (("electra", "--layers", "0"), "layers must be at least 1, got 0"),
         (("electra", "--set", "objective=mlm"), "`headwise train mlm` is the command"),
@@ -517,12 +522,14 @@ def test_training_without_data_says_what_to_set(complaint, monkeypatch, tmp_path
 
 def test_train_mlm_takes_a_file_and_guides_heads(command, tmp_path):
     (tmp_path / "text.txt").write_text("the dog saw a cat .\na cat slept .\n" * 40)
-    small = ("size=tiny", "vocab=270", "block=16", "batch_size=4", "steps=4", "warmup=1")
+    small = ("model.width=64", "model.heads=4", "model.feed_forward=128", "model.max_length=16")
+    small += ("vocab_size=270", "batch_size=4", "fit.steps=4", "fit.warmup=1")
     options = ("--layers", "1", "--guide", "next=1", "--alpha", "5", *set_options(*small))
     code, out, _ = command("train", "mlm", "--file", "text.txt", "--out", "out", *options)
     assert code == 0 and "average loss" in out and "guidance loss" in out and "Run: out" in out
     config = Run.open(tmp_path / "out").config()
-    assert (config["objective"], config["guide"], config["alpha"]) == ("mlm", "next=1", 5.0)
+    guide = config["guide"]
+    assert (config["objective"], guide["plan"], guide["alpha"]) == ("mlm", "next=1", 5.0)
 
 
 def given(monkeypatch, text):
@@ -608,17 +615,17 @@ def test_a_closed_stdout_ends_a_command_quietly():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("mlm", "--layers", 10**12), "layers must be at most 1,000,000,000, got 1000000000000"),
+        (("mlm", "--set", f"model.layers={10**12}"), "layers must be at most 1,000,000,000, got"),
         (("mlm", "--layers", 10**9), "got 1,000,000,000 layers"),
-        (("electra", "--set", f"width={10**8}", "--set", "heads=1"), "parameters"),
-        (("lm", "--set", f"layers={10**6}"), "got 1,000,000 layers"),
-        (("caption", "--set", f"width={10**8}"), "parameters"),
-        (("translation", "--set", f"max_length={10**9}", "--set", f"tokens={10**9}"), "parameters"),
-        (("translation", "--set", "steps=1e30"), "wants a whole number, got '1e30'"),
-        (("translation", "--set", f"steps={10**30}"), "steps must be at most 1,000,000,000"),
+        (("electra", "--set", f"model.width={10**8}", "--set", "model.heads=1"), "parameters"),
+        (("lm", "--set", f"model.layers={10**6}"), "got 1,000,000 layers"),
+        (("caption", "--set", f"model.width={10**8}"), "parameters"),
+        (("translation", "--set", f"model.max_length={10**9}"), "parameters"),
+        (("translation", "--set", "fit.steps=1e30"), "wants a whole number, got '1e30'"),
+        (("translation", "--set", f"fit.steps={10**30}"), "steps must be at most 1,000,000,000"),
         (("classifier", "--set", f"batch_size={10**15}"), "batch_size must be at most"),
-        (("classifier", "--set", f"layers={10**8}"), "layers"),
-        (("lm", "--set", f"seed={2**70}"), "seed must be at most"),
+        (("classifier", "--set", f"encoder.layers={10**8}"), "layers"),
+        (("lm", "--set", f"fit.seed={2**70}"), "seed must be at most"),
     ],
 )
 def test_absurd_sizes_are_refused_at_once(complaint, arguments, said):

@@ -1,25 +1,37 @@
-"""The documents tell the truth: their code runs, their output is right, their names exist."""
+"""Documents: their code runs, their output is right, their names exist, and they are short."""
 
 import ast
 import doctest
 import importlib
 import re
+import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from typer import Typer
+from typer.testing import CliRunner
 
 import headwise
+from headwise.cli import app
+from headwise_papers.cli import add_commands
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(headwise.__file__).parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "papers/README.md"]
+DOCUMENTS = [*GUIDES, *(path for path in sorted(ROOT.glob("*.md")) if path not in GUIDES)]
+LIMITS = {"README.md": 900, "docs/log.md": 2500, "docs/speed.md": 2500, "papers/README.md": 1200}
+LIMITS |= {"ARCHITECTURE.md": 1200, "CONTRIBUTING.md": 800}
+ALL_WORDS = 15_000  # of README.md, docs and papers/README.md
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 DOTTED = re.compile(r"(?<![-\w/])headwise(?:\.[A-Za-z_]\w*)+")
+ENTRY_POINTS = {"headwise.commands", "headwise.kinds"}
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "dog", "cat", "saw", "ran", ".")
+SENTENCES = ("the dog saw a cat .", "a cat ran .", "the cat saw the dog .", "a dog ran .") * 10
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -39,12 +51,17 @@ def _blocks(document: Path) -> list[Block]:
     ]
 
 
-def _python(document: Path) -> list[Block]:
-    return [block for block in _blocks(document) if block.language == "python"]
+def _code(document: Path) -> list[Block]:
+    return [block for block in _blocks(document) if block.language in ("python", "console")]
 
 
 def _run(block: Block, names: dict[str, Any], document: Path) -> None:
-    """Run a block; lines after >>> are a doctest, whose output counts."""
+    """Run a block; lines after >>> are a doctest, whose output counts, those after $ commands."""
+    if block.language == "console":
+        for line in block.code.splitlines():
+            if line.startswith("$ headwise "):
+                _command(shlex.split(line.removeprefix("$ headwise "), comments=True))
+        return
     if ">>>" not in block.code:
         # blank lines in front, so that an error names the line of the document
         exec(compile("\n" * block.line + block.code, str(document), "exec"), names)
@@ -63,29 +80,62 @@ def _check(test: doctest.DocTest, names: dict[str, Any]) -> None:
     assert not failed, "".join(said)
 
 
-def _save_text_model(folder: Path) -> None:
-    """A small random BERT and its tokenizer: the `my-model` that documents open."""
+def _command(arguments: list[str]) -> None:
+    commands = Typer()
+    commands.registered_commands = list(app.registered_commands)
+    add_commands(commands)
+    said = CliRunner().invoke(commands, arguments)
+    assert said.exit_code == 0, said.output + str(said.exception)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> Path:
+    """Return a folder with what documents open: `my-model`, a small BERT with two guided heads in
+    each layer, and `sentences.txt`."""
     from transformers import BertConfig, BertForMaskedLM, BertTokenizer
 
-    settings = BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=64,
-    )
-    BertForMaskedLM(settings).save_pretrained(folder)
-    BertTokenizer(vocab={word: place for place, word in enumerate(WORDS)}).save_pretrained(folder)
+    folder = tmp_path_factory.mktemp("files")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 64, "max_position_embeddings": 64, "vocab_size": len(WORDS)}
+    model = headwise.adopt(BertForMaskedLM(BertConfig(**sizes)))
+    tokenizer = BertTokenizer(vocab={word: place for place, word in enumerate(WORDS)})
+    batch = tokenizer(list(SENTENCES[:4]), padding=True, return_tensors="pt")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with headwise.guide(model, "next=1,prev=1", alpha=30.0, schedule="constant") as guidance:
+        for _ in range(100):
+            (model(**batch, labels=batch["input_ids"]).loss + guidance.loss()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    headwise.release(model)
+    model.save_pretrained(folder / "my-model")
+    tokenizer.save_pretrained(folder / "my-model")
+    (folder / "sentences.txt").write_text("\n".join(SENTENCES))
+    return folder
 
 
-@pytest.mark.parametrize("document", [d for d in DOCUMENTS if _python(d)], ids=lambda d: d.name)
-def test_the_code_of_a_document_runs(document, tmp_path, monkeypatch):
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if _code(d)], ids=lambda d: d.stem)
+def test_the_code_of_a_document_runs(document, files, tmp_path, monkeypatch):
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    _save_text_model(tmp_path / "my-model")
     names: dict[str, Any] = {"__name__": "document"}
-    for block in _python(document):
+    for block in _code(document):
         _run(block, names, document)
+    if document.name == "README.md" and document.parent == ROOT:
+        assert {"next", "previous"} <= set(names["table"]["role"])
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: f"{d.parent.name}-{d.stem}")
+def test_documents_are_short_and_their_lines_wrap(document):
+    text = document.read_text()
+    words = len(text.split())
+    assert words <= LIMITS.get(str(document.relative_to(ROOT)), words), words
+    long = [line for line in text.splitlines() if len(line) > 100 and not line.startswith("|")]
+    assert not [line for line in long if "](" not in line]
+
+
+def test_all_documents_together_are_short():
+    assert sum(len(document.read_text().split()) for document in GUIDES) <= ALL_WORDS
 
 
 class Example(NamedTuple):
@@ -145,9 +195,10 @@ def _exists(dotted: str) -> bool:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
 def test_names_in_documents_exist(document):
-    assert not [name for name in DOTTED.findall(document.read_text()) if not _exists(name)]
+    names = set(DOTTED.findall(document.read_text())) - ENTRY_POINTS
+    assert not [name for name in names if not _exists(name)]
 
 
 def test_every_public_name_is_explained():
-    text = (ROOT / "docs" / "all-of-headwise.md").read_text()
+    text = (ROOT / "docs" / "overview.md").read_text()
     assert not [name for name in headwise.__all__ if not re.search(rf"\b{name}\b", text)]

@@ -250,7 +250,7 @@ def test_a_head_that_is_not_there_is_refused_and_nothing_is_changed(model, index
     ids=repr,
 )
 def test_what_is_no_list_of_head_numbers_is_refused(model, heads, unchecked):
-    with pytest.raises(ValueError, match=r"head numbers was wanted, e\.g\. \[0, 5\]; got .*gated"):
+    with pytest.raises(ValueError, match=r"head indices was wanted, e\.g\. \[0, 5\]; got .*gated"):
         masked(model, {"encoder.0.self": heads})
     assert not any(site.gates for site in find_sites(model))
 

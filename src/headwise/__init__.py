@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headwise.sites import Head, Site, find_sites, gated, masked, observe, replace
     from headwise.workflows.inspect import inspect
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "headwise.guidance": ("guide",),

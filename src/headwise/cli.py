@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
-from headwise.cli_parts import CONTINUES, Settings, console, given, interruptible, say
+from headwise.cli_parts import CONTINUES, Settings, console, interruptible, say
 from headwise.config import printable
 
 if TYPE_CHECKING:
@@ -22,46 +22,44 @@ app = Typer(
     add_completion=False,
 )
 
-FIRST = (
-    "original",
-    "roles",
-    "role",
-    "relevance",
-    "confidence",
-    "loss_rise",
-    "offset",
-    "offset_share",
-)
 SHOWN_ROWS = 48  # a longer table is shown by its head and told where the rest is
 
 
-Inspected = Annotated[Path, Argument(help="folder of a headwise run or a Hugging Face model")]
+Inspected = Annotated[Path, Argument(help="Folder of a headwise run or of a Hugging Face model.")]
 Data = Annotated[
     Path | None,
     Option(
-        help="text, a sentence or paragraph a line; or a treebank, .conllu; of a model that "
-        "`prune` made, its dev sentences unless given"
+        help="Text with one sentence or paragraph per line, or a treebank (.conllu). For a pruned "
+        "model the default is its dev sentences."
     ),
 ]
 InspectOut = Annotated[
     Path | None,
     Option(
-        help="folder of the result, continued if it is there; or NAME.html, a report beside its "
-        "folder NAME; runs/inspect-MODEL-DATA unless given"
+        help="Folder of the result, resumed if it exists; or NAME.html, a report beside its folder "
+        "NAME. Default: runs/inspect-MODEL-DATA."
     ),
 ]
-Steps = Annotated[str | None, Option(help="predictions a sentence that LRP starts from: all or N")]
-Relevance = Annotated[bool | None, Option(help="propagate relevance from predictions to heads")]
-Ablation = Annotated[int | None, Option(help="sentences read with each head off; 0: none")]
-Special = Annotated[str | None, Option(help="more tokens that are no words, parted by commas")]
-Relations = Annotated[str | None, Option(help="of a treebank, e.g. nsubj,obj; or all")]
-Ranks = Annotated[Path | None, Option(help="word counts; those of the data unless given")]
-Parser = Annotated[str | None, Option(help="of plain text: spacy:PIPELINE or stanza:LANGUAGE")]
-Alignments = Annotated[
-    Path | None, Option(help="links a line, 0-0 1-2, of words of --data and --references")
+Steps = Annotated[
+    str | None, Option(help="Predictions per sentence that LRP starts from: all or N.")
 ]
-References = Annotated[Path | None, Option(help="translations of the lines of --data, for these")]
-Coreference = Annotated[str | None, Option(help="also find antecedents in gap, winobias …")]
+Relevance = Annotated[
+    bool | None, Option(help="Propagate relevance from predictions to heads (LRP).")
+]
+Ablation = Annotated[int | None, Option(help="Sentences read with each head off; 0 for none.")]
+Special = Annotated[str | None, Option(help="More tokens that are no words, separated by commas.")]
+Relations = Annotated[str | None, Option(help="Relations of a treebank, e.g. nsubj,obj; or all.")]
+Ranks = Annotated[Path | None, Option(help="File of word counts. Default: counts of the data.")]
+Parser = Annotated[
+    str | None, Option(help="Parser of plain text: spacy:PIPELINE or stanza:LANGUAGE.")
+]
+Alignments = Annotated[
+    Path | None, Option(help="Links such as 0-0 1-2 between words of --data and --references.")
+]
+References = Annotated[
+    Path | None, Option(help="Translations of the lines of --data, for --alignments.")
+]
+Coreference = Annotated[str | None, Option(help="Coreference set to inspect too: gap, winobias …")]
 
 
 @app.command()
@@ -69,7 +67,7 @@ def inspect(
     model: Inspected,
     data: Data = None,
     out: InspectOut = None,
-    sort: Annotated[str | None, Option(help="column to sort the printed table by")] = None,
+    sort: Annotated[str | None, Option(help="Column to sort the printed table by.")] = None,
     steps: Steps = None,
     relevance: Relevance = None,
     ablation_lines: Ablation = None,
@@ -80,12 +78,13 @@ def inspect(
     alignments: Alignments = None,
     references: References = None,
     parser: Parser = None,
-    batch_size: Annotated[int | None, Option(help="sentences read together")] = None,
-    device: Annotated[str | None, Option(help="auto, cpu, cuda, cuda:1 …")] = None,
+    batch_size: Annotated[int | None, Option(help="Sentences in a batch.")] = None,
+    device: Annotated[str | None, Option(help="Device: auto, cpu, cuda, cuda:1 …")] = None,
     settings: Settings = [],  # noqa: B006
 ) -> None:
     """Print what each head of a model does and how much it matters, and write a report."""
     from headwise.config import override
+    from headwise.recording.columns import printing_order
     from headwise.workflows.inspect import InspectConfig, inspect_folder
 
     options: dict[str, str | Path | float | None] = {
@@ -103,7 +102,8 @@ def inspect(
         "device": device,
     }
     data = data or _dev_text(model)
-    config = override(InspectConfig(str(model), str(data)), [*given(options), *settings])
+    said = [f"{name}={value}" for name, value in options.items() if value is not None]
+    config = override(InspectConfig(str(model), str(data)), [*said, *settings])
     if sort:
         _check_column(sort, config)
     wanted = out or Path("runs") / f"inspect-{model.resolve().name}-{data.name.split('.')[0]}"
@@ -116,23 +116,21 @@ def inspect(
     if page:
         _write_page(page, folder)
     table = table.sort(sort) if sort and sort in table.columns else table
-    show_table(
-        table, [*FIRST, *(name for name in table.columns if name not in FIRST)], folder, page
-    )
+    show_table(table, printing_order(table.columns), folder, page)
     if sort and sort not in table.columns:
         say(f"Not sorted: this model and these data give no {sort}.")
     _tell_of_gaps(folder)
 
 
 def _write_page(page: Path, folder: Path) -> None:
-    """Write the report of a run to a page of its own, which takes the place of a symbolic link."""
+    """Write the report of a run to another file, which replaces a symbolic link."""
     from headwise.recording import files
 
     files.write_text(page, (folder / "report.html").read_text(encoding="utf-8"))
 
 
 def _dev_text(model: Path) -> Path:
-    """What there is to read where no data are given: the dev sentences of a pruned model."""
+    """Return the dev sentences of a pruned model, which are read where no data are given."""
     from headwise.workflows.prune.pruning import dev_text
 
     if (path := dev_text(model)) is None:
@@ -145,9 +143,9 @@ def _dev_text(model: Path) -> Path:
 
 
 def _check_column(name: str, config: "InspectConfig") -> None:
-    """A misspelt column is said at once, and not after reading a corpus."""
+    """Raise for a misspelt column before a corpus is read."""
     from headwise.config import suggestion
-    from headwise.workflows.inspect.inspection import columns_of
+    from headwise.workflows.inspect.config import columns_of
 
     if (known := columns_of(config)) and name not in known:
         raise ValueError(f"--sort takes a column, but {name!r} is none. {suggestion(name, known)}")
@@ -172,49 +170,50 @@ def _tell_of_gaps(folder: Path) -> None:
 Pruned = Annotated[
     Path,
     Argument(
-        help="folder of a Hugging Face model, of one that was pruned, or of a run of `headwise "
+        help="Folder of a Hugging Face model, of a pruned model, or of a run of `headwise "
         "train translation`, `train mlm`, `train classifier` (of one seed) or `demo`"
     ),
 ]
-FILES = "text, a sentence a line; label TAB text [TAB text]; or two files, or TABs, to translate"
-Choose = Annotated[str | None, Option(help="gates, greedy, random, or an inspected column")]
-Inspection = Annotated[Path | None, Option(help="folder of `headwise inspect` of the model")]
-Task = Annotated[str | None, Option(help="classification, masked, causal or translation")]
+FILES = "Text, one sentence per line; or label TAB text [TAB text]; or two files to translate."
+Choose = Annotated[
+    str | None, Option(help="How to choose: gates, greedy, random, or an inspected column.")
+]
+Inspection = Annotated[Path | None, Option(help="Folder of `headwise inspect` of the model.")]
+Task = Annotated[str | None, Option(help="Task: classification, masked, causal or translation.")]
 
 
 @app.command()
 def prune(
     model: Pruned,
     data: Annotated[list[Path], Option(help=FILES)],
-    dev: Annotated[list[Path], Option(help="the same, to measure quality on")],
-    out: Annotated[Path, Option(help="folder of the smaller model; OUT-pruning is its run")],
-    keep: Annotated[int | None, Option(help="how many heads; or give --penalty")] = None,
-    penalty: Annotated[float | None, Option(help="in the loss, of each open head")] = None,
+    dev: Annotated[list[Path], Option(help="Files like --data, to measure quality on.")],
+    out: Annotated[Path, Option(help="Folder of the smaller model; OUT-pruning is its run.")],
+    keep: Annotated[int | None, Option(help="Number of heads to keep; or give --penalty.")] = None,
+    penalty: Annotated[float | None, Option(help="Penalty of each open head in the loss.")] = None,
     choose: Choose = None,
     inspection: Inspection = None,
-    where: Annotated[str | None, Option(help="sites to prune, e.g. encoder.*")] = None,
-    freeze: Annotated[str | None, Option(help="decoder: train the encoder only")] = None,
+    where: Annotated[str | None, Option(help="Sites to prune, e.g. encoder.*")] = None,
+    freeze: Annotated[
+        str | None, Option(help="Part to freeze; decoder trains the encoder only.")
+    ] = None,
     task: Task = None,
-    steps: Annotated[int | None, Option(help="updates of training while heads go")] = None,
-    learning_rate: Annotated[float | None, Option(help="of the weights")] = None,
-    gate_learning_rate: Annotated[float | None, Option(help="of the gates")] = None,
-    batch_size: Annotated[int | None, Option(help="sentences in a batch")] = None,
-    seed: Annotated[int | None, Option(help="of gates, batches and random choices")] = None,
+    steps: Annotated[int | None, Option(help="Training steps while heads are removed.")] = None,
+    learning_rate: Annotated[float | None, Option(help="Learning rate of the weights.")] = None,
+    gate_learning_rate: Annotated[float | None, Option(help="Learning rate of the gates.")] = None,
+    batch_size: Annotated[int | None, Option(help="Sentences in a batch.")] = None,
+    seed: Annotated[int | None, Option(help="Seed of gates, batches and random choices.")] = None,
     settings: Settings = [],  # noqa: B006
 ) -> None:
     """Remove heads for good: choose and cut them, and say what it cost and what it gained."""
     from headwise.config import override
-    from headwise.workflows.prune import PruneConfig, prune_folder
-    from headwise.workflows.prune.summary import summary
+    from headwise.workflows.prune import PruneConfig, prune_folder, summary
 
-    options = [
-        *given({"choose": choose, "inspection": inspection, "where": where, "freeze": freeze}),
-        *given({"task": task, "steps": steps, "learning_rate": learning_rate, "seed": seed}),
-        *given({"gate_learning_rate": gate_learning_rate, "batch_size": batch_size}),
-    ]
+    options = {"choose": choose, "inspection": inspection, "where": where, "freeze": freeze}
+    options |= {"task": task, "steps": steps, "learning_rate": learning_rate, "seed": seed}
+    options |= {"gate_learning_rate": gate_learning_rate, "batch_size": batch_size}
     first, second = (tuple(map(str, paths)) for paths in (data, dev))
     config = PruneConfig(model=str(model), data=first, dev=second, keep=keep, penalty=penalty)
-    config = override(config, [*options, *settings])
+    config = override(config, settings, options)
     with interruptible(CONTINUES):
         run = prune_folder(config, out)
     for part in summary(run, out):
@@ -226,7 +225,7 @@ def show_table(
 ) -> None:
     """Print the columns that fit the terminal, and say where the rest is."""
     from headwise.recording import HeadTable
-    from headwise.recording.head_cells import fitting, printed_names
+    from headwise.recording.columns import fitting, printed_names
 
     heads = table.heads[:SHOWN_ROWS]
     columns = {name: values[:SHOWN_ROWS] for name, values in table.columns.items()}
@@ -277,14 +276,14 @@ def run_app() -> None:
 
 
 def _check_text(arguments: list[str]) -> None:
-    """Refuse names of files that are no text, which no file of a run could hold."""
+    """Raise for arguments that are not text in UTF-8."""
     for argument in arguments:
         if any("\ud800" <= letter <= "\udfff" for letter in argument):
             raise ValueError(f"An argument is text in UTF-8, but {argument!r} is not; rename it.")
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """PyTorch has an error for devices alone; on a CPU it says so in words."""
+    """Return whether memory ran out; on a CPU PyTorch says so only in the message."""
     said = ("out of memory", "can't allocate memory", "not enough memory")
     return isinstance(error, MemoryError) or any(word in str(error) for word in said)
 

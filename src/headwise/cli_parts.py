@@ -30,15 +30,10 @@ class _PlainConsole(Console):
 console = _PlainConsole(width=None if sys.stdout.isatty() else 200, markup=False, emoji=False)
 
 Settings = Annotated[
-    list[str], Option("--set", help="NAME=VALUE, any setting of the journey; may be repeated")
+    list[str], Option("--set", help="NAME=VALUE, any setting, e.g. fit.steps=200; may be repeated")
 ]
 Continued = Annotated[Path, Option(help="folder of the run; one that is there is continued")]
 CONTINUES = "the same command continues where this one stopped."
-
-
-def given(options: Mapping[str, str | Path | float | int | None]) -> list[str]:
-    """The options that were given, as settings."""
-    return [f"{name}={value}" for name, value in options.items() if value is not None]
 
 
 def say(text: str) -> None:

@@ -54,13 +54,15 @@ _WORDS = {
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def override(config: T, settings: Sequence[str]) -> T:
+def override(config: T, settings: Sequence[str], options: Mapping[str, Any] = {}) -> T:
     """A copy of `config` with some settings replaced by text, as typed on a command line.
 
     Args:
         config: a frozen dataclass; its annotations say how each text is read.
         settings: NAME=VALUE each; a tuple is written 1,2,3 and a missing value none; a setting of
             an inner dataclass is named OUTER.INNER. Of two settings with one name the last counts.
+        options: further values by name, such as a command's own options; None leaves a setting as
+            it is, and what `settings` says counts more.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -70,16 +72,61 @@ def override(config: T, settings: Sequence[str]) -> T:
     >>> override(Config(), ["steps=20", "sizes=16,32"])
     Config(steps=20, sizes=(16, 32))
     """
-    # all at once: what a config checks of two settings must not depend on their order
-    changes: dict[str, Any] = {}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not equals:
-            raise ValueError(f"A setting is written NAME=VALUE, got {setting!r}.")
-        outer, _, _ = name.strip().partition(".")
-        changes[outer] = _overridden(config, changes, name.strip(), text.strip())
-        _check_size(outer, changes[outer])
-    return dataclasses.replace(config, **changes) if changes else config
+    given = {name: value for name, value in options.items() if value is not None}
+    return changed(config, given | dict(_read(config, setting) for setting in settings))
+
+
+def changed(config: T, changes: Mapping[str, Any]) -> T:
+    """A copy of `config` with some settings replaced by values, whose types are checked.
+
+    All are replaced together, so that what a config checks of two settings does not depend on
+    their order.
+
+    Args:
+        config: a frozen dataclass.
+        changes: values by name; a setting of an inner dataclass is named OUTER.INNER.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Fit:
+    ...     steps: int = 300
+    >>> @dataclass(frozen=True)
+    ... class Config:
+    ...     fit: Fit = Fit()
+    ...     seed: int = 0
+    >>> changed(Config(), {"fit.steps": 20, "seed": 1})
+    Config(fit=Fit(steps=20), seed=1)
+    """
+    values: dict[str, Any] = {}
+    inside: dict[str, dict[str, Any]] = {}
+    for name, value in changes.items():
+        outer, dot, inner = name.partition(".")
+        annotation = _annotation(config, outer)
+        if dot:
+            inside.setdefault(outer, {})[inner] = value
+            continue
+        try:
+            # the round trip checks the type: a tuple is a list in JSON, and a path text
+            values[name] = _from_value(_plain(value), annotation)
+        except _Mismatch:
+            raise _wrong_value(type(config), name, annotation, value) from None
+        _check_size(name, values[name])
+    for outer, some in inside.items():
+        values[outer] = changed(_inner(config, values, outer), some)
+    return dataclasses.replace(config, **values) if values else config
+
+
+def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that `to_json` wrote, those of inner dataclasses by dotted names.
+
+    >>> flat({"fit": {"steps": 300}, "seed": 0})
+    {'fit.steps': 300, 'seed': 0}
+    """
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        inner = flat(cast(Mapping[str, Any], value)) if isinstance(value, Mapping) else {"": value}
+        found |= {f"{name}.{key}".rstrip("."): plain for key, plain in inner.items()}
+    return found
 
 
 def to_json(config: Dataclass) -> dict[str, Any]:
@@ -137,21 +184,40 @@ class _Mismatch(Exception):
     """A value does not fit an annotation; the caller knows the setting's name and says so."""
 
 
-def _overridden(config: Dataclass, changes: Mapping[str, Any], name: str, text: str) -> Any:
-    """The value of a setting after a text; of an inner one, the whole inner dataclass."""
-    outer, dot, inner = name.partition(".")
-    kind, annotations = type(config), _annotations(type(config))
-    _check_name(kind, outer, annotations)
-    annotation = annotations[outer]
-    if dot:
-        before = changes.get(outer, getattr(config, outer))
-        if not isinstance(before, Dataclass):
-            raise ValueError(f"{kind.__name__}'s {outer!r} has no settings inside, got {name!r}.")
-        return override(before, [f"{inner}={text}"])
+def _read(config: Dataclass, setting: str) -> tuple[str, Any]:
+    """The name and the value of a setting written NAME=VALUE."""
+    name, equals, text = (part.strip() for part in setting.partition("="))
+    if not equals:
+        raise ValueError(f"A setting is written NAME=VALUE, got {setting!r}.")
+    *outer, last = name.split(".")
+    for one in outer:
+        _annotation(config, one)
+        config = _inner(config, {}, one)
+    annotation = _annotation(config, last)
     try:
-        return _from_text(text, annotation)
+        return name, _from_text(text, annotation)
     except _Mismatch:
-        raise _wrong_value(kind, name, annotation, text) from None
+        raise _wrong_value(type(config), last, annotation, text) from None
+
+
+def _annotation(config: Dataclass, name: str) -> Any:
+    """The annotation of a setting; raises, with a suggestion, if there is none of that name."""
+    annotations = _annotations(type(config))
+    if name not in annotations:
+        inner = {one.rpartition(".")[2]: one for one in reversed(flat(to_json(config)))}
+        close = get_close_matches(name, [*annotations, *inner], n=1)
+        wanted = close and close[0] not in annotations and f"Did you mean {inner[close[0]]!r}?"
+        hint = wanted or suggestion(name, annotations)
+        raise ValueError(f"{type(config).__name__} has no setting {name!r}. {hint}")
+    return annotations[name]
+
+
+def _inner(config: Dataclass, values: Mapping[str, Any], name: str) -> Dataclass:
+    """The dataclass that is the value of a setting."""
+    found = values.get(name, getattr(config, name))
+    if not isinstance(found, Dataclass):
+        raise ValueError(f"{type(config).__name__}'s {name!r} has no settings inside.")
+    return found
 
 
 def _check_size(name: str, value: Any) -> None:

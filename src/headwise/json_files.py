@@ -1,9 +1,13 @@
-"""JSON files that others may have cut or changed: read, checked, and refused with one sentence.
+"""JSON files, checked against a shape; a damaged file raises an error of one sentence.
 
-A shape says what a file must hold: a type (`str`, `bool`, `int`; `float` for any finite number;
-`dict`, `list`, and `object` for anything), None, a tuple of shapes for one of several, [shape] for
-a list of it, {name: shape} for an object with these fields and maybe more, and {...: shape} for an
-object whose values all have that shape.
+A shape is one of:
+
+- a type: `str`, `bool`, `int`, `float` (any finite number), `dict`, `list`, `object` (anything)
+- None
+- a tuple of shapes, any of which may match
+- [shape], a list of it
+- {name: shape}, an object with at least these fields
+- {...: shape}, an object whose values all have that shape
 """
 
 import json
@@ -11,8 +15,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
-
-__all__ = ["check_shape", "parse_json", "read_json", "read_text"]
 
 _WORDS = {
     str: "text",
@@ -24,21 +26,21 @@ _WORDS = {
     object: "anything",
     None: "null",
 }
-LONGEST = 60  # characters of a wrong value that an error message shows
+MAX_SHOWN = 60  # characters of a wrong value in an error message
 
 
 def read_json(path: Path, shape: Any = object) -> Any:
-    """Return what a JSON file holds; raise a ValueError that names the file if it is not whole.
+    """Read a JSON file; raise a ValueError that names the file if it is damaged.
 
     Args:
-        path: the file.
-        shape: what it must hold, see above.
+        path: of the file.
+        shape: see the module's docstring.
     """
     return parse_json(path.read_bytes(), shape, name=str(path))
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a UTF-8 file; raise a ValueError that names the file if it is not one."""
+    """Read a UTF-8 file; raise a ValueError that names the file if it is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as problem:
@@ -46,11 +48,11 @@ def read_text(path: Path) -> str:
 
 
 def parse_json(text: str | bytes, shape: Any = object, *, name: str) -> Any:
-    """Return the value of a JSON text.
+    """Parse a JSON text.
 
     Args:
         text: of a file, or its bytes in UTF-8.
-        shape: what it must hold, see above.
+        shape: see the module's docstring.
         name: of the file, for error messages.
 
     >>> parse_json('{"step": 1}', {"step": int}, name="x.json")
@@ -69,11 +71,11 @@ def parse_json(text: str | bytes, shape: Any = object, *, name: str) -> Any:
 
 
 def check_shape(value: object, shape: Any, *, name: str) -> None:
-    """Raise a ValueError if a value that was read from JSON has another shape.
+    """Raise a ValueError if a value read from JSON has another shape.
 
     Args:
-        value: as `json.loads` gives it.
-        shape: what is wanted, see above.
+        value: from `json.loads`.
+        shape: see the module's docstring.
         name: of the file or field, for the error message.
     """
     wrong = _mismatch(value, shape, "")
@@ -81,7 +83,7 @@ def check_shape(value: object, shape: Any, *, name: str) -> None:
         return
     place, wanted, found = wrong
     shown = repr(found)
-    shown = f"{shown[:LONGEST]}…" if len(shown) > LONGEST else shown
+    shown = f"{shown[:MAX_SHOWN]}…" if len(shown) > MAX_SHOWN else shown
     field = f" in {place}" if place else ""
     raise ValueError(
         f"{name} must hold {wanted}{field}, got {shown}; it was changed. Make it again."
@@ -89,7 +91,7 @@ def check_shape(value: object, shape: Any, *, name: str) -> None:
 
 
 def _mismatch(value: object, shape: Any, place: str) -> tuple[str, str, object] | None:
-    """Find the first part that is wrong: its place, what was wanted, and what is there."""
+    """Find the first mismatch: its path, what was wanted, and what is there."""
     if isinstance(shape, tuple):
         found = [_mismatch(value, one, place) for one in cast(Sequence[Any], shape)]
         wanted = " or ".join(_described(one) for one in cast(Sequence[Any], shape))

@@ -27,7 +27,7 @@ class Kind:
         task: prepares a folder for `prune`: (folder, config) -> what the workflow prunes.
         rebuild: makes a fresh model from a class name and its settings.
         matches: says if a folder that is no run holds a model of this kind.
-        refusal: one sentence saying why runs of this kind are not opened, if they are not.
+        refusal: one sentence saying why a run of this kind is not opened; "" where it is.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""Sites: where attention happens in a model, and the one seam to watch or change it.
+"""Sites: where attention happens in a model, and how to observe or change it there.
 
-A model calls `self.site(q, k, v, ...)` and knows nothing of recording, sparsity or pruning.
-Everybody else calls `observe`, `replace` or `masked`: each takes effect at once, and is undone at
-the end of a `with` block or by `.undo()`. They nest, and may be undone in any order.
+A model calls `self.site(q, k, v, ...)` and knows nothing of recording, sparsity or pruning. Tools
+call `observe`, `replace`, `masked` and others. Each takes effect at once and is undone at the end
+of a `with` block or by `.undo()`. They nest, and may be undone in any order.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from operator import index as whole_number
-from types import TracebackType
-from typing import Any, ParamSpec, SupportsIndex, cast
+from typing import Any, SupportsIndex, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,18 +25,17 @@ from headwise.config import suggestion
 from headwise.ops.attended import Attended
 from headwise.ops.scores import Scores
 
-P = ParamSpec("P")
-PRUNED = "pruning_record"  # the attribute in which a pruned model keeps what was pruned
+PRUNED = "pruning_record"  # the attribute of a pruned model that records what was pruned
 Attend = Callable[..., Attended]  # attend(q, k, v, *, mask, bias, causal, …) -> Attended
 Watcher = Callable[["Site", Attended], None]
 Tap = Callable[["Site", Scores], None]
-Where = str | Callable[["Site"], bool]  # a pattern of names like "decoder.*.cross", or a test
-Gate = Tensor | Callable[[], Tensor]  # factors of heads, or what gives them at each call
+Where = str | Callable[["Site"], bool]  # a pattern of names like "decoder.*.cross", or a predicate
+Gate = Tensor | Callable[[], Tensor]  # factors of heads, or a function that returns them
 
 
 @dataclass(frozen=True, order=True)
 class Head:
-    """One head of a site, the key of every table.
+    """Head of a site, the key of every table.
 
     >>> str(Head("encoder.3.self", 5))
     'encoder.3.self.5'
@@ -51,7 +49,7 @@ class Head:
 
     @staticmethod
     def parse(text: str) -> Head:
-        """The head that `str(head)` wrote."""
+        """Read a head written by `str(head)`."""
         site, _, index = text.rpartition(".")
         if not site or not index.isdigit():
             raise ValueError(f"A head is written like encoder.3.self.5, got {text!r}.")
@@ -60,13 +58,13 @@ class Head:
 
 @dataclass(eq=False)
 class Use:
-    """Whether the sites that a verb acts on were called in a forward pass.
+    """Record of whether the sites of a change were called in a forward pass.
 
     Args:
         sites: their names.
-        how: the verb as a participle, e.g. "masked".
+        how: the change, e.g. "masked".
         ran: whether any site of the model was called.
-        called: whether any of these sites was.
+        called: whether any of these sites was called.
     """
 
     sites: tuple[str, ...]
@@ -74,13 +72,8 @@ class Use:
     ran: bool = False
     called: bool = False
 
-    @property
-    def first(self) -> str:
-        """The name of the first site."""
-        return next(iter(self.sites))
-
     def mark(self, site: str) -> None:
-        """Note that a site of the model was called."""
+        """Record that a site of the model was called."""
         self.ran = True
         if site in self.sites:
             self.called = True
@@ -88,9 +81,10 @@ class Use:
 
 @dataclass(eq=False)
 class Site:
-    """One attention computation inside a model. Models call `site(q, k, v, ...)`.
+    """Attention computation inside a model. Models call `site(q, k, v, ...)`.
 
-    Names read `encoder.3.self` or `decoder.3.cross`: which stack, which layer, what it looks at.
+    A name like `encoder.3.self` or `decoder.3.cross` is the stack, the layer, and whether it is
+    self- or cross-attention.
     """
 
     name: str
@@ -100,7 +94,7 @@ class Site:
     replacements: list[Attend] = field(default_factory=list[Attend])
     gates: list[Gate] = field(default_factory=list[Gate])
     taps: list[Tap] = field(default_factory=list[Tap])
-    uses: list[Use] = field(default_factory=list[Use])  # of the verbs in effect
+    uses: list[Use] = field(default_factory=list[Use])  # of the changes in effect
     hosted: bool = False  # computed by a Hugging Face model, not by `attend`
 
     def __call__(
@@ -130,48 +124,48 @@ class Site:
             dropout=dropout,
         )
         self.show(attended)
-        self.hand_on(attended.scores)
+        self.call_taps(attended.scores)
         return self.gated(attended.out)
 
     @property
     def queries(self) -> str:
-        """The stack whose positions ask: "encoder" or "decoder"."""
+        """Stack of the queries: "encoder" or "decoder"."""
         return self.name.split(".")[-3] if self.name.count(".") >= 2 else self.name
 
     @property
     def keys(self) -> str:
-        """The stack whose positions are looked at."""
+        """Stack of the keys: "encoder" or "decoder"."""
         return "encoder" if self.name.endswith(".cross") else self.queries
 
     @property
     def changes(self) -> int:
-        """How many watchers, replacements, gates and taps are in effect."""
+        """Number of watchers, replacements, gates and taps in effect."""
         return sum(map(len, (self.watchers, self.replacements, self.gates, self.taps)))
 
     @property
     def kinds_of_change(self) -> list[str]:
-        """In words, which kinds are in effect."""
+        """Kinds of change in effect, as words."""
         words = ("observed", "replaced", "gated", "guided")
         kinds = (self.watchers, self.replacements, self.gates, self.taps)
         return [word for word, several in zip(words, kinds, strict=True) if several]
 
     @property
     def heads(self) -> list[Head]:
-        """This site's heads, in order."""
+        """Heads of this site, in order."""
         return [Head(self.name, index) for index in range(self.num_heads)]
 
     def mark_called(self) -> None:
-        """Tell the verbs in effect here that they take effect."""
+        """Record for the changes in effect that this site was called."""
         for use in self.uses:
             use.mark(self.name)
 
     def show(self, attended: Attended) -> None:
-        """Call the watchers, once a computation: not when it is repeated in a backward pass."""
+        """Call the watchers, but not when a backward pass repeats the computation."""
         if self.watchers and not in_backward():
             _call_uncompiled(self.watchers, self, attended)
 
-    def hand_on(self, scores: Scores) -> None:
-        """Call the taps, once a computation with gradients: not when a backward pass repeats it."""
+    def call_taps(self, scores: Scores) -> None:
+        """Call the taps if gradients are on, but not when a backward pass repeats this."""
         if self.taps and torch.is_grad_enabled() and not in_backward():
             for tap in self.taps:
                 tap(self, scores)
@@ -185,9 +179,9 @@ class Site:
 
 
 class Change:
-    """Something done to a model that can be undone, once: by `undo()` or a `with` block.
+    """Change of a model that can be undone by `undo()` or a `with` block.
 
-    Undoing warns of sites that no forward pass has called meanwhile: nothing happened there.
+    Undoing warns of sites that no forward pass has called, because the change had no effect there.
     """
 
     def __init__(self, undo: Callable[[], None], uses: Iterable[Use] = ()):
@@ -195,23 +189,24 @@ class Change:
         self._uses = uses
 
     def undo(self) -> None:
-        """Put everything back. A second call does nothing."""
-        if self._put_back():
-            self._tell_unused(stacklevel=3)
+        """Undo the change. A second call does nothing."""
+        if self._undo_once():
+            self._warn_unused(stacklevel=3)
 
-    def _put_back(self) -> bool:
-        """Undo the change, if that was not done already."""
+    def _undo_once(self) -> bool:
+        """Undo the change if that was not done before; return whether it was done now."""
         undo, self._undo = self._undo, None
         if undo is not None:
             undo()
         return undo is not None
 
-    def _tell_unused(self, stacklevel: int) -> None:
+    def _warn_unused(self, stacklevel: int) -> None:
         for use in self._uses:
             if use.ran and not use.called:
-                others = f" (and {len(use.sites) - 1} more)" if len(use.sites) > 1 else ""
+                first, *more = use.sites
+                others = f" (and {len(more)} more)" if more else ""
                 warnings.warn(
-                    f"{use.first}{others} was not called while it was {use.how}, so that had no "
+                    f"{first}{others} was not called while it was {use.how}, so that had no "
                     "effect: the forward pass does not use this part of the model.",
                     stacklevel=stacklevel,
                 )
@@ -221,18 +216,13 @@ class Change:
             raise ValueError("This change was undone already; make a new one.")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._put_back() and error is None:
-            self._tell_unused(stacklevel=3)
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self._undo_once() and error is None:
+            self._warn_unused(stacklevel=3)
 
 
 def find_sites(model: nn.Module, *, where: Where = "*") -> list[Site]:
-    """The attention sites of a model in forward order, those that `where` chooses.
+    """Return the attention sites of a model that `where` chooses, in forward order.
 
     Raises if the model has none, if two have one name, or if `where` chooses none.
     """
@@ -243,7 +233,7 @@ def find_sites(model: nn.Module, *, where: Where = "*") -> list[Site]:
             or f"{type(model).__name__} has no attention sites. For a Hugging Face model call "
             "headwise.adopt(model) first; for your own, give attention modules a `site`."
         )
-    _check_apart(model, sites)
+    _check_unique(model, sites)
     chosen = [site for site in sites if _chooses(where, site)]
     if not chosen:
         names = ", ".join(site.name for site in sites)
@@ -252,22 +242,22 @@ def find_sites(model: nn.Module, *, where: Where = "*") -> list[Site]:
 
 
 def all_pruned(model: nn.Module) -> str:
-    """Why a model that lost all its heads has no sites, as a sentence; "" if it has some left."""
+    """Return a sentence if a model has no sites because all heads were pruned; else ""."""
     record: Any = model.__dict__.get(PRUNED)
     if record is None or any(record.kept.values()):
         return ""
     return (
         f"All {sum(record.heads.values())} heads of this {type(model).__name__} were pruned, so "
-        "there are none to look at, to change or to prune."
+        "there are none to observe, to change or to prune."
     )
 
 
 def what_is_changed(sites: Iterable[Site], *, of: str = "") -> str:
-    """Which sites are watched or changed, and how, as the beginning of a message; "" if none is.
+    """Return the beginning of a message that names changed sites and how; "" if there are none.
 
     Args:
-        sites: to ask.
-        of: what they belong to, named behind them.
+        sites: to check.
+        of: what they belong to, for the message.
 
     >>> site = Site("encoder.0.self", 4, attend=print)
     >>> what_is_changed([site])
@@ -287,7 +277,7 @@ def what_is_changed(sites: Iterable[Site], *, of: str = "") -> str:
 def observe(model: nn.Module, *watchers: Watcher, where: Where = "*") -> Change:
     """Call each watcher with (site, attended) after every attention computation.
 
-    Watching changes no output: what a watcher reads is computed on the side.
+    Observing changes no output; statistics are computed separately when a watcher reads them.
 
         with observe(model, lambda site, attended: print(site.name, attended.peak.mean())):
             model(batch)
@@ -298,11 +288,11 @@ def observe(model: nn.Module, *watchers: Watcher, where: Where = "*") -> Change:
 
 
 def tapped(model: nn.Module, tap: Tap, *, where: Where = "*") -> Change:
-    """Hand each attention computation's q, k and masks to a function that keeps them for a loss.
+    """Call a function with (site, scores) at each attention computation, to keep them for a loss.
 
-    Computations without gradients are not handed on. Unlike a watcher, it is a part of compiled
-    graphs. So it may keep what it is given, and should do no more; what is kept carries gradients,
-    also through gradient checkpointing.
+    Scores hold q, k and masks, with gradients. The function is not called without gradients. Unlike
+    a watcher, it is a part of compiled graphs, so it should only keep its arguments. What it keeps
+    carries gradients also through gradient checkpointing.
     """
     sites = find_sites(model, where=where)
     return _put(model, [(site.taps, tap) for site in sites], [Use(_names(sites), "guided")])
@@ -322,10 +312,9 @@ def replace(model: nn.Module, attend: Attend, *, where: Where = "*") -> Change:
 def gated(model: nn.Module, gates: Mapping[str, Gate]) -> Change:
     """Multiply head outputs by gates, {site name: tensor of shape (H,) or (B, H)}.
 
-    Gates may carry a gradient, and are used as they are at each call, so they may be updated in
-    place. With (B, H) every item of the batch has its own. Instead of a tensor there may be a
-    function without arguments that gives one; it is called at each attention computation, also
-    at one that gradient checkpointing repeats.
+    Gates may carry a gradient and may be updated in place. With (B, H) every item of the batch has
+    its own gates. A gate may also be a function without arguments that returns the tensor; it is
+    called at each attention computation, also when gradient checkpointing repeats one.
     """
     sites = {site.name: site for site in find_sites(model)}
     for name, gate in gates.items():
@@ -336,7 +325,7 @@ def gated(model: nn.Module, gates: Mapping[str, Gate]) -> Change:
 
 
 def masked(model: nn.Module, heads: Mapping[str, Iterable[int]]) -> Change:
-    """Switch heads off, {site name: head numbers}. Works with every backend and compiled models.
+    """Switch heads off, {site name: head indices}, with any backend, also in compiled models.
 
     with masked(model, {"encoder.3.self": [0, 5]}):
         model(batch)
@@ -345,7 +334,7 @@ def masked(model: nn.Module, heads: Mapping[str, Iterable[int]]) -> Change:
     gates: dict[str, Tensor] = {}
     for name, indices in heads.items():
         gate_H = torch.ones(sites[_known(name, sites)].num_heads)
-        for index in _head_numbers(indices):
+        for index in _head_indices(indices):
             if not 0 <= index < len(gate_H):
                 raise ValueError(f"{name} has heads 0 to {len(gate_H) - 1}, got {index}.")
             gate_H[index] = 0
@@ -356,12 +345,12 @@ def masked(model: nn.Module, heads: Mapping[str, Iterable[int]]) -> Change:
 def _sites_of(model: nn.Module) -> Iterator[Site]:
     for module in model.modules():
         site = module.__dict__.get("site")
-        if isinstance(site, Site) and site.num_heads:  # all its heads may have been pruned
+        if isinstance(site, Site) and site.num_heads:  # 0 if all were pruned
             yield site
 
 
-def _check_apart(model: nn.Module, sites: list[Site]) -> None:
-    """Tables are keyed by name, so two sites of one name would be taken for one another."""
+def _check_unique(model: nn.Module, sites: list[Site]) -> None:
+    """Raise if two sites have the same name, because tables are keyed by name."""
     names = [site.name for site in sites]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -389,8 +378,8 @@ def _check_gate(name: str, gate: object, num_heads: int) -> None:
         raise ValueError(f"{wanted}, got {tuple(gate.shape)}.")
 
 
-def _head_numbers(heads: object) -> list[int]:
-    """Head numbers from any list of whole numbers; a mask of booleans is not one."""
+def _head_indices(heads: object) -> list[int]:
+    """Read head indices from any list of whole numbers; refuse a mask of booleans."""
     listed: Any = heads.tolist() if isinstance(heads, Tensor) else heads
     entries = cast(Iterable[Any], listed) if isinstance(listed, Iterable) else [None]
     numbers: list[Any] = [
@@ -398,29 +387,28 @@ def _head_numbers(heads: object) -> list[int]:
     ]
     if not all(isinstance(n, SupportsIndex) and not isinstance(n, bool) for n in numbers):
         raise ValueError(
-            f"A list of head numbers was wanted, e.g. [0, 5]; got {heads!r}. "
+            f"A list of head indices was wanted, e.g. [0, 5]; got {heads!r}. "
             "For a mask of 0 and 1 use gated."
         )
     return [whole_number(number) for number in numbers]
 
 
 def _names(sites: list[Site]) -> tuple[str, ...]:
-    """Names of sites that a pattern chose. One use is theirs: an input may need only some."""
+    """Return the names of sites for one shared `Use`: an input may need only some of them."""
     return tuple(site.name for site in sites)
 
 
 def _put(model: nn.Module, entries: list[tuple[list[Any], Any]], uses: list[Use]) -> Change:
-    """Add each entry to its list; undoing takes that very entry out again."""
+    """Add each entry to its list; undoing removes that same entry."""
     put = entries + [(site.uses, use) for site in find_sites(model) for use in uses]
     for holder, entry in put:
         holder.append(entry)
-    return Change(partial(_take_out, put), uses)
+    return Change(partial(_remove, put), uses)
 
 
-def _take_out(entries: list[tuple[list[Any], Any]]) -> None:
+def _remove(entries: list[tuple[list[Any], Any]]) -> None:
     for holder, entry in entries:
-        place = max(index for index, present in enumerate(holder) if present is entry)
-        del holder[place]
+        del holder[max(index for index, present in enumerate(holder) if present is entry)]
 
 
 def _call(watchers: list[Watcher], site: Site, attended: Attended) -> None:
@@ -429,31 +417,29 @@ def _call(watchers: list[Watcher], site: Site, attended: Attended) -> None:
             f"{site.name} cannot be observed inside a transform of torch.func (grad, vmap, …). "
             "Observe a plain forward pass, or use torch.autograd."
         )
-    with _own_saved_tensors():
+    with _separate_saved_tensors():
         for watch in list(watchers):
             watch(site, attended)
 
 
-def _own_saved_tensors() -> AbstractContextManager[object]:
-    """Inside gradient checkpointing, keep what watchers save out of its books.
+def _separate_saved_tensors() -> AbstractContextManager[object]:
+    """Hide tensors that watchers save for backward from gradient checkpointing.
 
-    The repeated pass calls no watcher, and checkpointing insists on the same saved tensors.
+    The repeated pass calls no watcher, and checkpointing wants the same saved tensors in both.
     """
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:  # pyright: ignore
         return nullcontext()
     return saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
 
-def _outside_compilation(call: Callable[P, None]) -> Callable[P, None]:
-    """Watchers are plain Python with side effects: never part of a compiled graph."""
-    return cast(Callable[P, None], torch.compiler.disable(call))
-
-
-_call_uncompiled = _outside_compilation(_call)
+# watchers are Python with side effects, so they must not be part of a compiled graph
+_call_uncompiled = cast(
+    Callable[[list[Watcher], Site, Attended], None], torch.compiler.disable(_call)
+)
 
 
 def in_backward() -> bool:
-    """True while gradient checkpointing repeats a forward pass inside a backward pass."""
+    """Return whether gradient checkpointing repeats a forward pass in a backward pass."""
     if torch.compiler.is_compiling():
         return False
     return torch._C._current_graph_task_id() != -1  # pyright: ignore

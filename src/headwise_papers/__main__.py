@@ -2,8 +2,10 @@
 
 from headwise.cli import add_installed_commands, app, run_app
 from headwise_papers.cli import add_commands
+from headwise_papers.kinds import register_all
 
 if __name__ == "__main__":
     if not add_installed_commands():
         add_commands(app)
+        register_all()
     run_app()

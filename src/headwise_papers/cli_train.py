@@ -1,7 +1,8 @@
 """headwise train: a model of each kind, from nothing to its figures."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from typer import Option, Typer
 
@@ -9,44 +10,45 @@ from headwise.cli_parts import (
     CONTINUES,
     Continued,
     Settings,
-    given,
     interruptible,
     show_figures,
 )
+
+Options = dict[str, Any]  # settings by name; None leaves one as it is
 
 train = Typer(help="Train a model with any attention, and score it.", no_args_is_help=True)
 
 Attention = Annotated[
     str | None,
     Option(
-        help="of all heads: softmax, topk:8, sparsemax, entmax:1.5, entmax:learned; in one text "
-        "also gaussian:-1,1, in translation by --set encoder_attention=gaussian:-1,1"
+        help="Attention of all heads: softmax, topk:8, sparsemax, entmax:1.5, entmax:learned. "
+        "Also gaussian:-1,1 for mlm; for translation --set model.encoder_attention=gaussian:-1,1."
     ),
 ]
-Corpus = Annotated[str | None, Option(help="a corpus below the folder HEADWISE_DATA names")]
+Corpus = Annotated[str | None, Option(help="Corpus in the folder that HEADWISE_DATA names.")]
 Guide = Annotated[
-    str | None, Option(help="heads of each layer to guide, e.g. next=1,prev=1,first=4")
+    str | None, Option(help="Heads of each layer to guide, e.g. next=1,prev=1,first=4.")
 ]
-Alpha = Annotated[float | None, Option(help="weight of guidance at the start; it falls to 0")]
-Layers = Annotated[int | None, Option(help="of the encoder: 8, 12, 16 …; 16 have 16 heads")]
-TextOf = Annotated[Path | None, Option(help="an earlier run, whose text in pieces is taken")]
+Alpha = Annotated[float | None, Option(help="Weight of guidance at the start; it falls to 0.")]
+Layers = Annotated[int | None, Option(help="Encoder layers (16 layers use 16 heads).")]
+TextOf = Annotated[Path | None, Option(help="Earlier run whose tokenizer and tokens are used.")]
 File = Annotated[
-    Path | None, Option(help="your own text instead of a corpus; blank lines end documents")
+    Path | None, Option(help="Your own text instead of a corpus; blank lines end documents.")
 ]
 
 
 @train.command()
 def translation(
     corpus: Corpus = None,
-    source: Annotated[str | None, Option(help="language to translate from")] = None,
-    target: Annotated[str | None, Option(help="language to translate into")] = None,
+    source: Annotated[str | None, Option(help="Language to translate from.")] = None,
+    target: Annotated[str | None, Option(help="Language to translate into.")] = None,
     training: Annotated[
         list[Path],
-        Option("--train", help="your own text, no corpus; twice: source, target"),
+        Option("--train", help="Your own training text, no corpus; give twice: source, target."),
     ] = [],  # noqa: B006
-    valid: Annotated[list[Path], Option(help="the same, to validate on")] = [],  # noqa: B006
-    test: Annotated[list[Path], Option(help="the same, to translate at the end")] = [],  # noqa: B006
-    size: Annotated[str | None, Option(help="small, iwslt or base")] = None,
+    valid: Annotated[list[Path], Option(help="Validation text, like --train.")] = [],  # noqa: B006
+    test: Annotated[list[Path], Option(help="Test text, like --train.")] = [],  # noqa: B006
+    size: Annotated[str | None, Option(help="Size of the model: small, iwslt or base.")] = None,
     attention: Attention = None,
     guide: Guide = None,
     alpha: Alpha = None,
@@ -56,7 +58,7 @@ def translation(
     """Train a Transformer to translate, and translate the test set."""
     from headwise.config import override
     from headwise_papers.recipes.guiding import check_used
-    from headwise_papers.recipes.translation import TranslationConfig, train_translation
+    from headwise_papers.recipes.translation import SIZES, TranslationConfig, train_translation
 
     first, second, third = (tuple(map(str, paths)) for paths in (training, valid, test))
     config = TranslationConfig()
@@ -64,10 +66,10 @@ def translation(
         if corpus:
             raise ValueError("Give either --corpus or your own --train, --valid and --test files.")
         config = TranslationConfig(corpus="files", train=first, valid=second, test=third)
-    options = given({"corpus": corpus, "source": source, "target": target, "size": size})
-    options += given({"guide": guide, "alpha": alpha})
-    config = override(config, [*options, *_everywhere(attention), *settings])
-    check_used(config)
+    options: Options = {"corpus": corpus, "source": source, "target": target}
+    options |= {"guide.plan": guide, "guide.alpha": alpha, **_everywhere(attention)}
+    config = override(config, settings, {**_sized(SIZES, size), **options})
+    check_used(config.guide, TranslationConfig.guide)
     with interruptible(CONTINUES):
         run = train_translation(config, out)
     show_figures(run.figures(), out)
@@ -76,18 +78,18 @@ def translation(
 @train.command()
 def lm(
     corpus: Corpus = None,
-    file: Annotated[Path | None, Option(help="your own text instead of a corpus")] = None,
-    size: Annotated[str | None, Option(help="small or enwik8")] = None,
+    file: Annotated[Path | None, Option(help="Your own text instead of a corpus.")] = None,
+    size: Annotated[str | None, Option(help="Size of the model: small or enwik8.")] = None,
     attention: Attention = None,
     out: Continued = Path("runs/lm"),
     settings: Settings = [],  # noqa: B006
 ) -> None:
     """Train a Transformer-XL on characters, and measure bits per character."""
     from headwise.config import override
-    from headwise_papers.recipes.language import LanguageConfig, train_language
+    from headwise_papers.recipes.language import SIZES, LanguageConfig, train_language
 
-    options = [*_text(corpus, file), *given({"size": size, "attention": attention})]
-    config = override(LanguageConfig(), [*options, *settings])
+    options: Options = {**_text(corpus, file), **_sized(SIZES, size), "model.attention": attention}
+    config = override(LanguageConfig(), settings, options)
     with interruptible(CONTINUES):
         run = train_language(config, out)
     show_figures(run.figures(), out)
@@ -97,7 +99,7 @@ def lm(
 def caption(
     corpus: Corpus = None,
     features: Annotated[
-        Path | None, Option(help="safetensors with a tensor for each image, instead of pixels")
+        Path | None, Option(help="Features instead of pixels: safetensors with a tensor per image.")
     ] = None,
     attention: Attention = None,
     out: Continued = Path("runs/caption"),
@@ -107,8 +109,8 @@ def caption(
     from headwise.config import override
     from headwise_papers.recipes.captioning import CaptioningConfig, train_captioning
 
-    options = given({"corpus": corpus, "features": features})
-    config = override(CaptioningConfig(), [*options, *_everywhere(attention), *settings])
+    options: Options = {"corpus": corpus, "features": features, **_everywhere(attention)}
+    config = override(CaptioningConfig(), settings, options)
     with interruptible(CONTINUES):
         run = train_captioning(config, out)
     show_figures(run.figures(), out)
@@ -120,7 +122,7 @@ def mlm(
     file: File = None,
     layers: Layers = None,
     next_sentence: Annotated[
-        bool | None, Option(help="BERT: also guess whether the second half follows the first")
+        bool | None, Option(help="BERT: also predict whether the second half follows.")
     ] = None,
     guide: Guide = None,
     alpha: Alpha = None,
@@ -130,9 +132,9 @@ def mlm(
     settings: Settings = [],  # noqa: B006
 ) -> None:
     """Pre-train a RoBERTa, or a BERT, by masked language modelling."""
-    options = given({"layers": layers, "next_sentence": next_sentence, "attention": attention})
-    options += given({"guide": guide, "alpha": alpha, "text_of": text_of})
-    _pretrain("mlm", [*_text(corpus, file), *options, *settings], out)
+    options: Options = {"next_sentence": next_sentence, "model.attention": attention}
+    options |= {"guide.plan": guide, "guide.alpha": alpha, "text_of": text_of}
+    _pretrain("mlm", layers, {**_text(corpus, file), **options}, settings, out)
 
 
 @train.command()
@@ -148,25 +150,29 @@ def electra(
     settings: Settings = [],  # noqa: B006
 ) -> None:
     """Pre-train an ELECTRA to find replaced words, which a unigram model draws."""
-    options = given({"layers": layers, "attention": attention, "text_of": text_of})
-    options += given({"guide": guide, "alpha": alpha})
-    _pretrain("electra", [*_text(corpus, file), *options, *settings], out)
+    options: Options = {"model.attention": attention, "text_of": text_of}
+    options |= {"guide.plan": guide, "guide.alpha": alpha}
+    _pretrain("electra", layers, {**_text(corpus, file), **options}, settings, out)
 
 
 @train.command()
 def classifier(
-    task: Annotated[str | None, Option(help="rte, cola, mrpc, sst2, conll2003 … see docs")] = None,
+    task: Annotated[
+        str | None, Option(help="Task: rte, cola, mrpc, sst2, conll2003 … see docs.")
+    ] = None,
     model: Annotated[
-        str | None, Option(help="pre-training run, Hugging Face folder, or none: random weights")
+        str | None, Option(help="Pre-training run, Hugging Face folder, or none: random weights.")
     ] = None,
     training: Annotated[
         Path | None,
-        Option("--train", help="your own task: label TAB text [TAB text], or tagged words, .conll"),
+        Option(
+            "--train", help="Your own task: label TAB text [TAB text], or tagged words, .conll."
+        ),
     ] = None,
-    dev: Annotated[Path | None, Option(help="the same, to stop by")] = None,
-    test: Annotated[Path | None, Option(help="the same, to judge by")] = None,
-    seeds: Annotated[str | None, Option(help="a training each, e.g. 0,1,2")] = None,
-    folds: Annotated[int | None, Option(help="cross-validation with so many folds")] = None,
+    dev: Annotated[Path | None, Option(help="Development data, like --train.")] = None,
+    test: Annotated[Path | None, Option(help="Test data, like --train.")] = None,
+    seeds: Annotated[str | None, Option(help="Seeds, one training each, e.g. 0,1,2.")] = None,
+    folds: Annotated[int | None, Option(help="Folds of cross-validation.")] = None,
     out: Continued = Path("runs/classifier"),
     settings: Settings = [],  # noqa: B006
 ) -> None:
@@ -178,33 +184,50 @@ def classifier(
     if training or dev or test:
         first, second, third = (str(path or "") for path in (training, dev, test))
         config = FinetuningConfig(task="files", train=first, dev=second, test=third)
-    options = given({"task": task, "model": model, "seeds": seeds, "folds": folds})
-    config = override(config, [*options, *settings])
+    chosen = [f"seeds={seeds}"] if seeds is not None else []
+    options: Options = {"task": task, "model": model, "folds": folds}
+    config = override(config, [*chosen, *settings], options)
     with interruptible(CONTINUES):
         run = finetune(config, out)
     show_figures(run.figures(), out)
 
 
-def _pretrain(objective: Literal["mlm", "electra"], settings: list[str], out: Path) -> None:
+def _pretrain(
+    objective: Literal["mlm", "electra"],
+    layers: int | None,
+    options: Options,
+    settings: list[str],
+    out: Path,
+) -> None:
     from headwise.config import override
+    from headwise_papers.models.encoder import EncoderConfig
     from headwise_papers.recipes.guiding import check_used
     from headwise_papers.recipes.pretraining import PretrainingConfig, pretrain
 
-    config = override(PretrainingConfig(objective=objective), settings)
+    model = EncoderConfig() if layers is None else EncoderConfig.roberta(layers=layers)
+    config = override(PretrainingConfig(objective=objective, model=model), settings, options)
     if config.objective != objective:
         raise ValueError(f"`headwise train {config.objective}` is the command for this objective.")
-    check_used(config)
+    check_used(config.guide, PretrainingConfig.guide)
     with interruptible(CONTINUES):
         run = pretrain(config, out)
     show_figures(run.figures(), out)
 
 
-def _text(corpus: str | None, file: Path | None) -> list[str]:
-    """A corpus, or a file of one's own."""
-    return given({"corpus": "file" if file and corpus is None else corpus, "file": file})
+def _text(corpus: str | None, file: Path | None) -> Options:
+    """Settings of a corpus, or of a file of one's own."""
+    return {"corpus": "file" if file and corpus is None else corpus, "file": file}
 
 
-def _everywhere(attention: str | None) -> list[str]:
+def _everywhere(attention: str | None) -> Options:
     """One attention for encoder, decoder and between them; --set changes one alone."""
-    places = ("encoder", "decoder", "cross") if attention else ()
-    return [f"{place}_attention={attention}" for place in places]
+    return {f"model.{place}_attention": attention for place in ("encoder", "decoder", "cross")}
+
+
+def _sized(sizes: Mapping[str, Any], size: str | None) -> Options:
+    """The model of a named size, if a size is given."""
+    from headwise.config import suggestion
+
+    if size is not None and size not in sizes:
+        raise ValueError(f"There is no size {size!r}. {suggestion(size, sizes)}")
+    return {"model": sizes.get(size or "")}

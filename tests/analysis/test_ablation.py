@@ -128,7 +128,7 @@ def test_an_adopted_model_is_ablated_in_one_pass():
 
 def test_a_measure_must_give_one_number_an_item():
     model = TwoLayers()
-    with pytest.raises(ValueError, match=r"one number an item, shape \(3,\), got \(\)"):
+    with pytest.raises(ValueError, match=r"one number per item, shape \(3,\), got \(\)"):
         ablate_items(model, lambda numbers: numbers.float().mean(), items=3)
     with pytest.raises(ValueError, match="together must be at least 1, got 0"):
         ablate_items(model, lambda numbers: numbers.float(), items=3, together=0)

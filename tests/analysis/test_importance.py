@@ -63,7 +63,7 @@ def test_gradient_importance_leaves_the_model_as_it_was(classifier):
 
 
 def test_losses_must_be_one_number_an_item_and_depend_on_heads(classifier):
-    with pytest.raises(ValueError, match=r"one number an item, shape \(3,\), got \(\)"):
+    with pytest.raises(ValueError, match=r"one number per item, shape \(3,\), got \(\)"):
         gradient_importance(classifier, lambda: losses_of(classifier).mean())
     with pytest.raises(ValueError, match="losses that depend on the model's heads"):
         gradient_importance(classifier, lambda: losses_of(classifier).detach())

@@ -7,7 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import headwise as hw
-from headwise.guidance import Plan, measuring
+from headwise.guidance import Plan
+from headwise.guidance import loss as guidance_loss
 from headwise.ops.guidance import guidance_rows
 from tests.guidance.toy import Toy
 from tests.ops.sweep_cases import use_tiles
@@ -41,7 +42,7 @@ def step(model, ids, guidance=None):
 @interpreted
 def test_a_guided_step_copies_nothing_that_a_plain_step_does_not(monkeypatch):
     use_tiles(monkeypatch, 16, 16)
-    monkeypatch.setattr(measuring, "guidance_rows", partial(guidance_rows, impl="triton"))
+    monkeypatch.setattr(guidance_loss, "guidance_rows", partial(guidance_rows, impl="triton"))
     model, ids = Toy(width=16), torch.randint(0, 20, (2, 16))
     numbers = 2 * 16 * 4 * 16 // 2
     with Moved(numbers) as plain:
@@ -60,7 +61,7 @@ def test_kernels_give_a_model_the_gradients_that_blocks_give(plan, monkeypatch):
     model, ids = Toy(groups=2), torch.randint(0, 20, (2, 7))
     found = {}
     for impl in ("torch", "triton"):
-        monkeypatch.setattr(measuring, "guidance_rows", partial(guidance_rows, impl=impl))
+        monkeypatch.setattr(guidance_loss, "guidance_rows", partial(guidance_rows, impl=impl))
         model.zero_grad()
         with hw.guide(model, plan, schedule="constant") as guidance:
             step(model, ids, guidance)

@@ -337,7 +337,7 @@ def test_a_guided_model_can_be_copied():
         (lambda g: hw.guide(g.model, {"*": PLAN}, where="*.0.*"), r"says where; leave where= out"),
         (
             lambda g: hw.guide(g.model, {0: pattern("next")}),
-            r"names of sites like 'encoder\.\*', got 0; patterns of heads are a plan, Plan\({0: p",
+            r"names of sites like 'encoder\.\*' as keys, got 0; patterns of heads are a plan",
         ),
         (lambda g: hw.guide(g.model, {0: PLAN}, where="*"), "names of sites like"),
         (lambda g: hw.guide(g.model, pattern("next")), r"A plan was wanted, .* got Aim\(name='ne"),

@@ -7,7 +7,7 @@ import torch
 
 import headwise as hw
 from headwise.guidance import Plan, pattern
-from headwise.guidance.counting import first_keys
+from headwise.guidance.loss import first_keys
 from headwise.ops import softmax_attention
 from headwise.ops.scores import Scores
 from headwise.sites import observe
@@ -137,7 +137,7 @@ def test_layers_are_counted_alike_however_they_are_put_together(monkeypatch):
     guidance = hw.guide(model, PLAN, schedule="constant")
     losses = []
     for together in (2**27, 2 * (3 * 8 * LENGTH * 3), 1):  # all, two and one at a time
-        monkeypatch.setattr("headwise.guidance.measuring.TOGETHER", together)
+        monkeypatch.setattr("headwise.guidance.loss.MAX_ELEMENTS", together)
         model(ids, visible_BQK[:, None])
         losses.append(guidance.unscaled)
     torch.testing.assert_close(losses, [losses[0]] * 3)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.guidance import Plan, measuring, pattern
+from headwise.guidance import Plan, pattern
+from headwise.guidance import loss as guidance_loss
 from headwise.hf import backends
 from tests.guidance.test_guiding import IDS, PLAN, REAL, host, inputs
 from tests.guidance.toy import Toy
@@ -138,7 +139,9 @@ def test_the_loss_that_is_logged_is_that_of_the_step_replayed_last():
     model = Toy()
     guidance = hw.guide(model, PLAN, alpha=1.0, schedule="constant")
     for number in range(6):
-        left = {name: vars(guidance)[name] for name in ("_loss", "_noted", "_caught", "_open")}
+        left = {
+            name: vars(guidance)[name] for name in ("_loss", "_calls", "_arguments", "_in_forward")
+        }
         model(torch.randint(1, 8, (2, 5 + number % 2)))  # two shapes in turns
         loss = guidance.loss().detach()
         if number >= 2:
@@ -239,9 +242,9 @@ def test_a_wrapper_that_names_no_inputs_has_the_loss_of_what_it_wraps():
 @pytest.mark.parametrize("padded", [True, False])
 def test_all_layers_of_a_host_are_one_operation(name, padded, monkeypatch):
     calls = []
-    whole = measuring.guidance_rows
+    whole = guidance_loss.guidance_rows
     monkeypatch.setattr(
-        measuring,
+        guidance_loss,
         "guidance_rows",
         lambda scores, *args, **named: calls.append(len(scores)) or whole(scores, *args, **named),
     )

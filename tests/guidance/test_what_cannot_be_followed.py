@@ -10,7 +10,7 @@ from headwise_papers.models import Encoder, EncoderConfig, MaskedLM, Transformer
 from tests.guidance.test_guiding import BACK, IDS, PLAN, REAL, host, inputs, translator
 from tests.guidance.toy import Toy
 
-CAUSAL = r"self is to look at 'next', 1 after each query, but attention there is causal"
+CAUSAL = r"self should attend to 'next', 1 after each query, but attention there is causal"
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
@@ -36,7 +36,7 @@ def test_nor_does_one_of_a_causal_model_of_one_s_own(masked):
     plan = Plan({2: pattern("offset", offset=3)})
     guidance = hw.guide(model, plan, schedule="constant")
     model(ids, torch.ones(5, 5, dtype=torch.bool).tril()) if masked else model(ids, causal=True)
-    with pytest.raises(ValueError, match=r"Head 2 of encoder\.0\.self is to look at 'offset', 3 a"):
+    with pytest.raises(ValueError, match=r"Head 2 of encoder\.0\.self should attend to 'offset'"):
         guidance.loss()
 
 

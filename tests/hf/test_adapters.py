@@ -9,8 +9,8 @@ import transformers as hf
 from torch import Tensor, nn
 
 from headwise.guidance import Plan, guide
-from headwise.hf import adapters, adopt, check_parity, release
-from headwise.hf.naming import attention_modules, unreachable_attention
+from headwise.hf import adopt, check_parity, release
+from headwise.hf.naming import Adapter, adapter_of, attention_modules, unreachable_attention
 from headwise.pruning import prune
 from headwise.sites import find_sites, masked, observe, tapped
 from tests.hf.families import ADAPTED, SIZES, Watch, batch_of, build, outputs, randomised
@@ -25,7 +25,7 @@ def test_adopting_changes_the_class_of_attention_alone_and_release_gives_it_back
     assert not unreachable_attention(model)
     adopt(model)
     changed = [new for new, old in zip(classes(model), kinds, strict=True) if new is not old]
-    assert len(changed) == 2 and all(issubclass(kind, adapters.Adapter) for kind in changed)
+    assert len(changed) == 2 and all(issubclass(kind, Adapter) for kind in changed)
     assert str(model) == printed
     assert torch.equal(outputs(model, batch), wanted)
     release(model)
@@ -123,9 +123,9 @@ def test_attention_that_computes_something_else_has_no_adapter(monkeypatch):
     model = build("MPNet", "eager")
     kind = type(next(iter(attention_modules(model).values())))
     own = type("OwnAttention", (kind,), {"forward": lambda self, states: (states,)})
-    assert adapters.adapter_of(own) is None
+    assert adapter_of(own) is None
     monkeypatch.setattr(kind, "forward", lambda self, states: (states.relu(),))
-    assert adapters.adapter_of.__wrapped__(kind) is None
+    assert adapter_of.__wrapped__(kind) is None
 
 
 def classes(model: nn.Module) -> list[type[nn.Module]]:

@@ -1,4 +1,4 @@
-"""What the tests of all ops share: the ops, small inputs, and how close is close enough."""
+"""Ops, small inputs and tolerances that the tests of all ops share."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,9 +9,11 @@ from torch import Tensor
 
 from headwise.ops import (
     Attended,
+    entmax,
     entmax_attention,
     gaussian_attention,
     softmax_attention,
+    sparsemax,
     sparsemax_attention,
     topk_attention,
     uniform_attention,
@@ -30,6 +32,13 @@ LEARNED: dict[str, Attend] = {
     "entmax": entmax_attention,
     "entmax-1.3": partial(entmax_attention, alpha=1.3),
 }
+WITH_KERNELS = ("topk", "topk-first", "sparsemax", "entmax", "entmax-1.3")
+# Weights of rows of scores, by definition; softmax for ops that are not listed.
+ROWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sparsemax": sparsemax,
+    "entmax": entmax,
+    "entmax-1.3": partial(entmax, alpha=1.3),
+}
 ALL: dict[str, Attend] = LEARNED | {
     "uniform": uniform_attention,
     "gaussian": partial(gaussian_attention, offset=-1.0, std=1.5),
@@ -47,7 +56,7 @@ def inputs(
     value_width: int | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Random q, k, v. Queries are stretched, so that sparse ops have zeros to find."""
+    """Draw random q, k, v. Queries are scaled up, so that sparse ops give zeros."""
     n_keys, groups = n_keys or n_queries, groups or heads
     q = 2 * torch.randn(batch, heads, n_queries, width, dtype=torch.float64)
     k = torch.randn(batch, groups, n_keys, width, dtype=torch.float64)
@@ -56,13 +65,13 @@ def inputs(
 
 
 def make_blocks_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One or two queries a block."""
+    """Limit blocks to one or two queries."""
     monkeypatch.setattr(scores_module, "BLOCK_ELEMENTS", 60)
     monkeypatch.setattr(rows_module, "PLAIN_ELEMENTS", 60)
 
 
 def out_and_grads(attend: Attend, *tensors: Tensor, **options: object) -> list[Tensor]:
-    """The output for q, k, v and the gradients of a fixed random sum of it."""
+    """Compute the output for q, k, v and the gradients of a fixed random sum of it."""
     leaves = [tensor.detach().clone().requires_grad_() for tensor in tensors]
     out = attend(*leaves, **options).out
     rng = torch.Generator().manual_seed(1)
@@ -88,7 +97,7 @@ def assert_no_worse(name: str, got: Tensor, reference: Tensor, exact: Tensor) ->
 
 
 def masks(n_queries: int, n_keys: int) -> dict[str, Tensor]:
-    """A mask of every shape that broadcasts to (2, 2, Q, K); each query sees some key."""
+    """Draw a mask of every shape that broadcasts to (2, 2, Q, K); each query sees some key."""
     shapes = {
         "keys": (n_keys,),
         "queries-keys": (n_queries, n_keys),

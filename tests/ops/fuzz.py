@@ -32,7 +32,7 @@ PATIENCE = 90  # seconds that a case begun in time may still take
 
 @dataclass(frozen=True)
 class Plan:
-    """Which cases to run: of each op those of the seeds from the first, until time is up."""
+    """Cases to run: for each op the seeds from `first` on, until time is up."""
 
     ops: tuple[str, ...]
     seed: int
@@ -41,7 +41,7 @@ class Plan:
     end: float  # by time.time()
 
     def cases(self, job: int = 0, jobs: int = 1) -> Iterator[tuple[str, int]]:
-        """Those of a job: all of some variants."""
+        """Yield the cases of a job: all of some variants."""
         for number in count() if self.count is None else range(self.count):
             for op in self.ops:
                 seed = self.seed + number
@@ -54,7 +54,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one case went."""
+    """Result of one case."""
 
     op: str
     seed: int
@@ -68,7 +68,7 @@ class Outcome:
 
 @dataclass
 class Tally:
-    """What the table says of an op."""
+    """Row of the table for one op."""
 
     cases: int = 0
     failures: int = 0
@@ -104,12 +104,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run_case(op: str, seed: int, device: str) -> Outcome:
-    """Draw a case and judge it. Whatever a kernel raises is a mismatch too."""
+    """Generate a case and check it. An exception of a kernel counts as a mismatch."""
     # Here and not above: they import Triton, for which the device must have been chosen.
     from triton import TritonError
 
     from tests.ops.fuzz_cases import judge
-    from tests.ops.fuzz_drawing import draw_case
+    from tests.ops.fuzz_inputs import draw_case
 
     started = time.perf_counter()
     case = draw_case(op, seed, device)
@@ -126,7 +126,7 @@ def run_case(op: str, seed: int, device: str) -> Outcome:
 
 
 def _is_lost(device: str) -> bool:
-    """Whether nothing can be computed after a crash, as after an illegal access."""
+    """Return whether the device is unusable after a crash, such as an illegal access."""
     if device == "cpu":
         return False
     try:
@@ -159,7 +159,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _jobs(options: argparse.Namespace) -> int:
-    """One process for few cases, and in the interpreter."""
+    """Split cases into jobs: one process for few cases, and in the interpreter."""
     if options.jobs:
         return options.jobs
     few = options.count is not None and options.count < MOST_JOBS
@@ -169,7 +169,7 @@ def _jobs(options: argparse.Namespace) -> int:
 
 
 def _follow(plan: Plan, jobs: int, tallies: dict[str, Tally], console: Console) -> None:
-    """Show how far it is, print mismatches, and stop after too many."""
+    """Show progress, print mismatches, and stop after too many."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
                TimeElapsedColumn())  # fmt: skip
     started = time.time()
@@ -197,7 +197,7 @@ def _print_failure(outcome: Outcome, device: str, console: Console) -> None:
 
 
 def _outcomes(plan: Plan, jobs: int) -> Iterator[Outcome]:
-    """Of all cases, in this process or as others report them."""
+    """Yield the outcomes of all cases, from this process or from workers."""
     if jobs > 1:
         yield from _reported(plan, jobs)
         return
@@ -235,7 +235,7 @@ def _reported(plan: Plan, jobs: int) -> Iterator[Outcome]:
 def _work(
     plan: Plan, job: int, jobs: int, reports: "multiprocessing.Queue[Outcome | None]"
 ) -> None:
-    """One process: its cases one after another, then None."""
+    """Run the cases of one process, then send None."""
     for op, seed in plan.cases(job, jobs):
         outcome = run_case(op, seed, plan.device)
         reports.put(outcome)

@@ -24,7 +24,7 @@ from tests.ops.fuzz_checks import (
     upstream_of,
     worst,
 )
-from tests.ops.fuzz_drawing import Case
+from tests.ops.fuzz_inputs import Case
 
 Attend = Callable[..., object]
 DROPOUT = 0.3
@@ -32,7 +32,7 @@ STEEPEST = 8.0  # a row whose gradient is steeper in its scores is not looked at
 
 
 def check_topk(case: Case) -> Judged:
-    """Also the certificates, and what `topk_selected` lists, of some variants."""
+    """Check top-k attention, for some variants also certificates and `topk_selected`."""
     variant, (q, k, v) = case.variant, (case.q, case.k, case.v)
     low, high = variant.keep
     keep = case.rng.randint(low, max(low, min(high, case.sizes.n_keys)))
@@ -59,7 +59,7 @@ def check_topk(case: Case) -> Judged:
 
 
 def _check_selected(case: Case, attend: Attend, keep: int, clear: Tensor) -> Check:
-    """Keys and weights that are listed are the map."""
+    """Check that listed keys and weights equal the attention map."""
     listed = topk_selected(case.q, case.k, keep=keep, impl="triton", **case.options)
     wanted = attend(case.q, case.k, case.v, impl="reference").weights
     at = listed.keys.clamp(min=0).long()
@@ -69,7 +69,7 @@ def _check_selected(case: Case, attend: Attend, keep: int, clear: Tensor) -> Che
 
 
 def check_entmax(case: Case) -> Judged:
-    """Alpha 1.5 and 2, another number, or one a head with a gradient."""
+    """Check entmax with alpha 1.5, 2, another number, or one per head with a gradient."""
     tensors, number = [case.q, case.k, case.v], case.variant.alpha
     if number == "any":
         number = case.rng.choice((1.1, 1.25, 1.75, case.rng.uniform(1.1, 2)))
@@ -104,17 +104,17 @@ def check_entmax(case: Case) -> Judged:
 
 
 def _lookers(case: Case) -> int:
-    """How many queries may look at a key, in all heads that share it."""
+    """Count the queries that may attend to a key, in all heads that share it."""
     return max(1, case.sizes.n_queries * case.sizes.heads // case.sizes.groups)
 
 
 def _floors(case: Case) -> dict[str, Tensor]:
-    """The change of a weight is a product of rows of v, and so is the mean that is taken off it."""
+    """Scale the floors: changes of weights, and their mean, are products with v."""
     return floors_of(case, case.variant.values**0.5)
 
 
 def _cancelling(case: Case, floors: dict[str, Tensor], upstream: Tensor) -> dict[str, Tensor]:
-    """The floors in float32, where nothing else is rounded: what cancels there is taken as it is.
+    """Compute the floors in float32, where only cancellation loses digits.
 
     Gradients of scores are u_ij (dout_i . v_j - mean_i), and 0 where a query sees one key. Both
     terms are as large as the largest of these products, not as most of them.
@@ -129,7 +129,7 @@ def _cancelling(case: Case, floors: dict[str, Tensor], upstream: Tensor) -> dict
 def _adding_up(
     case: Case, floors: dict[str, Tensor], weights: Tensor, upstream: Tensor, slack: Tensor
 ) -> dict[str, Tensor]:
-    """The floors, with that of dv where many queries look at a key: a sum in float32, in any order.
+    """Raise the floor of dv if many queries attend to a key: a float32 sum in any order.
 
     Each of its n additions rounds what there is so far, which is about as large as the root of the
     sum of squares; and n roundings add up like the root of n. So a sum of w_ij dout_i may be off by
@@ -147,7 +147,7 @@ def _adding_up(
 
 
 def _floor_of_alpha(case: Case, alpha: Tensor) -> Tensor:
-    """A sum over rows, whose weights sum to 1 but for what is lost in v's rounding, by the power p.
+    """Bound the gradient of alpha: a sum over rows whose weights sum to 1 up to v's rounding.
 
     Weights of a 16-bit call may be off by that; the sums that are taken of them are float32.
     """
@@ -157,7 +157,7 @@ def _floor_of_alpha(case: Case, alpha: Tensor) -> Tensor:
 
 
 def _far_from_the_threshold(scores: Tensor, weights: Tensor, alpha_H11: Tensor) -> Tensor:
-    """Queries whose gradient cannot jump: above 1.5 it does where a key enters the support.
+    """Mark queries whose gradient cannot jump: above 1.5 it does if a key enters the support.
 
     Near it, at a distance d, it is d^e with e = (2 - alpha) / (alpha - 1) below 1, and what was
     rounded in d shows e d^(e - 1) times.
@@ -186,7 +186,7 @@ def _checks(
     slack: Tensor,
     floors: dict[str, Tensor],
 ) -> list[Check]:
-    """out and gradients; with dropout, of a definition that drops the same.
+    """Compare out and gradients; with dropout, against a definition that drops the same weights.
 
     `weights` are those of the definition in float64, before dropout.
     """
@@ -219,7 +219,7 @@ def _checks(
 
 
 def _shown_weights(case: Case, run: Run) -> Tensor:
-    """Weights after dropout, (B, H, Q, K): values that are unit vectors show some at a time."""
+    """Return weights after dropout, (B, H, Q, K), read through values that are unit vectors."""
     parts, width, n_keys = [], case.variant.values, case.sizes.n_keys
     for start in range(0, n_keys, width):
         v = torch.zeros_like(case.v)
@@ -230,7 +230,7 @@ def _shown_weights(case: Case, run: Run) -> Tensor:
 
 
 def _check_share(stays: Tensor, there: Tensor) -> Check:
-    """As many weights stay as should, by the binomial law."""
+    """Check the share of kept weights by the binomial distribution."""
     count = there.sum().double().clamp(min=1)
     share = (stays & there).sum() / count
     wanted = (1 - DROPOUT) * there.any()

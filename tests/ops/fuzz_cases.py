@@ -1,4 +1,4 @@
-"""Which check belongs to which op of `tests.ops.fuzz`, and the verdict on a case."""
+"""Checks of each op of `tests.ops.fuzz`, and the verdict on a case."""
 
 from contextlib import nullcontext
 
@@ -6,7 +6,7 @@ import torch
 
 from tests.ops.fuzz_attention import check_entmax, check_topk
 from tests.ops.fuzz_checks import Judged
-from tests.ops.fuzz_drawing import Case
+from tests.ops.fuzz_inputs import Case
 from tests.ops.fuzz_sweeps import check_guidance, check_statistics
 from tests.ops.fuzz_tiles import small_tiles
 
@@ -19,13 +19,15 @@ CHECKS = {
 
 
 def judge(case: Case, device: str) -> tuple[str | None, int, int]:
-    """What is wrong, or None; blocks of queries without a certificate, and all of them."""
+    """Return the problem or None, the blocks of queries without a certificate, and all blocks."""
     with small_tiles(case.variant) if device == "cpu" else nullcontext():
         judged = CHECKS[case.op](case)
     numbers = [number for check in judged.checks for number in check[1:]]
     if judged.flagged is not None:
         numbers.append(judged.flagged)
-    values = torch.stack([number.double() for number in numbers]).tolist()  # the one look
+    values = torch.stack(
+        [number.double() for number in numbers]
+    ).tolist()  # the one synchronisation
     problem = _problem(judged, values)
     return problem, int(values[-1]) if judged.blocks else 0, judged.blocks
 

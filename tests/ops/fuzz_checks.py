@@ -1,4 +1,4 @@
-"""How `tests.ops.fuzz` judges one case: the kernel against the definition, out and gradients.
+"""Checks of one case of `tests.ops.fuzz`: the kernel against the definition, out and gradients.
 
 An error is held to how far the definition in the same dtype is from float64, as in the tests of the
 kernels. Every check is an error and what is allowed, numbers that stay on the device: a case is
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tests.ops.fuzz_drawing import Case
+from tests.ops.fuzz_inputs import Case
 from tests.ops.fuzz_tiles import poisoned_memory
 
 Run = Callable[..., Tensor]  # tensors -> out
@@ -20,7 +20,7 @@ DOUBT = 1e-4  # scores that are nearer than this may be ordered either way
 
 
 class Check(NamedTuple):
-    """One comparison. It fails unless the error is at most what is allowed."""
+    """Comparison that fails if the error is above the allowed one."""
 
     name: str
     error: Tensor
@@ -28,7 +28,7 @@ class Check(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """All comparisons of a case; how many blocks of queries had no certificate, and of how many."""
+    """Comparisons of a case, its blocks of queries without a certificate, and all its blocks."""
 
     checks: list[Check]
     flagged: Tensor | None = None
@@ -36,7 +36,7 @@ class Judged(NamedTuple):
 
 
 def worst(x: Tensor, exact: Tensor) -> Tensor:
-    """The largest distance; 0 where there is nothing."""
+    """Return the largest distance; 0 for empty tensors."""
     return (x.double() - exact).abs().max() if x.numel() else exact.new_zeros(())
 
 
@@ -50,7 +50,7 @@ def close(
     slack: float | Tensor = 1.0,
     floor: float | Tensor = 1.0,
 ) -> Check:
-    """As `assert_no_worse` of the tests: some times the error of the definition, and rounding.
+    """Allow a multiple of the error of the definition, and rounding, like `assert_no_worse`.
 
     Args:
         times: how much worse than the definition.
@@ -65,14 +65,14 @@ def close(
 
 
 def same(name: str, got: Tensor, wanted: Tensor) -> Check:
-    """How many are not equal; none may be."""
+    """Require equality; the error is the number of different entries."""
     assert got.shape == wanted.shape, f"{name} has shape {tuple(got.shape)}"
     differ = (got != wanted).sum().double()
     return Check(name, differ, torch.zeros_like(differ))
 
 
 def out_and_gradients(run: Run, tensors: list[Tensor], upstream: Tensor) -> list[Tensor]:
-    """What `run` gives and its gradients, for a gradient from above."""
+    """Compute the result of `run` and its gradients for an upstream gradient."""
     leaves = [x.detach().clone().requires_grad_() for x in tensors]
     out = run(*leaves)
     return [out.detach(), *torch.autograd.grad(out, leaves, upstream.to(out.dtype))]
@@ -89,7 +89,7 @@ def compare(
     shown: Tensor | None = None,
     times: float = 2,
 ) -> list[Check]:
-    """out, then the gradient of each tensor; out is looked at where `shown`."""
+    """Compare out, only where `shown`, and the gradient of each tensor."""
     with poisoned_memory():
         got = out_and_gradients(kernel, tensors, upstream)
     reference = out_and_gradients(definition, tensors, upstream)
@@ -104,20 +104,20 @@ def compare(
 
 
 def upstream_of(case: Case, clear_BHQ: Tensor) -> Tensor:
-    """A gradient for out, none in rows where rounding may change what is computed."""
+    """Draw an upstream gradient, 0 in rows where rounding may change the selection."""
     batch, heads, _, n_queries, _ = case.sizes
     drawn = case.randn(batch, heads, n_queries, case.variant.values).to(case.q.dtype)
     return drawn * clear_BHQ[..., None]
 
 
 def largest_score(scores_BHQK: Tensor) -> Tensor:
-    """Of those that are seen, at least 1."""
+    """Return the largest absolute visible score, at least 1."""
     finite = scores_BHQK.masked_fill(scores_BHQK == -torch.inf, 0)
     return finite.abs().max().clamp(min=1) if finite.numel() else finite.new_ones(())
 
 
 def floors_of(case: Case, change: float) -> dict[str, Tensor]:
-    """How large the numbers are that are added up, and may cancel, in each result.
+    """Return the size of the numbers that are summed, and may cancel, in each result.
 
     A gradient on scores is a difference of numbers of the size `change`. It reaches q multiplied by
     k and the scale, and k by q, once for every query that looks at it; errors of independent terms
@@ -134,12 +134,12 @@ def floors_of(case: Case, change: float) -> dict[str, Tensor]:
 
 
 def rounding_of_scores(scores_BHQK: Tensor, dtype: torch.dtype) -> Tensor:
-    """The slack of ops whose scores are in float32: it shows where they are large."""
+    """Return the slack of ops whose scores are in float32, which grows with large scores."""
     return (largest_score(scores_BHQK) * SINGLE_EPS / torch.finfo(dtype).eps).clamp(min=1)
 
 
 def is_clear(case: Case, scores_BHQK: Tensor, rank: int) -> Tensor:
-    """Queries for which rounding cannot change which scores are the `rank` largest, (B, H, Q)."""
+    """Mark queries for which rounding cannot change the `rank` largest scores, (B, H, Q)."""
     if case.exact or scores_BHQK.shape[-1] <= rank:
         return torch.ones_like(scores_BHQK[..., 0], dtype=torch.bool)
     ordered = scores_BHQK.topk(rank + 1, dim=-1).values

@@ -10,7 +10,7 @@ from headwise.ops.guidance import FIRST, NEXT, PREVIOUS, Pattern, guidance_rows,
 from headwise.ops.row_sweep import SweptRows, row_sweep
 from headwise.ops.scores import Scores
 from tests.ops.fuzz_checks import Check, Judged, close, floors_of, is_clear, largest_score, same
-from tests.ops.fuzz_drawing import Case
+from tests.ops.fuzz_inputs import Case
 from tests.ops.fuzz_tiles import poisoned_memory
 
 DIFFERENTIABLE = tuple(name for name in SweptRows._fields if name != "peak_key")
@@ -22,7 +22,7 @@ Run = Callable[[Scores, str], Results]
 
 
 def check_statistics(case: Case) -> Judged:
-    """All statistics, and the gradient of a random sum of those that the variant reads."""
+    """Check all statistics, and the gradient of a random sum of those that the variant reads."""
     first = _draw_first(case)
     scores = case.scores(first=first)
     rows = scores.rows()
@@ -60,7 +60,7 @@ def check_statistics(case: Case) -> Judged:
 
 
 def check_guidance(case: Case) -> Judged:
-    """Each row's loss and how many keys it sees, and the gradient of a random sum of losses."""
+    """Check each row's loss and visible keys, and the gradient of a random sum of losses."""
     scores = case.scores(first=_draw_first(case))
     heads, device = case.sizes.heads, case.q.device
     chosen = case.rng.sample(range(heads), case.rng.randint(1, heads))
@@ -89,7 +89,7 @@ def check_guidance(case: Case) -> Judged:
 
 
 def _three(case: Case, scores: Scores, run: Run) -> tuple[Results, Results, Results]:
-    """By the kernel, by the definition, and by the definition in float64."""
+    """Compute by the kernel, by the definition, and by the definition in float64."""
     given = replace(scores, q=case.q, k=case.k)
     with poisoned_memory():
         got = run(given, "triton")
@@ -99,7 +99,7 @@ def _three(case: Case, scores: Scores, run: Run) -> tuple[Results, Results, Resu
 def _with_gradients(
     found: Results, read: Results, upstream: Results, q: Tensor, k: Tensor
 ) -> Results:
-    """What was found, detached, and dq and dk of the sum of what is read; -inf has no gradient."""
+    """Detach the results, and compute dq and dk of the sum of those read; -inf has no gradient."""
     parts = [
         (row * upstream[name].to(row.dtype)).masked_fill(row == -torch.inf, 0).sum()
         for name, row in read.items()
@@ -109,7 +109,7 @@ def _with_gradients(
 
 
 def _check_peak_key(case: Case, rows: Tensor, got: Tensor, exact: Tensor) -> Check:
-    """The first of the largest scores; of scores that rounding could exchange, any."""
+    """Check for the first of the largest scores; any of those that rounding could exchange."""
     if case.exact:
         return same("peak_key", got, exact)
     at = rows.gather(-1, got.clamp(min=0)[..., None])[..., 0]
@@ -117,7 +117,7 @@ def _check_peak_key(case: Case, rows: Tensor, got: Tensor, exact: Tensor) -> Che
 
 
 def _draw_first(case: Case) -> int | None:
-    """Where the first query stands, if not where it usually does."""
+    """Draw the position of the first query, or None for the default."""
     if case.rng.random() < 0.7:
         return None
     return case.rng.randint(-case.sizes.n_queries, case.sizes.n_keys)

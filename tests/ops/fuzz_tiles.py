@@ -1,4 +1,4 @@
-"""What `tests.ops.fuzz` changes while a kernel runs: what fresh memory holds, and tile sizes."""
+"""Changes that `tests.ops.fuzz` makes while a kernel runs: fresh memory and tile sizes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +16,7 @@ ROWS, KEYS = 16, 16  # a tile in the interpreter
 
 @contextmanager
 def poisoned_memory() -> Iterator[None]:
-    """Fresh memory holds NaN, or 1 for whole numbers: reading what was never written shows."""
+    """Fill fresh memory with NaN, or large integers, so that unwritten entries are noticed."""
     makers = ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty"))
     with ExitStack() as patches:
         for owner, name in makers:
@@ -37,35 +37,35 @@ def _poison(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @contextmanager
 def small_tiles(variant: Variant) -> Iterator[None]:
-    """Many tiles in few rows, few enough levels that rows lack certificates, and the plan wanted.
+    """Use small tiles, few levels so that rows lack certificates, and the plan of a variant.
 
     Imports Triton, so TRITON_INTERPRET must be set before.
     """
-    launching, topk, selection, merged, entmax, aiming = (
+    tiles, topk, selection, fused, entmax, sweeping = (
         import_module(f"headwise.ops.{name}")
         for name in (
-            "launching",
+            "tiles",
             "topk.triton",
             "topk.selection",
-            "topk.merged",
+            "topk.fused",
             "entmax.triton",
-            "row_sweep.aiming",
+            "row_sweep.sweeps",
         )
     )
-    sweeps = topk.Sweeps(*[launching.Tile(ROWS, KEYS, warps=4, stages=1)] * 5)
-    tile = launching.Tile(ROWS, KEYS, warps=1, stages=1)
+    sweeps = topk.Sweeps(*[tiles.Tile(ROWS, KEYS, warps=4, stages=1)] * 5)
+    tile = tiles.Tile(ROWS, KEYS, warps=1, stages=1)
     resident = () if variant.long else tuple(tile._replace(keys=keys) for keys in (16, 64))
-    swept = {(8, 128): launching.Tile(ROWS, KEYS, 4, 1)}
+    swept = {(8, 128): tiles.Tile(ROWS, KEYS, 4, 1)}
     changes = [(topk, name, sweeps) for name in ("HALF", "WIDE", "ROOMY", "SINGLE")]
     changes += [
         (topk, "GATHER_KEYS", 1 if variant.long else 10**9),
         (topk, "MOST_KEYS", {2: 20, 4: 20}),
         (selection, "LEVELS", {4: 3, 64: 2}),
-        (merged, "TILE", tile._replace(keys=64, warps=4)),  # two lists a row
+        (fused, "TILE", tile._replace(keys=64, warps=4)),  # two lists a row
     ]
-    tiles = entmax.Tiles(resident, tile, tile, tile)
-    changes += [(entmax, name, tiles) for name in ("NARROW", "WIDE", "FULL")]
-    changes += [(aiming, "TILES", dict.fromkeys(("forward", "queries", "keys"), swept))]
+    entmax_tiles = entmax.Tiles(resident, tile, tile, tile)
+    changes += [(entmax, name, entmax_tiles) for name in ("NARROW", "WIDE", "FULL")]
+    changes += [(sweeping, "TILES", dict.fromkeys(("forward", "queries", "keys"), swept))]
     # Scores of hidden keys are computed, and may be large, before they are hidden.
     with ExitStack() as patches, numpy.errstate(over="ignore", invalid="ignore"):
         for module, name, value in changes:

@@ -1,4 +1,4 @@
-"""What is compiled for a run of `tests.ops.fuzz`: 40 variants of the attention kernels.
+"""Variants of the attention kernels that a run of `tests.ops.fuzz` compiles: 40 of them.
 
 A kernel is compiled anew for other dtypes, widths and flags, and where a tile holds all keys, for
 another power of two of these; for no other sizes. So cases differ in everything that is a run-time
@@ -18,7 +18,7 @@ ANY = (1, 300)  # how many keys
 
 @dataclass(frozen=True)
 class Variant:
-    """Constants of one compiled set of kernels, and which sizes lead to them."""
+    """Constants of one compiled set of kernels, and the sizes that lead to them."""
 
     dtype: torch.dtype
     width: int
@@ -99,7 +99,7 @@ VARIANTS: dict[str, tuple[Variant, ...]] = {
 
 
 def variant_of(op: str, seed: int) -> tuple[int, Variant]:
-    """The variant of a case, and its number among all."""
+    """Return the variant of a case, and its number among all."""
     number = seed % len(VARIANTS[op])
     before = list(VARIANTS)[: list(VARIANTS).index(op)]
     return sum(len(VARIANTS[other]) for other in before) + number, VARIANTS[op][number]

@@ -39,7 +39,7 @@ TARGET = GPUTarget("cuda", 90, 32)
 
 
 class NoDevice:
-    """What Triton asks of a driver before it launches anything."""
+    """Answers that Triton needs from a driver before a launch."""
 
     def get_current_target(self) -> GPUTarget:
         return TARGET
@@ -53,7 +53,7 @@ class NoDevice:
 
 @dataclass
 class Report:
-    """A line about each kernel, printed by threads that assemble it while others are compiled."""
+    """Report of one line per kernel, printed by threads while other kernels are compiled."""
 
     pool: ThreadPoolExecutor
     call: str = ""  # that asks for the next kernels
@@ -67,7 +67,7 @@ class Report:
 
 
 def _tell(about: str, kernel: Any) -> None:
-    """Registers and spilled bytes, by NVIDIA's assembler."""
+    """Print registers and spilled bytes, as found by NVIDIA's assembler."""
     with TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(kernel.asm["ptx"])
@@ -80,7 +80,7 @@ def _tell(about: str, kernel: Any) -> None:
 
 
 def compile_instead_of_launching(report: Report) -> None:
-    """From here on, launching a kernel only compiles it, and says what it needs."""
+    """Make every launch compile its kernel only, and report what it needs."""
     for path in sorted(Path(headwise.ops.__file__).parent.glob("*/triton.py")):
         import_module(f"headwise.ops.{path.parent.name}.triton")
     os.environ["TRITON_INTERPRET"] = "1"  # only now: kernels may be asked for on a CPU
@@ -102,7 +102,7 @@ def backward(loss: Tensor) -> None:
 
 
 def statistics(q: Tensor, k: Tensor, **options: Any) -> None:
-    """All of them, with a mass on keys and without."""
+    """Compute all statistics, with a mass on keys and without."""
     keys = torch.ones(2, k.shape[2], dtype=torch.bool)
     aims: tuple[dict[str, Any], ...] = ({}, {"keys": keys, "offset": -1})
     for given in aims:
@@ -112,7 +112,7 @@ def statistics(q: Tensor, k: Tensor, **options: Any) -> None:
 
 
 def guidance(q: Tensor, k: Tensor, **options: Any) -> None:
-    """With sets of keys and without."""
+    """Compute the guidance loss, with sets of keys and without."""
     key_sets = torch.ones(1, 2, k.shape[2], dtype=torch.bool)
     for pattern, sets in ((FIRST, None), (Pattern(key_set=0), key_sets)):
         guided = guided_heads({1: NEXT, 2: pattern}, num_heads=4)
@@ -136,7 +136,7 @@ def sparsemax(q: Tensor, k: Tensor, **options: Any) -> None:
 
 
 def learned(q: Tensor, k: Tensor, **options: Any) -> None:
-    """Entmax with an alpha a head that has a gradient."""
+    """Attend by entmax with one alpha per head that has a gradient."""
     alpha = torch.full((q.shape[1],), 1.5, requires_grad=True)
     backward(entmax_attention(q, k, k, alpha=alpha, impl="triton", **options).out)
 
@@ -187,7 +187,7 @@ CALLS = (
 
 
 def _mask(kind: str | None, n_keys: int) -> Tensor | None:
-    """One that tells queries apart, or not."""
+    """Return a mask that depends on queries, or on keys only."""
     shapes = {"queries": (65, n_keys), "keys": (n_keys,)}
     return None if kind is None else torch.ones(shapes[kind], dtype=torch.bool)
 

@@ -32,20 +32,20 @@ OPS = {
 
 
 def memory_mb(field: str) -> float:
-    """VmRSS, what this process holds now, or VmHWM, the most since `reset_peak`."""
+    """Read VmRSS, the memory of this process, or VmHWM, its peak since `reset_peak`."""
     lines = Path("/proc/self/status").read_text().splitlines()
     (line,) = (line for line in lines if line.startswith(f"{field}:"))
     return int(line.split()[1]) / 1024  # Linux counts kilobytes
 
 
 def reset_peak() -> None:
-    """Where that is not allowed, earlier peaks count as well: the meter shows too much."""
+    """Reset the peak; if that is not permitted, earlier peaks count as well."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def statistics(attended: Attended) -> None:
-    """Every statistic there is; `weights` is not one of them."""
+    """Read every statistic; `weights` is none."""
     n_keys = attended.scores.shape[3]
     with torch.no_grad():
         _ = attended.peak, attended.peak_key, attended.entropy, attended.sum_squares
@@ -54,17 +54,17 @@ def statistics(attended: Attended) -> None:
 
 
 def gradients(attended: Attended) -> None:
-    """The gradient of a few statistics, not all."""
+    """Compute the gradient of a few statistics."""
     (attended.peak + attended.entropy + attended.mass(offset=-1)).sum().backward()
 
 
 def output(attended: Attended) -> None:
-    """Forward and backward of the op itself."""
+    """Run the op forward and backward."""
     attended.out.sum().backward()
 
 
 def guidance(attended: Attended) -> None:
-    """The guidance loss of half the heads, and its gradient."""
+    """Compute the guidance loss of half the heads, and its gradient."""
     guided = guided_heads({0: NEXT, 1: PREVIOUS, 2: FIRST, 3: Pattern(key_set=0)}, num_heads=8)
     key_sets = torch.arange(attended.scores.shape[3])[None, None] % 5 == 0
     guidance_rows(attended.scores, guided, key_sets=key_sets, impl="torch").loss.sum().backward()

@@ -1,11 +1,9 @@
-"""What the tests of sweeping kernels share: small tiles, options, and bfloat16 interpreted."""
+"""Small tiles, options and interpreted bfloat16, which tests of sweeping kernels share."""
 
 import numpy
 import pytest
 import torch
 from torch import Tensor
-
-from headwise.ops.launching import Tile
 
 OPTIONS = {
     "plain": {},
@@ -18,7 +16,7 @@ OPTIONS = {
 
 
 def options(name: str, n_queries: int, n_keys: int) -> dict[str, object]:
-    """The options of a case, drawn for these sizes; two batch items."""
+    """Draw the options of a case for these sizes; two batch items."""
     given = dict(OPTIONS[name])
     if "lengths" in given:
         given["lengths"] = given["lengths"].clamp(max=n_keys)
@@ -30,14 +28,14 @@ def options(name: str, n_queries: int, n_keys: int) -> dict[str, object]:
 
 
 def use_tiles(monkeypatch: pytest.MonkeyPatch, rows: int, keys: int) -> None:
-    """Every pass with tiles of this size."""
-    aiming = pytest.importorskip("headwise.ops.row_sweep.aiming", reason="Triton is not installed")
-    tiles = {(8, 128): Tile(rows, keys, 4, 1)}
-    monkeypatch.setattr(aiming, "TILES", dict.fromkeys(("forward", "queries", "keys"), tiles))
+    """Use tiles of this size in every pass."""
+    sweeps = pytest.importorskip("headwise.ops.row_sweep.sweeps", reason="Triton is not installed")
+    tiles = {(8, 128): sweeps.Tile(rows, keys, 4, 1)}
+    monkeypatch.setattr(sweeps, "TILES", dict.fromkeys(("forward", "queries", "keys"), tiles))
 
 
 def interpret_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton's interpreter multiplies the bit patterns of bfloat16 numbers; give it the numbers."""
+    """Make Triton's interpreter multiply bfloat16 numbers, not their bit patterns."""
     interpreter = pytest.importorskip("triton.runtime.interpreter")
     tl = pytest.importorskip("triton.language")
     builder = interpreter.InterpreterBuilder
@@ -66,7 +64,7 @@ def draw(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
 ) -> tuple[Tensor, Tensor]:
-    """q whose heads and rows are interleaved in memory, and k; two batch items."""
+    """Draw q, with heads and rows interleaved in memory, and k; two batch items."""
     q = 2 * torch.randn(2, n_queries, heads, width, device=device)
     k = torch.randn(2, groups, n_keys, width, device=device)
     return q.to(dtype).transpose(1, 2).requires_grad_(), k.to(dtype).requires_grad_()

@@ -96,7 +96,7 @@ def test_wrong_biases_are_refused_with_a_reason(name, case):
 
 @pytest.mark.parametrize("keep", [0, -1])
 def test_keep_must_keep_something(keep):
-    message = f"keep must be at least 1 key a query, got {keep}"
+    message = f"keep must be at least 1 key per query, got {keep}"
     with pytest.raises(ValueError, match=message):
         topk(torch.zeros(5), keep=keep)
     with pytest.raises(ValueError, match=message):

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from headwise.ops import entmax, softmax_attention, sparsemax, topk_selected
+from headwise.ops import softmax_attention, topk_selected
 from headwise.ops.guidance import FIRST, NEXT, PREVIOUS, guidance_loss, guidance_rows, guided_heads
 from headwise.ops.row_sweep import row_sweep
 from headwise.ops.scores import Scores
-from tests.ops.attention_cases import LEARNED, inputs, make_blocks_tiny
+from tests.ops.attention_cases import LEARNED, ROWS, WITH_KERNELS, inputs, make_blocks_tiny
 
 learned_op = pytest.mark.parametrize("name", LEARNED)
 both_impls = pytest.mark.parametrize("impl", ["reference", "torch"])
@@ -23,7 +23,7 @@ given = pytest.mark.parametrize(
 
 
 def sinks(*names: str, heads: int = 2) -> dict[str, object]:
-    """Those of cap= and sink= that are named."""
+    """Return the named ones of cap= and sink=."""
     sink = torch.tensor([0.7, -0.4, 1.1, 0.0][:heads], dtype=torch.float64)
     return {name: value for name, value in (("cap", CAP), ("sink", sink)) if name in names}
 
@@ -38,7 +38,7 @@ def by_hand(
     cap: float | None = None,
     sink: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Weights over keys and of the sink, from the whole matrix of scores."""
+    """Compute weights over keys and of the sink from the whole matrix of scores."""
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     if cap is not None:
@@ -51,15 +51,14 @@ def by_hand(
     if sink is not None:
         column = sink.to(scores)[:, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, column], dim=-1)
-    weigh = {"sparsemax": sparsemax, "entmax": entmax, "entmax-1.3": partial(entmax, alpha=1.3)}
-    weights = weigh.get(name, partial(torch.softmax, dim=-1))(scores).nan_to_num(0.0)
+    weights = ROWS.get(name, partial(torch.softmax, dim=-1))(scores).nan_to_num(0.0)
     if sink is None:
         return weights, torch.zeros(weights.shape[:3], dtype=weights.dtype)
     return weights[..., :-1], weights[..., -1]
 
 
 def visible_keys(how: str, n_queries: int, n_keys: int) -> tuple[dict[str, object], Tensor]:
-    """Options, and the keys they show: (2, 2, Q, K)."""
+    """Return options, and the keys that they make visible, (2, 2, Q, K)."""
     shape = 2, 2, n_queries, n_keys
     if how == "causal":
         place = torch.arange(n_queries)[:, None] + n_keys - n_queries
@@ -252,7 +251,7 @@ def test_kernels_refuse_them_by_name(options, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     q, k, v = inputs(4, width=16)
     more = sinks(*options)
-    for name in LEARNED.keys() - {"softmax"}:
+    for name in WITH_KERNELS:
         with pytest.raises(ValueError, match="take no cap and no sink"):
             LEARNED[name](q, k, v, impl="triton", **more)
     with pytest.raises(ValueError, match="take no cap and no sink"):

@@ -1,4 +1,4 @@
-"""Numbers at the edge: scores of any size, constant weights, and what hidden keys hold."""
+"""Edge cases: scores of any size, constant weights, and bad numbers in hidden keys."""
 
 import math
 from functools import partial
@@ -15,7 +15,7 @@ from headwise.ops.row_sweep import row_sweep
 from headwise.ops.scores import Scores
 from headwise.ops.topk import topk_selected
 from headwise_papers.ops.lstm import lstm
-from tests.ops.attention_cases import ALL, LEARNED, inputs
+from tests.ops.attention_cases import ALL, LEARNED, WITH_KERNELS, inputs
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, about NaN
 kernels = pytest.mark.skipif(
@@ -56,7 +56,7 @@ def test_guidance_of_any_scores(impl, size):
 
 
 def large_scores(n_keys: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores about 250,000 that differ by quarters: all of them are exact in float32."""
+    """Make scores about 250,000 that differ by quarters: all are exact in float32."""
     q = torch.randint(-2, 3, (1, 1, 6, 16)).float()
     k = torch.randint(-2, 3, (1, 1, n_keys, 16)).float()
     q[..., 0] = k[..., 0] = 1000
@@ -100,7 +100,7 @@ AT = 7  # the key that is not finite, of nine
 
 
 def hiding(how: str) -> tuple[dict[str, object], Tensor]:
-    """Options, and which of nine queries may not attend the key AT."""
+    """Return options, and which of nine queries may not attend the key AT."""
     place = torch.arange(9)
     if how == "lengths":
         return {"lengths": torch.tensor([AT])}, place >= 0
@@ -114,7 +114,7 @@ def hiding(how: str) -> tuple[dict[str, object], Tensor]:
 
 
 def clean_results(attend, q, k, v, clean: Tensor, options: dict[str, object]) -> list[Tensor]:
-    """Output and dq of clean queries; with nothing but clean ones also dk and dv."""
+    """Return output and dq of clean queries; if all are clean, also dk and dv."""
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
     out = attend(*leaves, **options).out
     shown = out[:, :, clean]
@@ -125,7 +125,6 @@ def clean_results(attend, q, k, v, clean: Tensor, options: dict[str, object]) ->
     return everything + [*grads[1:]] * bool(clean.all())
 
 
-KERNELS = [name for name in LEARNED if name != "softmax"]
 # kernels want finite values where only some queries attend them
 HIDDEN_FROM_KERNELS = [(how, "key") for how in HIDING] + [("lengths", "value"), ("keys", "value")]
 
@@ -140,14 +139,14 @@ def test_what_a_hidden_key_holds_never_matters(name, impl, how, which, held):
 
 
 @kernels
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", WITH_KERNELS)
 def test_what_a_hidden_key_holds_never_matters_to_kernels(name):
     check_hidden(name, "triton", "lengths", "key", math.inf)
 
 
 @kernels
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", WITH_KERNELS)
 @pytest.mark.parametrize(("how", "which"), HIDDEN_FROM_KERNELS)
 @pytest.mark.parametrize("held", [math.inf, math.nan])
 def test_what_any_hidden_key_holds_never_matters_to_kernels(name, how, which, held):
@@ -219,7 +218,7 @@ def test_a_hidden_key_never_matters_to_statistics_and_guidance(impl, how):
 @pytest.mark.parametrize("impl", ["reference", "torch"])
 @pytest.mark.parametrize("held", [math.inf, math.nan])
 def test_what_a_query_attends_shows(name, impl, held):
-    """An infinite value is not swept under the carpet where a query gives it weight."""
+    """An infinite value must show if a query gives it weight."""
     q, k, v = inputs(9, width=16)
     options, _ = hiding("queries")
     v[:, :, AT] = held
@@ -280,7 +279,7 @@ def test_softmax_under_vmap(impl, options):
     + [("softmax", "torch"), ("topk", "auto"), ("softmax", "auto")],
 )
 def test_fake_tensors(name, impl, options):
-    """They have shapes and no numbers to look at."""
+    """Fake tensors have shapes but no numbers to read."""
     q, k, v = inputs(9, value_width=5)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fakes = [mode.from_tensor(x) for x in (q, k, v)]

@@ -1,4 +1,4 @@
-"""Sparsemax and entmax attention by Triton kernels: what the reference gives, by other means.
+"""Sparsemax and entmax attention by Triton kernels, compared with the reference.
 
 Without a GPU, kernels run in Triton's interpreter with small tiles.
 """
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from headwise.ops import entmax_attention, sparsemax_attention
-from headwise.ops.launching import Tile
 from tests.ops.attention_cases import assert_no_worse, inputs, out_and_grads
 
 pytest.importorskip("triton", reason="Triton is not installed")
 triton = pytest.importorskip("headwise.ops.entmax.triton")
+Tile = triton.Tile
 
 ALPHAS = (1.25, 1.5, pytest.param(1.75, marks=pytest.mark.slow), 2.0)  # 1.25 goes the same way
 interpreted = pytest.mark.skipif(
@@ -25,7 +25,7 @@ every_alpha = pytest.mark.parametrize("alpha", ALPHAS)
 
 @pytest.fixture(params=["resident", "streaming"])
 def small_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 x 32 tiles; with all keys in one tile, or as if that were impossible."""
+    """Use 16 x 32 tiles, with all keys in one tile or without resident tiles."""
     tile = Tile(rows=16, keys=32, warps=1, stages=1)
     all_keys = tuple(tile._replace(keys=keys) for keys in (16, 64, 256))
     tiles = triton.Tiles(all_keys if request.param == "resident" else (), tile, tile, tile)
@@ -44,7 +44,7 @@ def compare(attend, *tensors: Tensor, **options: object) -> list[Tensor]:
 
 
 def some_options(names: str, n_queries: int, n_keys: int) -> dict[str, object]:
-    """What the names stand for; some queries see nothing."""
+    """Build the options of these names; some queries see nothing."""
     mask = torch.rand(2, 1, n_queries, n_keys) > 0.4
     mask[:, :, n_queries // 2] = False
     every = {
@@ -177,8 +177,8 @@ def test_a_step_that_was_a_little_too_long_is_followed_by_another():
 @every_alpha
 @pytest.mark.usefixtures("small_tiles")
 def test_a_first_tau_that_rounding_made_too_high_comes_down(monkeypatch, alpha):
-    solve = triton.forward.solve
-    monkeypatch.setattr(triton.forward, "solve", lambda *given: solve(*given) + 1e-3)
+    solve = triton.kernels.solve
+    monkeypatch.setattr(triton.kernels, "solve", lambda *given: solve(*given) + 1e-3)
     k = torch.zeros(1, 1, 48, 16)  # no more than the first sweep remembers
     weights = entmax_attention(k, k, torch.ones_like(k), alpha=alpha, impl="triton")
     torch.testing.assert_close(weights.out, torch.ones_like(weights.out), atol=4e-6, rtol=0)
@@ -189,9 +189,9 @@ def test_a_first_tau_that_rounding_made_too_high_comes_down(monkeypatch, alpha):
 @every_alpha
 @pytest.mark.usefixtures("small_tiles")
 def test_steps_end_where_tau_cannot_be_told_more_exactly(monkeypatch, alpha):
-    step, taken = triton.forward.newton_step, []
+    step, taken = triton.kernels.newton_step, []
     monkeypatch.setattr(
-        triton.forward, "newton_step", lambda *given: taken.append(1) or step(*given)
+        triton.kernels, "newton_step", lambda *given: taken.append(1) or step(*given)
     )
     q = torch.linspace(0.6, 0.9, 16)[None, None, :, None]
     k = torch.full((1, 1, 512, 1), -1.0)  # a sum of weights changes by 511 roundings of tau
@@ -202,7 +202,7 @@ def test_steps_end_where_tau_cannot_be_told_more_exactly(monkeypatch, alpha):
 
 
 def values_that_show_weights(k: Tensor) -> Tensor:
-    """The unit vectors: each output is the row of weights."""
+    """Return unit vectors as values: each output is the row of weights."""
     batch, groups, n_keys, _ = k.shape
     return torch.eye(n_keys, dtype=k.dtype, device=k.device).expand(batch, groups, -1, -1)
 
@@ -284,7 +284,7 @@ def test_alpha_can_be_learned(shape):
 @pytest.mark.parametrize("n_keys", [70, 300])  # resident and streaming
 @pytest.mark.parametrize("alpha", [1.02, 1.05, 1.1, 1.25])
 def test_small_alphas_are_learned_in_16_bits_too(n_keys, alpha):
-    """What is kept for the gradient is rounded, and p^2 would make that large."""
+    """Saved tensors are rounded, and p^2 would amplify that."""
     q, k, v = (x.half() for x in inputs(33, n_keys, batch=1, heads=2, groups=2, width=32))
     alphas = torch.full((2,), alpha)
 
@@ -420,7 +420,7 @@ def test_a_compiled_operator_gives_the_same_and_breaks_no_graph():
 
 
 def random_call(rng: torch.Generator) -> tuple[list[Tensor], dict[str, object]]:
-    """Tensors in float64 and options, of any shape; keys as few as one and as many as 1500."""
+    """Draw float64 tensors and options of any shape, with 1 to 1500 keys."""
 
     def draw(most: int) -> int:
         return int(torch.randint(1, most + 1, (), generator=rng))
@@ -460,7 +460,7 @@ def test_random_calls_on_the_device(dtype, alpha):
 
 
 def compare_on_device(attend, tensors: list[Tensor], options: dict[str, object]) -> None:
-    """Like `compare`, with the upstream gradient on the device."""
+    """Compare like `compare`, with the upstream gradient on the device."""
     results = {}
     upstream = None
     for name, impl in (("exact", "torch"), ("wanted", "torch"), ("got", "triton")):
@@ -476,7 +476,7 @@ def compare_on_device(attend, tensors: list[Tensor], options: dict[str, object])
 
 
 def assert_rows_no_worse(name: str, got: Tensor, reference: Tensor, exact: Tensor) -> None:
-    """Like `assert_no_worse`, but one row in 200 may be off.
+    """Compare like `assert_no_worse`, but one row in 200 may be off.
 
     Gradients jump where a key enters the support: rounding of scores moves a few across. Near it
     u = w^(2 - alpha) is steep for alpha above 1.5, and which one is nearer is chance: four times.

@@ -1,5 +1,6 @@
-"""What all attention ops promise, whatever weights they give."""
+"""Contract of all attention ops."""
 
+import inspect
 import math
 from functools import partial
 
@@ -8,6 +9,7 @@ import torch
 from torch.autograd import gradcheck
 from torch.nn.functional import scaled_dot_product_attention
 
+from headwise.ops.attention import MEANINGS
 from tests.ops.attention_cases import (
     ALL,
     LEARNED,
@@ -22,6 +24,26 @@ from tests.ops.attention_cases import (
 every_op = pytest.mark.parametrize("name", ALL)
 learned_op = pytest.mark.parametrize("name", LEARNED)
 both_impls = pytest.mark.parametrize("impl", ["reference", "torch"])
+
+
+@every_op
+def test_signature_and_docstring_name_the_shared_arguments(name):
+    op = getattr(ALL[name], "func", ALL[name])
+    parameters = inspect.signature(op).parameters
+    assert list(parameters)[:3] == ["q", "k", "v"]
+    assert list(parameters)[-len(MEANINGS) :] == list(MEANINGS)
+    for shared in MEANINGS:
+        assert parameters[shared].annotation is not inspect.Parameter.empty
+        assert f"    {shared}: " in op.__doc__
+    assert parameters["causal"].default is False
+    assert parameters["mask"].default is None
+
+
+@every_op
+@pytest.mark.parametrize("unknown", ["msak", "first", "fixed"])
+def test_an_unknown_argument_is_refused(name, unknown):
+    with pytest.raises(TypeError, match=f"takes mask, bias.*got the unknown argument {unknown}="):
+        ALL[name](*inputs(3), **{unknown: None})
 
 
 @every_op

@@ -1,4 +1,4 @@
-"""Attention that does not look at content."""
+"""Attention that ignores content."""
 
 import pytest
 import torch
@@ -122,5 +122,5 @@ def test_dropout_in_blocks_is_no_part_of_a_cuda_graph(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda tensor: True))
     monkeypatch.setattr("headwise.ops.scores.Scores.parts", lambda scores: iter([None, None]))
     q, k, v = inputs(9)
-    with pytest.raises(ValueError, match=r"drop the same weights for ever.*graphs=False"):
+    with pytest.raises(ValueError, match=r"drop the same weights; train with graphs=False"):
         uniform_attention(q, k, v, dropout=0.5, impl="torch")

@@ -1,4 +1,4 @@
-"""The fuzzer finds what is broken, says how to have it again, and passes what is not."""
+"""The fuzzer finds broken kernels, says how to reproduce a case, and passes correct kernels."""
 
 import re
 from itertools import islice
@@ -9,9 +9,9 @@ import torch
 
 from headwise.ops import entmax_attention
 from headwise.ops.row_sweep import row_sweep
-from tests.ops import fuzz, fuzz_attention, fuzz_drawing, fuzz_sweeps
+from tests.ops import fuzz, fuzz_attention, fuzz_inputs, fuzz_sweeps
 from tests.ops.fuzz import Outcome, Plan, main, run_case
-from tests.ops.fuzz_drawing import EXACT, Sizes, draw_case
+from tests.ops.fuzz_inputs import EXACT, Sizes, draw_case
 from tests.ops.fuzz_variants import MOST_VARIANTS, VARIANTS, variant_of
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -48,7 +48,7 @@ def test_what_cancels_is_allowed_for_in_float32_alone():
 
 
 class OneKey(torch.autograd.Function):
-    """weights @ v of one key, with a way to add up dv."""
+    """Autograd function for weights @ v of one key, with a choice of how dv is summed."""
 
     @staticmethod
     def forward(ctx, weights_BHQK, v, add):
@@ -73,9 +73,9 @@ def in_order(addends):
 
 @pytest.fixture
 def problems_of_one_key(monkeypatch):
-    """From how a kernel adds up dv to what is said, in cases where 774 queries may see one key."""
+    """Return the reported problems by the way dv is summed, if 774 queries may see one key."""
     sizes = Sizes(batch=1, heads=6, groups=2, n_queries=258, n_keys=1)
-    monkeypatch.setattr(fuzz_drawing, "_draw_sizes", lambda *_, **__: sizes)
+    monkeypatch.setattr(fuzz_inputs, "_draw_sizes", lambda *_, **__: sizes)
     single = range(6, 200, len(VARIANTS["entmax"]))  # seeds of a variant in float32
     rows = {seed: draw_case("entmax", seed, "cpu").scores().rows() for seed in single}
     # Of a score of hundreds so much is rounded that nearly anything is allowed.
@@ -114,7 +114,7 @@ def test_what_is_not_the_sum_over_many_queries_is_found(problems_of_one_key, spo
 
 @pytest.fixture
 def wrong_entropy(monkeypatch):
-    """Statistics whose kernel is a little off."""
+    """Replace the entropy by a slightly wrong one."""
 
     def off(scores, *, impl, **asked):
         swept = row_sweep(scores, impl=impl, **asked)

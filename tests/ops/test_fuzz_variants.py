@@ -1,4 +1,4 @@
-"""What the fuzzer's cases would compile: launches are noted, with sizes of a GPU, and not made."""
+"""Kernels that the fuzzer's cases would compile on a GPU: launches are recorded, not made."""
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.ops import fuzz_checks, fuzz_drawing, fuzz_sweeps
+from tests.ops import fuzz_checks, fuzz_inputs, fuzz_sweeps
 from tests.ops.fuzz_cases import CHECKS
 from tests.ops.fuzz_variants import MOST_VARIANTS, VARIANTS, variant_of
 
@@ -21,7 +21,7 @@ CASES = 4  # of a variant
 
 
 def compiled_for(kernel: Any, name: str, given: Any) -> Hashable:
-    """What of an argument is a constant of the compiled kernel, by Triton's rules."""
+    """Return what Triton specialises for in an argument."""
     if isinstance(given, Tensor):
         return str(given.dtype), given.data_ptr() % 16 == 0
     if isinstance(given, tuple):
@@ -35,7 +35,7 @@ def compiled_for(kernel: Any, name: str, given: Any) -> Hashable:
 
 @pytest.fixture
 def launches(monkeypatch) -> set[tuple[str, Hashable]]:
-    """Kernels that were asked for, and what would be compiled for them."""
+    """Record requested kernels, and what would be compiled for them."""
     noted = set()
 
     def note(self: Any, *args: Any, grid: Any, warmup: bool, **given: Any) -> None:
@@ -54,14 +54,14 @@ def launches(monkeypatch) -> set[tuple[str, Hashable]]:
 
 @pytest.fixture
 def many_keys(monkeypatch) -> None:
-    """Numbers of keys as on a GPU, of few queries, as definitions are computed."""
-    draw = fuzz_drawing._draw_sizes
+    """Use key counts as on a GPU but few queries, because definitions are computed."""
+    draw = fuzz_inputs._draw_sizes
 
-    def sizes(*given: Any, small: bool) -> fuzz_drawing.Sizes:
+    def sizes(*given: Any, small: bool) -> fuzz_inputs.Sizes:
         drawn = draw(*given, small=False)
         return drawn._replace(batch=1, n_queries=min(drawn.n_queries, 3))
 
-    monkeypatch.setattr(fuzz_drawing, "_draw_sizes", sizes)
+    monkeypatch.setattr(fuzz_inputs, "_draw_sizes", sizes)
 
 
 @interpreted
@@ -78,7 +78,7 @@ def test_kernels_are_compiled_for_variants_and_not_for_sizes(launches, many_keys
         launches.clear()
         for seed in range(number, CASES * n_variants, n_variants):
             assert variant_of(op, seed)[1] == variant
-            CHECKS[op](fuzz_drawing.draw_case(op, seed, "cpu"))
+            CHECKS[op](fuzz_inputs.draw_case(op, seed, "cpu"))
         of_variant = Counter(kernel for kernel, _ in launches)
         assert of_variant and max(of_variant.values()) <= 2, variant
         for kernel, constants in launches:

@@ -51,14 +51,14 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sets(n_keys: int, device: str = "cpu") -> Tensor:
-    """Two sets of keys; the first has none in the second batch item."""
+    """Return two sets of keys; the first is empty in the second batch item."""
     chosen = torch.rand(2, 2, n_keys, device=device) > 0.6
     chosen[0, 1] = False
     return chosen
 
 
 def results(q: Tensor, k: Tensor, patterns: dict[int, Pattern], impl: str, **given):
-    """The loss of each guided head, dq and dk."""
+    """Compute the loss of each guided head, dq and dk."""
     guided = guided_heads(patterns, num_heads=q.shape[1], device=q.device)
     loss = guidance_loss(q, k, guided, impl=impl, **given)
     upstream = torch.linspace(0.5, 2, len(loss), dtype=loss.dtype, device=loss.device)
@@ -90,7 +90,7 @@ def test_next_and_previous_are_diagonals_with_even_edge_rows():
 
 
 def by_hand(q: Tensor, k: Tensor, pattern: Pattern, key_sets: Tensor, visible: Tensor) -> Tensor:
-    """One entry at a time."""
+    """Compute the loss one entry at a time."""
     weights = softmax_attention(q, k, k, mask=visible).weights
     total = torch.zeros(())
     for b in range(q.shape[0]):
@@ -221,7 +221,7 @@ def test_heads_that_are_not_guided_get_no_gradient(impl):
 @pytest.mark.parametrize("impl", ["reference", "torch", pytest.param("triton", marks=interpreted)])
 @pytest.mark.usefixtures("small_tiles")
 def test_padded_queries_count_for_nothing_and_padded_keys_are_no_target(impl):
-    """A short text beside a long one is guided as if it were alone."""
+    """A short text in a batch with a long one is guided as if it were alone."""
     q, k = draw(6, 6, heads=1, groups=1)
     lengths = torch.tensor([6, 4])
     real = torch.arange(6) < lengths[:, None]
@@ -301,7 +301,7 @@ def test_a_bias_is_part_of_the_scores():
 
 
 def layers(count: int, *, groups: int = 2) -> list[tuple[Tensor, Tensor]]:
-    """q and k of some layers of four heads; q lies in memory as a host leaves it."""
+    """Draw q and k of layers of four heads; q has the memory layout of a host model."""
     return [draw(17, 17, heads=4, groups=groups) for _ in range(count)]
 
 
@@ -309,7 +309,7 @@ def layers(count: int, *, groups: int = 2) -> list[tuple[Tensor, Tensor]]:
 @pytest.mark.parametrize("groups", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("small_tiles", "poisoned_memory")
 def test_several_calls_at_once_give_what_each_gives_alone(impl, groups):
-    """The second layer has no guided head; heads are numbered on."""
+    """The second layer has no guided head; heads are numbered across layers."""
     given, mask = layers(3, groups=groups), torch.rand(2, 1, 17, 17) > 0.3
     patterns = {1: NEXT, 2: PREVIOUS, 8: Pattern(key_set=0), 11: FIRST}
     calls = [Scores(q, k, mask=mask) for q, k in given]
@@ -345,7 +345,7 @@ def test_calls_that_lie_otherwise_in_memory_can_be_guided_at_once():
 @interpreted
 @pytest.mark.usefixtures("small_tiles")
 def test_gradients_lie_in_memory_as_queries_and_keys_do():
-    """What comes of a projection and goes back to it is then never copied."""
+    """Tensors from a projection and gradients for it are then never copied."""
     q, k = draw(17, 19, heads=4, groups=4)
     packed = torch.randn(2, 17, 3, 4, 5).unbind(2)[0].transpose(1, 2).requires_grad_()
     for given in ((q, k), (packed, k)):
@@ -376,7 +376,7 @@ def test_it_is_a_good_citizen_of_torch():
 BAD = {
     "no calls": (
         lambda q, k: guidance_rows([], guided_heads({0: NEXT}, num_heads=2)),
-        "no attention call",
+        "at least one attention call to guide, got none",
     ),
     "unlike": (
         lambda q, k: guidance_rows(
@@ -389,19 +389,22 @@ BAD = {
     "column": (lambda q, k: Pattern(column=-1), "column must be at least 0, got -1"),
     "float": (lambda q, k: Pattern(offset=1.5), "offset must be a whole number"),
     "edges": (lambda q, k: Pattern(offset=1, edges="zero"), "edges must be 'uniform' or 'nothing'"),
-    "no heads": (lambda q, k: guided_heads({}, num_heads=2), "no head to guide"),
+    "no heads": (
+        lambda q, k: guided_heads({}, num_heads=2),
+        "at least one head to guide, got none",
+    ),
     "head": (lambda q, k: guided_heads({2: NEXT}, num_heads=2), "from 0 to 1, got 2"),
     "weights": (
         lambda q, k: guided_heads({0: NEXT}, num_heads=2, weights=[1, 2]),
-        "one number a guided head, 1, got 2",
+        "one number per guided head, 1, got 2",
     ),
     "heads": (
         lambda q, k: guidance_loss(q, k, guided_heads({0: NEXT}, num_heads=3)),
-        r"made for 3 heads, but q has 2.*num_heads=2",
+        r"made for the 2 heads of q, got 3.*num_heads=2",
     ),
     "no sets": (
         lambda q, k: guidance_loss(q, k, guided_heads({0: Pattern(key_set=1)}, num_heads=2)),
-        "name 2 sets of keys, but key_sets is not given",
+        "the 2 sets that the patterns name, got None",
     ),
     "sets": (
         lambda q, k: guidance_loss(
@@ -410,7 +413,7 @@ BAD = {
             guided_heads({0: Pattern(key_set=0)}, num_heads=2),
             key_sets=torch.ones(1, 2, 4).bool(),
         ),
-        r"\(sets, batch, keys\) = \(1, 2, 3\).* got \(1, 2, 4\)",
+        r"\(sets, batch, keys\) = \(1 or more, 2, 3\), got \(1, 2, 4\)",
     ),
     "queries": (
         lambda q, k: guidance_loss(

@@ -1,4 +1,4 @@
-"""Kernels compile for the device they are made for, also where there is none."""
+"""Kernels compile for a Hopper GPU, also on machines without one."""
 
 import os
 import re
@@ -28,7 +28,7 @@ LIMITS = {
 
 
 def limit(line: str) -> int:
-    """How many bytes the kernel of this line may spill."""
+    """Return how many bytes the kernel of a report line may spill."""
     return max((most for known, most in LIMITS.items() if re.search(known, line)), default=LIMIT)
 
 

@@ -1,4 +1,4 @@
-"""Kernels of sparse attention inside what models do: checkpointing, and Hugging Face's layers."""
+"""Kernels of sparse attention inside models: checkpointing, and Hugging Face layers."""
 
 from functools import partial
 from importlib import import_module
@@ -27,7 +27,7 @@ use_reentrant = pytest.mark.parametrize("use_reentrant", [False, pytest.param(Tr
 
 @pytest.fixture(params=OPS)
 def attend(request, monkeypatch):
-    """One op by its kernels, top-k by either plan."""
+    """Return an op that uses its kernels; top-k by either plan."""
     kernels = import_module("headwise.ops.topk.triton")
     monkeypatch.setattr(kernels, "MOST_KEYS", dict.fromkeys((2, 4), 0))
     monkeypatch.setattr(kernels, "GATHER_KEYS", 1 if "long" in request.param else 10**9)
@@ -66,7 +66,7 @@ def test_a_replaced_host_gives_what_the_definition_gives(name):
 
 
 def gradients(layer, tensors: list[Tensor]) -> list[Tensor | None]:
-    """Of fresh leaves; reentrant checkpointing knows no torch.autograd.grad."""
+    """Compute gradients of fresh leaves; reentrant checkpointing has no torch.autograd.grad."""
     leaves = [x.clone().requires_grad_() for x in tensors]
     layer(*leaves).backward()
     return [x.grad for x in leaves]
@@ -77,7 +77,7 @@ def on_device(batch: Batch) -> Batch:
 
 
 def trained(model, batch: Batch, attend) -> list[Tensor]:
-    """Logits, then the gradient of every parameter that has one."""
+    """Return logits, then the gradient of every parameter that has one."""
     model.zero_grad()
     with replace(model, attend):
         logits = model(**batch).logits

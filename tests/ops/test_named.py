@@ -47,7 +47,9 @@ def test_heads_take_turns_with_the_distances_of_a_gaussian():
 
 
 def test_a_gaussian_is_for_a_text_that_looks_at_itself():
-    with pytest.raises(ValueError, match="'gaussian:0' looks at distances within one text"):
+    with pytest.raises(
+        ValueError, match="'gaussian:0', which attends to distances within one text"
+    ):
         check_attention("gaussian:0", within=False)
 
 
@@ -92,7 +94,7 @@ def test_learned_alphas_belong_to_a_model():
     ],
 )
 def test_an_op_without_a_name_is_refused(op):
-    with pytest.raises(ValueError, match="No name gives"):
+    with pytest.raises(ValueError, match="An op with a name must be"):
         attention_name(op)
 
 

@@ -35,7 +35,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def swept(q: Tensor, k: Tensor, impl: str, *, read=DIFFERENTIABLE, **given) -> dict[str, Tensor]:
-    """All statistics, and the gradients of a fixed random sum of those that are read."""
+    """Compute all statistics, and the gradients of a fixed random sum of those that are read."""
     sweep_options = {name: given.pop(name) for name in ("offset", "keys") if name in given}
     rows = row_sweep(Scores(q, k, **given), **sweep_options, impl=impl)
     rng = torch.Generator().manual_seed(1)

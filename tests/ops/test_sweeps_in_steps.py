@@ -1,4 +1,4 @@
-"""Sweeping ops inside what training does: checkpointing, compiled graphs, captured graphs."""
+"""Sweeping ops in training: checkpointing, compiled graphs, captured graphs."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ LOSSES = pytest.mark.parametrize("loss", [statistics, guidance])
 
 
 def leaves() -> tuple[Tensor, Tensor]:
-    """q and k."""
+    """Draw q and k."""
     q, k = (torch.randn(2, 3, n, 16, device=DEVICE, requires_grad=True) for n in (17, 20))
     return q, k
 
@@ -60,7 +60,7 @@ def test_gradients_are_the_same_with_checkpointing(loss: Loss, use_reentrant):
 
 
 def _by_backward(total: Tensor, *given: Tensor) -> tuple[Tensor | None, ...]:
-    """Reentrant checkpointing knows no torch.autograd.grad."""
+    """Compute gradients with backward(), which reentrant checkpointing needs."""
     total.backward()
     return tuple(x.grad for x in given)
 

@@ -4,17 +4,16 @@ import pytest
 import torch
 
 from headwise.ops import entmax, entmax_attention, sparsemax, sparsemax_attention
-from headwise.ops import threshold as threshold_module
-from headwise.ops.entmax import reference as entmax_reference
-from headwise.ops.threshold import solve
+from headwise.ops.entmax import rows as entmax_rows
+from headwise.ops.entmax.rows import solve, solve_by_definition
 from tests.ops.attention_cases import inputs
 
 SIZES = (1, 7, 63, 65, 1000)
 
 
 def sorted_sparsemax(scores):
-    """alpha = 2 by halving, which shares nothing with the method under test."""
-    return entmax_reference.solve(scores, 2.0)
+    """Compute alpha = 2 by halving, which shares nothing with the method under test."""
+    return solve_by_definition(scores, 2.0)
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -23,9 +22,9 @@ def test_float64_is_exact(n, spread):
     scores = spread * torch.randn(50, n, dtype=torch.float64)
     for power, wanted in (
         (1, sorted_sparsemax(scores)),
-        (2, entmax_reference.solve(scores, 1.5)),
-        (1 / 0.7, entmax_reference.solve(scores, 1.7)),
-        (10, entmax_reference.solve(scores, 1.1)),
+        (2, solve_by_definition(scores, 1.5)),
+        (1 / 0.7, solve_by_definition(scores, 1.7)),
+        (10, solve_by_definition(scores, 1.1)),
     ):
         torch.testing.assert_close(solve(scores, power), wanted, atol=1e-11, rtol=0)
 
@@ -48,7 +47,7 @@ def test_every_row_may_have_its_own_power(power):
 def test_many_chunks_equal_one(monkeypatch):
     scores = torch.randn(5, 6, 7, dtype=torch.float64)
     whole = solve(scores, 2)
-    monkeypatch.setattr(threshold_module, "CHUNK_ELEMENTS", 20)
+    monkeypatch.setattr(entmax_rows, "CHUNK_ELEMENTS", 20)
     torch.testing.assert_close(solve(scores, 2), whole, rtol=0, atol=1e-15)
 
 

@@ -1,4 +1,4 @@
-"""Top-k: which scores are kept, and what weight they get."""
+"""Top-k: the scores that are kept, and their weights."""
 
 import math
 
@@ -11,7 +11,7 @@ from tests.ops.attention_cases import SIZES, inputs
 
 
 def kept_by_counting(row: list[float], keep: int, ties: str) -> list[bool]:
-    """A score is kept when few enough scores come before it."""
+    """Mark scores with fewer than `keep` scores before them."""
     if ties == "all":
         return [score > -math.inf and sum(x > score for x in row) < keep for score in row]
     return [

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from headwise.ops import topk_attention
 from headwise.ops.scores import Scores
-from headwise.ops.topk import cpu
-from headwise.ops.topk.cpu import sparse_values, sparse_values_obstacle
+from headwise.ops.topk import rows as topk_rows
+from headwise.ops.topk.rows import sparse_values, sparse_values_obstacle
 
 TIES = ["all", "first"]
 
@@ -30,7 +30,7 @@ def reference(q, k, v, **options) -> Tensor:
 
 
 def assert_same(inputs, *, keep=3, ties="all", **visible) -> None:
-    """Outputs and all gradients agree to float64's rounding."""
+    """Check that outputs and all gradients agree to float64's rounding."""
     visible["scale"] = 0.5  # exact, so that equal keys have equal scores however they are summed
     got = gathered(*inputs, keep=keep, ties=ties, **visible)
     wanted = reference(*inputs, keep=keep, ties=ties, **visible)
@@ -42,7 +42,7 @@ def assert_same(inputs, *, keep=3, ties="all", **visible) -> None:
 
 
 def repeat_keys(inputs, times=4):
-    """Every key stands several times in its sequence, and small integers make scores exact."""
+    """Repeat every key in its sequence; small integers make scores exact."""
     q, k, v = inputs
     few = k.detach()[:, :, : -(-k.shape[2] // times)].round()
     k = few.repeat(1, 1, times, 1)[:, :, : k.shape[2]]
@@ -51,8 +51,8 @@ def repeat_keys(inputs, times=4):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(cpu, "BLOCK_SCORES", 100)
-    monkeypatch.setattr(cpu, "BLOCK_VALUES", 100)
+    monkeypatch.setattr(topk_rows, "BLOCK_SCORES", 100)
+    monkeypatch.setattr(topk_rows, "BLOCK_VALUES", 100)
 
 
 @pytest.mark.parametrize("n_keys", [1, 7, 63, 65])

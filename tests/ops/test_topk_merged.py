@@ -1,4 +1,4 @@
-"""Top-k attention of short rows by one kernel: when it is sure, and that it is right either way."""
+"""Top-k attention of short rows by one kernel: when it is certain, and that it is always right."""
 
 from functools import partial
 from importlib import import_module
@@ -12,7 +12,7 @@ from tests.ops.test_topk_triton import assert_same, inputs, with_ties
 
 pytest.importorskip("triton", reason="Triton is not installed")
 kernels = import_module("headwise.ops.topk.triton")
-BUCKETS = import_module("headwise.ops.topk.merged").TILE.keys // 2
+BUCKETS = import_module("headwise.ops.topk.fused").TILE.keys // 2
 SCALE = 0.5
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled on a GPU"),
@@ -24,7 +24,7 @@ half = partial(inputs, batch=1, heads=1, width=16, dtype=torch.float16)
 
 
 def flags_of(q: Tensor, k: Tensor, v: Tensor, keep: int, *, first_ties: bool = False) -> set[int]:
-    """Which flags a call leaves: 0 sure, 1 in doubt."""
+    """Return the flags that a call leaves: 0 certain, 1 in doubt."""
     given = (None, None, None, SCALE, 0, False, keep, first_ties, 0.0)
     return set(kernels._forward(q, k, v, *given)[-1].tolist())
 
@@ -38,7 +38,7 @@ def test_rows_equal_the_definition_and_are_sure(sizes, keep):
 
 
 def row_of(scores: dict[int, float]) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries whose scores, but for the scale, are these of these keys and small of all others."""
+    """Make queries with these unscaled scores at these keys, and small ones at all others."""
     q, k, v = half(3, 4 * BUCKETS)
     q[:], k[:] = 0, torch.randn_like(k) / 16
     q[..., 0] = 1

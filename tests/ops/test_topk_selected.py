@@ -15,7 +15,7 @@ IN_DOUBT = 1  # a flag of a block of queries
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch) -> None:
-    """Many tiles in few rows, and few levels."""
+    """Use small tiles and few levels."""
     monkeypatch.setattr(kernels, "SINGLE", kernels.Sweeps(*[SMALL] * 5))
     monkeypatch.setattr(selection, "LEVELS", {64: 2})
 
@@ -52,7 +52,7 @@ def test_a_query_that_is_not_a_number_has_no_weights(poisoned_memory):
 
 
 def given_to(q: Tensor, k: Tensor) -> tuple[object, ...]:
-    """Arguments of the operation."""
+    """Return the arguments of the custom op."""
     mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(2)
     return q, k, mask, torch.tensor([6]), 0.5, 2, True, 3
 

@@ -4,13 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.ops.launching import Tile
 from headwise.ops.topk import topk_selected
-from headwise.ops.topk.reference import _kept
+from headwise.ops.topk.rows import kept
 from tests.ops.attention_cases import out_and_grads
 
 pytest.importorskip("triton", reason="Triton is not installed")
-from tests.ops.test_topk_triton import TIES, assert_same, by_kernel, interpreted, kernels
+from tests.ops.test_topk_triton import TIES, Tile, assert_same, by_kernel, interpreted, kernels
 
 IN_DOUBT, SEEN_TWICE, TIED = 1, 2, 3  # flags of a block of queries; 0: certain at once
 KEEP = 8
@@ -22,7 +21,7 @@ ONE = torch.eye(16, dtype=torch.int64)[11]
 
 @pytest.fixture(autouse=True)
 def large_tiles(monkeypatch) -> None:
-    """Fewer of them take the interpreter less time."""
+    """Use few large tiles, which take the interpreter less time."""
     for name in ("HALF", "SINGLE"):
         tiles = [Tile(16, 512, warps=4, stages=1)] * 5
         monkeypatch.setattr(kernels, name, kernels.Sweeps(*tiles))
@@ -31,7 +30,7 @@ def large_tiles(monkeypatch) -> None:
 def tied(
     excess: Tensor, n_keys: int, keep: int = KEEP, visible: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v whose scores are exact, all different but for ties, one to three of them kept."""
+    """Make q, k and v with exact scores, all different but for ties, one to three of them kept."""
     rng = torch.Generator().manual_seed(n_keys)
     n_queries = len(excess)
     scores = torch.stack([torch.randperm(n_keys, generator=rng) for _ in range(n_queries)]) / 64
@@ -48,7 +47,7 @@ def tied(
 def chosen(
     q: Tensor, k: Tensor, v: Tensor, ties: str, keep: int = KEEP, mask: Tensor | None = None
 ) -> tuple[list[Tensor], list[int]]:
-    """The bounds and the list that a forward pass leaves, and its flags."""
+    """Return the bounds, the list and the flags that a forward pass leaves."""
     results = kernels._forward(q, k, v, mask, None, None, 1.0, 0, False, keep, ties == "first", 0.0)
     return list(results[2:7]), results[-1].tolist()
 
@@ -64,7 +63,7 @@ def test_one_tie_is_listed_and_no_block_is_swept(poisoned_memory, ties):
 
 @interpreted
 @pytest.mark.parametrize(("ties", "wanted"), [("all", IN_DOUBT), ("first", SEEN_TWICE)])
-def test_more_ties_than_places_are_swept_where_all_are_kept(ties, wanted):
+def test_more_ties_than_places_are_swept_where_all_arekept(ties, wanted):
     excess = torch.cat([FEW, MANY, 0 * FEW])
     q, k, v = tied(excess, 1031)
     _, flags = chosen(q, k, v, ties)
@@ -82,7 +81,7 @@ def test_lists_and_bounds_of_tied_rows_keep_what_the_definition_keeps(poisoned_m
     (low, high, last, keys, weights), flags = chosen(q, k, v, ties, keep)
     assert IN_DOUBT not in flags
     rows = q @ k.mT
-    wanted = _kept(rows, keep, ties)
+    wanted = kept(rows, keep, ties)
     listed = torch.zeros_like(rows).scatter_add(
         -1, keys.clamp(min=0).long().permute(1, 2, 3, 0), (keys >= 0).float().permute(1, 2, 3, 0)
     )

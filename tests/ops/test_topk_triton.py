@@ -12,17 +12,17 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headwise.ops import topk_attention
-from headwise.ops.launching import Tile
 from headwise.ops.scores import Scores
 from headwise.ops.topk import topk_selected
-from headwise.ops.topk.reference import _kept
+from headwise.ops.topk.rows import kept
 from tests.ops.attention_cases import assert_no_worse, inputs, out_and_grads
 
 pytest.importorskip("triton", reason="Triton is not installed")
 kernels = import_module("headwise.ops.topk.triton")
-merged = import_module("headwise.ops.topk.merged")
+fused = import_module("headwise.ops.topk.fused")
 selection = import_module("headwise.ops.topk.selection")
-Call = import_module("headwise.ops.tiles").Call
+tiles = import_module("headwise.ops.tiles")
+Call, Tile = tiles.Call, tiles.Tile
 
 interpreted = pytest.mark.skipif(
     torch.cuda.is_available(), reason="kernels are compiled where there is a GPU"
@@ -39,16 +39,16 @@ PLANS = ["resident", "merge", "sweep", "gather"]
 
 @pytest.fixture
 def small_tiles(monkeypatch) -> None:
-    """Many tiles in few rows, and few enough levels that some rows have no certificate."""
+    """Use small tiles, and so few levels that some rows have no certificate."""
     for name in ("HALF", "WIDE", "ROOMY", "SINGLE"):
         monkeypatch.setattr(kernels, name, kernels.Sweeps(*[SMALL] * 5))
     monkeypatch.setattr(selection, "LEVELS", {64: 2})
-    monkeypatch.setattr(merged, "TILE", SMALL._replace(keys=64))  # two lists a row
+    monkeypatch.setattr(fused, "TILE", SMALL._replace(keys=64))  # two lists a row
 
 
 @pytest.fixture
 def follow(monkeypatch) -> Callable[[str], None]:
-    """Take one plan, however long rows are."""
+    """Force one plan for rows of any length."""
 
     def set_plan(plan: str) -> None:
         monkeypatch.setattr(kernels, "GATHER_KEYS", 1 if plan == "gather" else 10**9)
@@ -61,7 +61,7 @@ def follow(monkeypatch) -> Callable[[str], None]:
 
 
 def assert_same(q, k, v, **options) -> None:
-    """Nearly as close to float64 as the definition in the same dtype, out and gradients."""
+    """Check that out and gradients are nearly as close to float64 as the definition."""
     got = out_and_grads(by_kernel, q, k, v, **options)
     reference = out_and_grads(by_definition, q, k, v, **options)
     exact = out_and_grads(by_definition, q.double(), k.double(), v.double(), **options)
@@ -71,7 +71,7 @@ def assert_same(q, k, v, **options) -> None:
 def assert_nearly_as_close(
     got: list[Tensor], reference: list[Tensor], exact: list[Tensor], of: str = ""
 ) -> None:
-    """The backward pass recomputes weights from sums that were rounded: hence twice the error."""
+    """Allow twice the error: the backward pass recomputes weights from rounded sums."""
     for name, *results in zip(("out", "dq", "dk", "dv"), got, reference, exact, strict=True):
         halved = results[2] + (results[0].double() - results[2]) / 2
         assert results[0].dtype == results[1].dtype
@@ -79,7 +79,7 @@ def assert_nearly_as_close(
 
 
 def with_ties(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Small whole numbers: many scores are equal, and exact however they are summed."""
+    """Draw small whole numbers: many scores are equal, and exact in any order of summation."""
     return q.round().clamp(-2, 2), k.round().clamp(-1, 1), v
 
 
@@ -114,7 +114,7 @@ def test_kernels_equal_the_definition(small_tiles, poisoned_memory, follow, size
         pytest.param("all of them", "all", "gather", marks=pytest.mark.slow),
     ],
 )
-def test_only_visible_keys_are_kept(small_tiles, poisoned_memory, follow, option, ties, plan):
+def test_only_visible_keys_arekept(small_tiles, poisoned_memory, follow, option, ties, plan):
     follow(plan)
     n_queries, n_keys = 35, 40
     options: dict[str, object] = {"keep": 5, "ties": ties, "scale": 0.5}
@@ -186,7 +186,7 @@ def test_rows_with_fewer_keys_than_keep_are_softmax(small_tiles, keep):
 
 
 def bounds_keep(scores: Scores, keep: int, ties: str, **options) -> Tensor:
-    """Which keys the selection admits, (B, H, Q, K)."""
+    """Mark the keys that the selection admits, (B, H, Q, K)."""
     chosen, _ = selection.select(Call.of(scores), keep, ties == "first", SMALL, **options)
     rows = scores.rows()
     kept = (rows >= chosen.low[..., None]) & (rows > -math.inf)
@@ -197,7 +197,7 @@ def bounds_keep(scores: Scores, keep: int, ties: str, **options) -> Tensor:
 
 
 def hard_scores(kind: str) -> Scores:
-    """Scores that buckets cannot hold, for tiles of 16 keys: the largest share a bucket."""
+    """Make scores that buckets of 16-key tiles cannot hold: the largest share a bucket."""
     q, k = torch.ones(1, 1, 5, 1), torch.randn(1, 1, 70, 1)
     if kind == "period of the tile":
         k[:, :, 3::16] += 10
@@ -222,7 +222,7 @@ def hard_scores(kind: str) -> Scores:
 @pytest.mark.parametrize("levels", [2, 4])
 def test_the_choice_is_exact_with_and_without_a_certificate(kind, ties, levels):
     scores = hard_scores(kind)
-    wanted = _kept(scores.rows(), 6, ties)
+    wanted = kept(scores.rows(), 6, ties)
     assert torch.equal(bounds_keep(scores, 6, ties, levels=levels), wanted)
 
 
@@ -423,7 +423,7 @@ def test_gathering_is_exact_where_buckets_are_not(small_tiles, follow, kind, tie
 
 
 def flags_of(q, k, v, keep) -> set[int]:
-    """Which flags a call leaves: 0 certain at once, 1 in doubt, 2 and 3 certain at second sight."""
+    """Return the flags of a call: 0 certain, 1 in doubt, 2 and 3 certain after a second search."""
     given = (None, None, None, 1.0, 0, False, keep, False, 0.0)
     return set(kernels._forward(q, k, v, *given)[-1].tolist())
 

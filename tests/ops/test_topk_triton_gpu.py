@@ -30,7 +30,7 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32]
 
 @pytest.fixture
 def follow(monkeypatch) -> Callable[[str], None]:
-    """Take one plan, however long rows are."""
+    """Force one plan for rows of any length."""
 
     def set_plan(plan: str) -> None:
         monkeypatch.setattr(kernels, "GATHER_KEYS", 1 if plan == "gather" else 10**9)
@@ -49,7 +49,7 @@ VARIANTS = [
 
 
 def random_call(seed: int, dtype: torch.dtype) -> tuple[list[Tensor], dict[str, object]]:
-    """Queries, keys and values on the device, and options, of any size and kind."""
+    """Draw queries, keys and values on the device, and options, of any size and kind."""
     rng = torch.Generator().manual_seed(seed)
 
     def draw(low: int, high: int) -> int:
@@ -73,7 +73,7 @@ def random_call(seed: int, dtype: torch.dtype) -> tuple[list[Tensor], dict[str, 
 
 
 def clear_rows(q: Tensor, k: Tensor, options: dict[str, object]) -> Tensor:
-    """Queries for which rounding cannot change the choice, (B, H, Q, 1)."""
+    """Mark queries for which rounding cannot change the choice, (B, H, Q, 1)."""
     keep = options["keep"]
     visible = {name: x for name, x in options.items() if name not in ("keep", "ties")}
     ordered = Scores(q.double(), k.double(), **visible).rows().sort(dim=-1, descending=True).values

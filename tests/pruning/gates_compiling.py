@@ -1,6 +1,6 @@
 """Gated models in one compiled graph: the same draws, outputs and gradients as without.
 
-    python tests/pruning/gates_compiling.py
+    python -m tests.pruning.gates_compiling
 
 Runs in a process of its own, as what checks shapes in tests cannot be compiled.
 """
@@ -13,14 +13,12 @@ from transformers import BertConfig, BertForMaskedLM
 
 import headwise as hw
 from headwise.pruning.gates import Gates
-from headwise_papers.models import Transformer, TransformerConfig
-
-SHAPE = TransformerConfig(9, 9, width=8, heads=2, encoder_layers=2, decoder_layers=1, dropout=0.0)
+from tests.support.small_transformer import SmallConfig, SmallTransformer
 
 
 def translator() -> tuple[nn.Module, list[Tensor]]:
     lengths = torch.tensor([5, 3, 4])
-    return Transformer(SHAPE), [
+    return SmallTransformer(SmallConfig(heads=2)), [
         torch.randint(9, (3, 5)),
         lengths,
         torch.randint(9, (3, 4)),

@@ -15,10 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from headwise.pruning import Gates, Target
-from headwise_papers.models import Transformer, TransformerConfig
 from tests.alone import in_two_processes
+from tests.support.small_transformer import SmallConfig, SmallTransformer
 
-SHAPE = TransformerConfig(9, 9, width=8, heads=4, encoder_layers=1, decoder_layers=1, dropout=0.0)
 UPDATES = 6
 
 
@@ -30,7 +29,7 @@ def batch(update: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def train(path: Path, *, rank: int | None) -> None:
     torch.manual_seed(0)
-    model = Transformer(SHAPE).train()
+    model = SmallTransformer(SmallConfig(encoder_layers=1)).train()
     gates = Gates(model, initial=0.5)
     target = Target(gates, 6, steps=UPDATES, warmup=0.0, initial=0.1, settle=0.9)
     called = model if rank is None else nn.parallel.DistributedDataParallel(model)

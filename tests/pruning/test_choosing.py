@@ -56,7 +56,7 @@ def test_groups_stay_or_go_whole():
         ({"column": "worth", "count": 9}, "between 0 and the 8 heads there are, got 9"),
         ({"column": "worth", "count": 1, "where": "decoder.*"}, "chooses no head of the table"),
         ({"column": "worth", "count": 3, "group": 2}, "multiple of the group of 2 heads, got 3"),
-        ({"column": "worth", "count": 3, "group": 3}, "cannot be taken 3 at a time"),
+        ({"column": "worth", "count": 3, "group": 3}, "cannot be grouped by 3"),
         ({"column": "worth", "count": 3, "group": 0}, "group must be at least 1"),
     ],
 )

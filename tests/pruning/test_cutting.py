@@ -9,8 +9,8 @@ from headwise.hf import adopt, release
 from headwise.hf.adoption import is_adopted
 from headwise.pruning.cutting import prune, rebuild
 from headwise.pruning.gates import Gates
-from headwise.pruning.headless import JustBias
 from headwise.pruning.record import PruningRecord, record_of
+from headwise.pruning.stand_ins import JustBias
 from headwise.sites import Head, find_sites, gated, masked, observe
 from tests.hf.families import (
     BACKENDS,

@@ -13,7 +13,6 @@ from headwise.pruning.cutting import prune
 from headwise.pruning.exporting import export
 from headwise.pruning.saving import load, save
 from tests.hf.families import SIZES, batch_of, build, outputs, randomised
-from tests.pruning.test_cutting_own import built, uneven
 from tests.pruning.test_matrix import NO_ONNX
 from tests.pruning.test_saving import small
 
@@ -123,10 +122,10 @@ def test_a_model_with_one_segment_is_not_asked_for_it(tmp_path):
     assert export(tmp_path / "small", "torch").inputs == ("input_ids", "attention_mask")
 
 
-def test_what_cannot_be_exported_is_refused(tmp_path):
-    model = built("RNN")
-    save(prune(model, uneven(model)), tmp_path / "small")
-    with pytest.raises(ValueError, match="Seq2Seq cannot be exported; Headwise's Transformer"):
+def test_what_cannot_be_exported_is_refused(tmp_path, monkeypatch):
+    save(small("ViT"), tmp_path / "small")
+    monkeypatch.setattr(hf.ViTForImageClassification, "main_input_name", "sound")
+    with pytest.raises(ValueError, match="ViTForImageClassification cannot be exported; Hugging"):
         export(tmp_path / "small", "torch")
     with pytest.raises(ValueError, match="form must be 'onnx' or 'torch', got 'tflite'"):
         export(tmp_path / "small", "tflite")

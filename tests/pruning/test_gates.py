@@ -11,10 +11,10 @@ from torch.utils.checkpoint import checkpoint
 from headwise.pruning import Gates, HardConcrete
 from headwise.pruning.cutting import prune
 from headwise.sites import find_sites, gated
-from headwise_papers.models import Transformer, TransformerConfig
 from tests.pruning.worth import Worth
+from tests.support.small_transformer import SmallConfig, SmallTransformer
 
-SHAPE = TransformerConfig(9, 9, width=8, heads=4, encoder_layers=2, decoder_layers=1, dropout=0.0)
+SHAPE = SmallConfig()
 HEADS = 16
 LENGTHS = torch.tensor([5, 3])
 INPUTS = (torch.randint(9, (2, 5)), LENGTHS, torch.randint(9, (2, 4)))
@@ -29,7 +29,7 @@ class Compiled(nn.Module):
 
 
 def make(**changes):
-    return Transformer(TransformerConfig(**{**vars(SHAPE), **changes})).double()
+    return SmallTransformer(SmallConfig(**changes)).double()
 
 
 def set_log_alpha(gates, values):
@@ -145,14 +145,14 @@ def test_a_whole_model_under_checkpointing_draws_once():
 
 
 def test_mixed_precision_trains_gates_in_float32():
-    model = Transformer(SHAPE).train()
+    model = SmallTransformer(SHAPE).train()
     gates = Gates(model, initial=0.5)
     with torch.autocast("cpu", torch.bfloat16):
         scores = model(*INPUTS)
     scores.float().square().mean().backward()
     assert gates.of(gates.sites[0]).log_alpha.grad.dtype == torch.float32
     assert all(gates.of(site).log_alpha.grad.isfinite().all() for site in gates.sites)
-    half = Transformer(SHAPE).bfloat16()
+    half = SmallTransformer(SHAPE).bfloat16()
     assert Gates(half).log_alpha().dtype == torch.float32
 
 
@@ -323,7 +323,7 @@ def test_what_cannot_be_gated_is_refused(unchecked):
         Gates(model)
     with pytest.raises(ValueError, match="normalise must be 'paper' or 'reference_code'"):
         gates.penalty("mean")
-    with pytest.raises(ValueError, match="not on this Transformer"):
+    with pytest.raises(ValueError, match="not on this SmallTransformer"):
         gates.parameter_groups(make(), learning_rate=0.1)
     with pytest.raises(ValueError, match="freeze must be 'decoder' or None, got 'encoder'"):
         gates.parameter_groups(model, learning_rate=0.1, freeze="encoder")

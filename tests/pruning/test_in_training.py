@@ -9,16 +9,16 @@ from headwise.pruning import Gates, Target, penalised
 from headwise.recording import Run
 from headwise.training import FitConfig, fit
 from headwise.training.checkpoint import CHECKPOINT
-from headwise_papers.models import Transformer, TransformerConfig
 from tests.alone import run_alone
+from tests.support.small_transformer import SmallConfig, SmallTransformer
 
-SHAPE = TransformerConfig(9, 9, width=8, heads=2, encoder_layers=1, decoder_layers=1)
+SHAPE = SmallConfig(heads=2, encoder_layers=1)
 CONFIG = FitConfig(steps=12, accumulate=2, log_every=4, checkpoint_every=4, warmup=0)
 
 
 @pytest.mark.slow
 def test_a_gated_model_is_one_compiled_graph():
-    out = run_alone("tests/pruning/gates_compiling.py")
+    out = run_alone("-m", "tests.pruning.gates_compiling")
     assert "translator draws, outputs and gradients agree" in out and "bert draws" in out
 
 
@@ -53,7 +53,7 @@ def trained(folder, *, stop=0):
             raise KilledError
 
     torch.manual_seed(0)
-    model = Transformer(SHAPE)
+    model = SmallTransformer(SHAPE)
     gates = Gates(model)
     target = Target(gates, 2, steps=12)
     loss = penalised(summed, gates, target, every=2)
@@ -74,7 +74,7 @@ def test_a_killed_fit_goes_on_with_the_same_draws_and_control(tmp_path):
 
 
 def test_the_penalty_is_added_to_the_mean_of_a_sum():
-    model = Transformer(SHAPE).eval()
+    model = SmallTransformer(SHAPE).eval()
     gates = Gates(model, initial=1.0)
     loss = penalised(summed, gates, 0.5, normalise="reference_code")
     total, number = loss(model, batch(0))

@@ -1,8 +1,5 @@
 """Which family keeps its outputs when gated, pruned, saved and exported: `pytest -k matrix`."""
 
-import re
-import subprocess
-import sys
 from functools import partial
 from importlib.util import find_spec
 
@@ -17,13 +14,12 @@ from headwise.pruning.saving import load, save
 from headwise.sites import find_sites, masked
 from tests.hf.families import BACKENDS, FAMILIES, batch_of, build, outputs
 from tests.pruning.shrinking import bare_keep, randomised_biases, removed, uneven_keep
-from tests.pruning.test_cutting_own import CASES, bare, built, uneven
+from tests.support.small_transformer import SmallConfig, SmallTransformer
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 COLUMNS = ("gates", "removal", "save/load", "ONNX")
 NO_ONNX = next((name for name in ("onnx", "onnxscript", "onnxruntime") if not find_spec(name)), "")
 EXPORTABLE = [name for name in FAMILIES if FAMILIES[name].kind != "crossed"]
-OWN = {"Headwise Transformer": "pre-norm", "RNN multi-head": "RNN"}  # each with its case
 TITLE = "Same outputs as the masked model (sdpa/eager; ONNX: largest difference)"
 
 
@@ -68,15 +64,13 @@ def test_matrix_of_gates_removal_and_saving(name, tell, tmp_path):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", OWN)
-def test_matrix_of_our_own_families(name, tell, tmp_path):
-    model, run = built(OWN[name]), CASES[OWN[name]][1]
-    keep = uneven(model)
-    if len(keep) > 1:  # of layers one may have no heads
-        keep |= bare(model)
-    found = tried(model, keep, run, tmp_path / "small")
+def test_matrix_of_a_model_of_one_s_own(tell, tmp_path):
+    model = randomised_biases(SmallTransformer(SmallConfig()).eval())
+    inputs = model.example_inputs(2, 5, 4, padding=2)
+    keep = {**uneven_keep(model), **bare_keep(model)}
+    found = tried(model, keep, lambda model: model(**inputs), tmp_path / "small")
     for column, same in found.items():
-        tell(name, column, "yes" if same else "NO")
+        tell("of one's own", column, "yes" if same else "NO")
     assert all(found.values()), found
 
 
@@ -92,14 +86,3 @@ def test_matrix_of_exports(name, tell, tmp_path):
         gaps.append(export(tmp_path / choose.__name__).largest_difference)
     tell(name, COLUMNS[3], f"{max(gaps):.0e}")
     assert max(gaps) < 1e-4
-
-
-@pytest.mark.slow
-def test_our_own_transformer_is_exported_or_refused_with_a_reason(tell, tmp_path):
-    script = [sys.executable, "tests/pruning/exporting_own.py", str(tmp_path)]
-    done = subprocess.run(script, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    if found := re.search(r"ONNX differs by (\S+)", done.stdout):
-        tell("Headwise Transformer", COLUMNS[3], found[1])
-    assert bool(found) != bool(NO_ONNX)
-    assert "PyTorch cannot trace this Transformer: Could not guard" in done.stdout

@@ -15,18 +15,18 @@ import torch
 import transformers as hf
 
 from headwise.hf import adopt, release
-from headwise.pruning import folders, recipe, saving
+from headwise.kinds import Kind, register
+from headwise.pruning import record, saving
 from headwise.pruning.cutting import prune, rebuild
-from headwise.pruning.recipe import RECIPE
-from headwise.pruning.record import record_of
+from headwise.pruning.record import RECIPE, record_of
 from headwise.pruning.saving import load, save
+from headwise.recording import files
 from headwise.recording.checksums import digest
 from headwise.sites import find_sites, masked
-from headwise_papers.models import Transformer, TransformerConfig
 from tests.hf.families import FAMILIES, GROUPED, batch_of, build, outputs, randomised
 from tests.pruning.shrinking import bare_keep, randomised_biases, removed, uneven_keep
 from tests.pruning.small_disk import run_on_small_disk
-from tests.pruning.test_cutting_own import CASES, built, uneven
+from tests.support.small_transformer import SmallConfig, SmallTransformer
 
 
 def small(name="BERT"):
@@ -45,15 +45,22 @@ def rewritten(folder: Path, **changes) -> None:
     held = json.loads((folder / RECIPE).read_text())
     held.pop("checksum")
     held.update(changes)
-    (folder / RECIPE).write_text(json.dumps({**held, "checksum": recipe._checksum(held)}))
+    (folder / RECIPE).write_text(json.dumps({**held, "checksum": record._checksum(held)}))
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_headwise_s_own_models_come_back(case, tmp_path):
-    model, run = built(case), CASES[case][1]
-    save(prune(model, uneven(model)), tmp_path / "small")
+def own(**settings) -> SmallTransformer:
+    """A model of one's own, of which heads were pruned."""
+    return prune(SmallTransformer(SmallConfig(**settings)).eval(), {"encoder.0.self": [1]})
+
+
+def test_a_model_that_says_how_it_is_rebuilt_comes_back(tmp_path):
+    model = own()
+    save(model, tmp_path / "small")
+    again, inputs = load(tmp_path / "small"), model.example_inputs(2, 5, 3, padding=2)
     with torch.no_grad():
-        assert torch.equal(run(load(tmp_path / "small")), run(model))
+        assert torch.equal(again(**inputs), model(**inputs))
+    assert again.read_out.weight is again.embed_target.words.weight
+    assert json.loads((tmp_path / "small" / RECIPE).read_text())["kind"] == "small"
 
 
 def test_a_clean_process_loads_it_without_the_original(saved, tmp_path):
@@ -82,8 +89,7 @@ def test_precision_and_tied_weights_are_kept(dtype, tmp_path):
     again = load(tmp_path / "bart")
     assert again.lm_head.weight is again.model.encoder.embed_tokens.weight
     assert sum(p.numel() for p in again.parameters()) == sum(p.numel() for p in bart.parameters())
-    own = prune(built("pre-norm"), {"encoder.0.self": [1]}).to(dtype)
-    save(own, tmp_path / "own")
+    save(own().to(dtype), tmp_path / "own")
     assert load(tmp_path / "own").embed_source.positions.dtype == dtype
 
 
@@ -307,18 +313,14 @@ def test_a_backend_that_headwise_does_not_adopt_comes_back(saved):
     assert load(saved).config._attn_implementation == "flex_attention"
 
 
-def test_folders_without_a_backend_and_with_code_of_others_open_with_the_default(saved):
-    held = json.loads((saved / RECIPE).read_text())
-    del held["checksum"], held["attention"]
-    (saved / RECIPE).write_text(json.dumps({**held, "checksum": recipe._checksum(held)}))
-    assert load(saved).config._attn_implementation == "sdpa"
+def test_folders_with_a_backend_of_others_open_with_the_default(saved):
     rewritten(saved, attention={"": "somebody/kernel"})
     with pytest.warns(UserWarning, match="saved with somebody/kernel attention and is loaded with"):
         assert load(saved).config._attn_implementation == "sdpa"
 
 
-def test_headwise_s_own_models_have_no_backend_to_choose(tmp_path):
-    save(prune(built("pre-norm"), {"encoder.0.self": [1]}), tmp_path / "small")
+def test_models_of_one_s_own_have_no_backend_to_choose(tmp_path):
+    save(own(), tmp_path / "small")
     with pytest.raises(ValueError, match="attn_implementation is for Hugging Face models, but"):
         load(tmp_path / "small", attn_implementation="eager")
 
@@ -392,18 +394,26 @@ class Mine(hf.BertForMaskedLM):
     """A class that load could not find."""
 
 
-class Translator(Transformer):
-    """Another."""
-
-
 def test_classes_that_load_does_not_know_are_not_saved(tmp_path):
-    mine = adopt(Mine(build("BERT").config))
-    own = Translator(TransformerConfig(9, 9, width=8, heads=2))
-    for model in (mine, own):
-        prune(model, {"encoder.0.self": [0]})
-        with pytest.raises(ValueError, match=rf"{type(model).__name__} is not a model of headwise"):
-            save(model, tmp_path / "small")
+    mine = prune(adopt(Mine(build("BERT").config)), {"encoder.0.self": [0]})
+    with pytest.raises(ValueError, match="Mine is not a model of transformers and has no method"):
+        save(mine, tmp_path / "small")
+    other = type("SmallTransformer", (SmallTransformer,), {})(SmallConfig())
+    prune(other, {"encoder.0.self": [0]})
+    with pytest.raises(ValueError, match="kind 'small' makes another SmallTransformer"):
+        save(other, tmp_path / "small")
     assert not list(tmp_path.iterdir())
+
+
+def test_kinds_that_are_not_installed_or_rebuild_nothing_are_named(tmp_path):
+    save(own(), tmp_path / "small")
+    rewritten(tmp_path / "small", kind="elsewhere")
+    with pytest.raises(ValueError, match="No installed package knows the kind 'elsewhere'"):
+        load(tmp_path / "small")
+    register("nothing", lambda: Kind("nothing"))
+    rewritten(tmp_path / "small", kind="nothing")
+    with pytest.raises(ValueError, match="Models of the kind 'nothing' cannot be rebuilt"):
+        load(tmp_path / "small")
 
 
 @pytest.mark.parametrize(
@@ -424,9 +434,7 @@ def test_a_folder_whose_recipe_names_no_files_is_not_replaced(saved):
 
 def test_folders_of_others_are_not_replaced(saved):
     (saved / "notes.txt").write_text("mine")
-    with pytest.raises(
-        ValueError, match=r"holds notes\.txt, which headwise\.pruning\.save did not"
-    ):
+    with pytest.raises(ValueError, match=r"holds notes\.txt, which is no part of a pruned model"):
         save(small(), saved)
     assert (saved / "notes.txt").read_text() == "mine"
 
@@ -449,7 +457,7 @@ def test_files_that_are_not_whole_are_refused(saved, name, how):
         (lambda text: text[:90], "is not valid JSON .* cut short"),
         (lambda text: "[]", "must hold a JSON object"),
         (lambda text: text.replace('"encoder.1.self": 4', '"encoder.1.self": 5'), "was changed"),
-        (lambda text: text.replace('"format": 1', '"format": 2'), "reads format 1"),
+        (lambda text: text.replace('"format": 2', '"format": 3'), "reads format 2"),
     ],
 )
 def test_a_recipe_that_is_not_whole_is_refused(saved, change, message):
@@ -494,8 +502,8 @@ def test_a_pickle_is_never_opened(saved, tmp_path, monkeypatch):
         ({"class_name": "Trainer"}, "holds a Trainer, which transformers .* does not have"),
         ({"class_name": "RobertaForMaskedLM"}, "do not fit a RobertaForMaskedLM of these versions"),
         ({"files": {"../model.safetensors": "0"}}, "is not whole"),
-        ({"record": {}}, "A pruning record was wanted"),
-        ({"buffers": {"nothing": "os"}}, "speaks of nothing in os, which there is not"),
+        ({"record": {}}, "Expected a pruning record"),
+        ({"buffers": {"nothing": "os"}}, "names a buffer nothing in os; there is none"),
         ({"buffers": {"nothing": 3}}, "was changed after it was written"),
         ({"versions": None}, "was changed after it was written"),
         ({"tied": {"nothing": ["cls"]}}, "was changed after it was written"),
@@ -510,9 +518,9 @@ def test_a_recipe_that_asks_for_something_else_is_refused(saved, changes, messag
 @pytest.mark.parametrize(
     ("name", "first", "message"),
     [
-        ("nothing.weight", "nobody", "ties nothing.weight to nobody, which there is not"),
-        ("nothing", "nobody", "ties nothing to nobody, which there is not"),
-        ("bert.embeddings.LayerNorm.bias", "os", "LayerNorm.bias to os, which there is not"),
+        ("nothing.weight", "nobody", "ties nothing.weight to nobody; there is no such tensor"),
+        ("nothing", "nobody", "ties nothing to nobody; there is no such tensor"),
+        ("bert.embeddings.LayerNorm.bias", "os", "LayerNorm.bias to os; there is no such tensor"),
         ("nothing", "bert.embeddings.LayerNorm.bias", "do not fit a BertForMaskedLM"),
     ],
 )
@@ -526,7 +534,7 @@ def test_foreign_names_of_tied_weights_are_refused(saved, name, first, message):
 def test_a_recipe_without_versions_is_refused(saved):
     held = json.loads((saved / RECIPE).read_text())
     del held["versions"], held["checksum"]
-    (saved / RECIPE).write_text(json.dumps({**held, "checksum": recipe._checksum(held)}))
+    (saved / RECIPE).write_text(json.dumps({**held, "checksum": record._checksum(held)}))
     with pytest.raises(ValueError, match=r"pruning\.json was changed after it was written"):
         load(saved)
 
@@ -573,13 +581,13 @@ def test_a_full_disk_leaves_the_old_folder(saved, monkeypatch):
 
 
 def test_a_save_that_was_killed_between_the_renames_is_put_right(saved):
-    saved.rename(folders._aside(saved))
+    saved.rename(files._aside(saved))
     assert load(saved).config.model_type == "bert"
     assert [path.name for path in saved.parent.iterdir()] == ["small"]
 
 
 def test_what_killed_saves_left_is_deleted_and_nothing_else(saved):
-    half, aside = saved.parent / ".small.0123abcd.partial", folders._aside(saved)
+    half, aside = saved.parent / ".small.0123abcd.partial", files._aside(saved)
     others = [".small.mine.partial", ".smaller.0123abcd.partial", ".small.0123abcd.partial2"]
     for path in (half, aside, *(saved.parent / name for name in others)):
         path.mkdir()
@@ -589,7 +597,7 @@ def test_what_killed_saves_left_is_deleted_and_nothing_else(saved):
 
 
 def test_what_is_being_written_is_left_alone(saved):
-    with folders.replacing_folder(saved) as new:
+    with files.replacing_folder(saved) as new:
         (new / "model.safetensors").write_bytes(b"half")
         load(saved)
         assert new.exists()

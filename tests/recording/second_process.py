@@ -4,7 +4,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
-from headwise.recording import locking
+from headwise.recording import files
 
 HOLD = """
 import runpy, sys
@@ -19,7 +19,7 @@ with runpy.run_path(module)["writing_alone"](Path(folder)):
 @contextmanager
 def another_process_in(folder):
     """Another process that holds a folder until it is ended."""
-    command = [sys.executable, "-c", HOLD, locking.__file__, str(folder)]
+    command = [sys.executable, "-c", HOLD, files.__file__, str(folder)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as other:
         try:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from headwise.recording import HeadTable, head_cells, heads, tally
-from headwise.recording.head_cells import printed
+from headwise.recording import HeadTable, columns, heads, tally
+from headwise.recording.columns import printed
 from headwise.sites import Head
 
 
@@ -315,7 +315,7 @@ def test_repr_is_short(table):
     assert repr(table) == "HeadTable(5 heads: confidence, role)"
 
 
-@pytest.mark.parametrize("module", [heads, head_cells, tally], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [heads, columns, tally], ids=lambda module: module.__name__)
 def test_examples_in_docstrings_hold(module):
     result = doctest.testmod(module)
     assert result.attempted > 0

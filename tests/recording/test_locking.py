@@ -1,13 +1,15 @@
 """Locks: one process writes, however it ends; nesting and reading are free."""
 
+import errno
 import os
 import signal
 from dataclasses import dataclass
 
 import pytest
+from filelock import FileLock
 
 from headwise.recording import Run
-from headwise.recording.locking import writing_alone
+from headwise.recording.files import writing_alone
 from tests.recording.second_process import another_process_in
 
 
@@ -54,10 +56,12 @@ def test_a_file_is_left_to_those_who_refuse_it(tmp_path):
 
 
 def test_where_folders_cannot_be_locked_nobody_is_refused(tmp_path, monkeypatch):
-    with another_process_in(tmp_path):
-        monkeypatch.setattr("headwise.recording.locking.fcntl", None)
-        with writing_alone(tmp_path):
-            pass
+    def no_locks(self, timeout):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(FileLock, "acquire", no_locks)
+    with another_process_in(tmp_path), writing_alone(tmp_path):
+        pass
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next_one_that_writes(tmp_path):

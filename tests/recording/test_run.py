@@ -83,7 +83,7 @@ def test_another_config_is_refused_with_the_setting_that_differs(here):
 
 
 def test_a_setting_that_the_old_run_did_not_have_differs(here):
-    here.write_json("config.json", {"steps": 300, "sizes": [1, 2]})
+    here.write_json("config.json", {"kind": "", "settings": {"steps": 300, "sizes": [1, 2]}})
     with pytest.raises(ValueError, match="with seed=unset, but this one has seed=7"):
         Run.create(here.folder, Config())
 
@@ -94,7 +94,8 @@ def test_a_new_setting_of_any_value_differs_from_none_at_all(tmp_path):
         seed: int = 0
         name: str = "unset"
 
-    Run.create(tmp_path, Named()).write_json("config.json", {"seed": 0})
+    run = Run.create(tmp_path, Named())
+    run.write_json("config.json", {"kind": "", "settings": {"seed": 0}})
     with pytest.raises(ValueError, match="name=unset, but this one has name='unset'"):
         Run.create(tmp_path, Named())
 

@@ -12,8 +12,7 @@ from headwise.ops import (
     uniform_attention,
 )
 from headwise.ops import scores as scores_module
-from headwise.recording.word_rows import word_rows
-from headwise.recording.words import Words
+from headwise.recording.reading import Words, word_rows
 from tests.recording.planted_heads import attended_by, with_weights
 
 PIECES = [[-1, 0, 0, 1, 2, 2, 2, 3, -1], [-1, 0, 1, 1, 1, 1, 2, -1, -1]]  # the last is padding
@@ -172,7 +171,7 @@ def test_no_whole_matrix_is_built_and_no_gradient_kept(monkeypatch):
         largest = max(largest, scores.numel())
         return scores.softmax(-1)
 
-    attended.weigh = weigh
+    attended.row_function = weigh
     pieces = Words((torch.arange(400) // 3)[None])
     rows = word_rows(attended, pieces, pieces)
     assert largest <= 128 * 40 + 2 * 400 and not rows.peak.requires_grad

@@ -1,35 +1,18 @@
-"""Padding keeps every id, and batches use every sequence once."""
+"""Batches use every sequence once."""
 
 import doctest
 import random
 
 import pytest
-import torch
 
 from headwise.text import batching
-from headwise.text.batching import Epochs, Ragged, batches_by_length, packed_blocks, pad
+from headwise.text.batching import Epochs, batches_by_length
 
 LENGTHS = random.Random(0).choices(range(1, 31), k=503)
 
 
 def padded_tokens(batch: list[int]) -> int:
     return len(batch) * max(LENGTHS[index] for index in batch)
-
-
-def test_padding_keeps_the_ids_and_their_lengths():
-    sequences = [[4, 5, 6], [7], [8, 9]]
-    padded = pad(sequences, value=-1)
-    assert padded.ids.shape == (3, 3)
-    for row, length, sequence in zip(padded.ids, padded.lengths, sequences, strict=True):
-        assert row[:length].tolist() == sequence
-        assert (row[length:] == -1).all()
-
-
-def test_nothing_to_pad_is_refused():
-    with pytest.raises(ValueError, match="At least one sequence"):
-        pad([])
-    with pytest.raises(ValueError, match="Sequence 1 is empty"):
-        pad([[1], []])
 
 
 @pytest.mark.parametrize("option", [{"size": 16}, {"size": 1000}, {"tokens": 100}])
@@ -74,26 +57,6 @@ def test_bad_requests_are_refused_at_once(lengths, option, message):
         batches_by_length(lengths, seed=0, **option)
 
 
-def test_ragged_sequences_are_taken_with_padding_in_any_shape():
-    sequences = [[5, 6, 7], [8], [9, 4], [1, 1, 1, 1, 1]]
-    ragged = Ragged.of(sequences)
-    taken = ragged.take(torch.tensor([[2, 0], [1, 1]]))
-    assert taken.ids.tolist() == [[[9, 4, 0], [5, 6, 7]], [[8, 0, 0], [8, 0, 0]]]
-    assert taken.lengths.tolist() == [[2, 3], [1, 1]]
-    everything = ragged.take(torch.arange(4))
-    assert everything.ids.tolist() == pad(sequences).ids.tolist()
-
-
-def test_the_width_of_ragged_sequences_is_rounded_up():
-    assert Ragged.of([[1, 2, 3]]).take(torch.tensor([0]), multiple=8).ids.shape == (1, 8)
-
-
-@pytest.mark.parametrize("sequences", [[], [[1], []]])
-def test_ragged_sequences_are_not_empty(sequences):
-    with pytest.raises(ValueError, match="no empty one"):
-        Ragged.of(sequences)
-
-
 def width(batch: list[int], multiple: int) -> int:
     return -(-max(LENGTHS[index] for index in batch) // multiple) * multiple
 
@@ -111,13 +74,6 @@ def test_a_sequence_that_is_too_long_once_rounded_is_refused():
         batches_by_length([9], tokens=12, multiple=8, seed=0)
     with pytest.raises(ValueError, match="a multiple of at least 1, got 0"):
         batches_by_length([9], tokens=12, multiple=0, seed=0)
-
-
-def test_padding_may_be_rounded_up():
-    padded = pad([[1, 2, 3], [4]], multiple=8)
-    assert padded.ids.shape == (2, 8)
-    assert padded.lengths.tolist() == [3, 1]
-    assert pad([[1] * 8], multiple=8).ids.shape == (1, 8)
 
 
 @pytest.mark.parametrize("option", [{"size": 16}, {"tokens": 100}, {"tokens": 96, "multiple": 4}])
@@ -139,30 +95,6 @@ def test_batches_of_epochs_are_the_same_whatever_was_asked_before():
         Epochs(LENGTHS, list, tokens=100, seed=3)(number) for number in numbers
     ]
     assert together(0) != Epochs(LENGTHS, list, tokens=100, seed=4)(0)
-
-
-@pytest.mark.parametrize(("ids", "length"), [(12, 4), (13, 4), (3, 4), (1, 1)])
-def test_blocks_have_every_id_once_in_order(ids, length):
-    blocks = packed_blocks(torch.arange(1, ids + 1), length, value=-1)
-    assert blocks.ids.shape == (-(-ids // length), length)
-    real = torch.arange(length) < blocks.lengths[:, None]
-    assert blocks.ids[real].tolist() == list(range(1, ids + 1))
-    assert (blocks.ids[~real] == -1).all()
-
-
-@pytest.mark.parametrize("ids", [2, 8, 9, 10, 11])
-def test_every_id_but_the_first_is_a_target_once_when_blocks_overlap_by_one(ids):
-    blocks = packed_blocks(torch.arange(ids), 4, overlap=1)
-    real = torch.arange(1, 5) < blocks.lengths[:, None]
-    assert blocks.ids[:, 1:][real].tolist() == list(range(1, ids))
-    assert blocks.ids[:, :-1][real].tolist() == list(range(ids - 1))
-
-
-def test_blocks_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="More than 0 ids are needed"):
-        packed_blocks(torch.arange(0), 4)
-    with pytest.raises(ValueError, match="got 0 and 1"):
-        packed_blocks(torch.arange(5), 0, overlap=1)
 
 
 def test_examples_in_docstrings_hold():

@@ -1,7 +1,11 @@
 import pytest
 
-from headwise.text.coreference import read_coreference
-from headwise.text.coreference_files import COREFERENCE, coreference_file, coreference_parts
+from headwise.text.coreference import (
+    COREFERENCE,
+    coreference_file,
+    coreference_parts,
+    read_coreference,
+)
 from headwise.text.mentions import head_word, mention_kind
 
 GAP_HEAD = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL"

@@ -1,11 +1,15 @@
 """Text files are streamed, and bad ones are reported with the place of the trouble."""
 
+import gzip
+import lzma
 import tracemalloc
 from itertools import islice
 
 import pytest
 
-from headwise.text.corpus import read_lines
+from headwise.text.corpus import all_lines, read_lines
+
+TEXT = "\ufeffone\r\n\ntwo\u2028and a half\x85\n\n"
 
 
 def test_lines_are_stripped_and_blank_ones_skipped(tmp_path):
@@ -46,3 +50,35 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 300_000
+
+
+@pytest.mark.parametrize(("suffix", "packed"), [("", bytes), (".xz", lzma.compress),
+                                                (".gz", gzip.compress)])  # fmt: skip
+def test_lines_end_at_line_feeds_alone(suffix, packed, tmp_path):
+    path = tmp_path / f"mine.txt{suffix}"
+    path.write_bytes(packed(TEXT.encode()))
+    assert all_lines(path) == ["one", "", "two\u2028and a half\x85", ""]
+    assert all_lines(path, trailing=False) == ["one", "", "two\u2028and a half\x85"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("odd.txt", b"fine\nb\xe4d", r"odd.txt, line 2: UTF-8 .* byte 2 of the line is 0xe4"),
+        ("blank.txt", b"\n \n", r"blank.txt holds no text"),
+        ("empty.txt", b"", r"empty.txt holds no text"),
+        ("torn.txt.xz", lzma.compress(b"text")[:-4], r"torn.txt.xz is not a whole .xz file"),
+        ("torn.txt.gz", b"text", r"torn.txt.gz is not a whole .gz file"),
+    ],
+)
+def test_what_cannot_be_read_is_said_with_its_place(name, content, said, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        all_lines(tmp_path / name)
+
+
+def test_folders_and_what_is_missing_are_told(tmp_path):
+    with pytest.raises(ValueError, match="is a folder"):
+        all_lines(tmp_path)
+    with pytest.raises(ValueError, match=r"There is no text file .*none.txt"):
+        all_lines(tmp_path / "none.txt")

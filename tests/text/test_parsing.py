@@ -3,7 +3,7 @@ from types import SimpleNamespace as Thing
 
 import pytest
 
-from headwise.text.parsing import parse_lines
+from headwise.text.treebank import parse_lines
 
 
 @pytest.mark.parametrize("kind", ["spacy", "stanza"])

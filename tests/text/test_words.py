@@ -1,6 +1,6 @@
 import pytest
 
-from headwise.text.words import is_mark, word_spans, words_in
+from headwise.text.words import is_punctuation, word_spans, words_in
 
 
 @pytest.mark.parametrize(
@@ -41,5 +41,5 @@ def test_a_word_that_is_not_in_the_text_is_refused():
 
 
 def test_a_mark_has_neither_letter_nor_digit():
-    assert all(map(is_mark, (".", "...", "\u00ab", "%")))
-    assert not any(map(is_mark, ("a.", "3", "ш", "'s")))
+    assert all(map(is_punctuation, (".", "...", "\u00ab", "%")))
+    assert not any(map(is_punctuation, ("a.", "3", "ш", "'s")))

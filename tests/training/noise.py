@@ -19,7 +19,7 @@ CONFIG = FitConfig(
     log_every=3,
     checkpoint_every=5,
     evaluate_every=2,
-    keep=3,
+    average=3,
     patience=5,
 )
 

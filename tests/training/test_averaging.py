@@ -57,7 +57,7 @@ def test_only_floating_point_numbers_are_averaged(run):
 
 def test_without_keeping_the_only_checkpoint_is_the_mean(run):
     model = make_model()
-    fit(model, mean_loss, batch, run=run, config=replace(PLAIN, keep=1))
+    fit(model, mean_loss, batch, run=run, config=replace(PLAIN, average=1))
     assert kept_checkpoints(run) == []
     mean = average_checkpoints(run)
     make_model().load_state_dict(mean)

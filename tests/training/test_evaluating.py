@@ -11,7 +11,7 @@ from headwise.training.checkpoint import CHECKPOINT
 from headwise.training.stopping import best_of, out_of_patience
 from tests.training.noise import CONFIG, batch, evaluate, make_model, mean_loss
 
-PLAIN = replace(CONFIG, precision="float32", accumulate=1, patience=0, keep=1, steps=10)
+PLAIN = replace(CONFIG, precision="float32", accumulate=1, patience=0, average=1, steps=10)
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_what_is_kept_beside_the_model_goes_on_and_is_no_weight(tmp_path):
             return mean_loss(model, given)
 
         with Run.create(tmp_path / "run", PLAIN) as run:
-            config = replace(PLAIN, steps=steps, keep=2)
+            config = replace(PLAIN, steps=steps, average=2)
             options = {"run": run, "config": config, "evaluate": evaluate}
             fit(make_model(), counting, batch, beside=lambda: {"counted": counted}, **options)
         return counted.item(), run

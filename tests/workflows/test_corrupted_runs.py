@@ -1,6 +1,5 @@
 """Runs with a broken file: a command is right all the same, or says one sentence and exits by 2."""
 
-import dataclasses
 import json
 import shutil
 import sys
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.config import to_json
+from headwise.config import flat, to_json
 from headwise.workflows.inspect import InspectConfig, inspect_folder
 from headwise.workflows.prune import prune_folder
 from headwise_papers.recipes.captioning import CaptioningConfig, train_captioning
@@ -17,6 +16,7 @@ from headwise_papers.recipes.language import LanguageConfig, train_language
 from headwise_papers.recipes.pretraining import PretrainingConfig, pretrain
 from tests.papers.recipes import small_demo, small_finetuning, test_captioning, test_language
 from tests.papers.recipes import test_pretraining as small_pretraining
+from tests.papers.recipes.configured import configured
 from tests.papers.recipes.small_translation import config_of, quietly, small_config
 from tests.workflows.corrupting import Command, sweep
 from tests.workflows.prune.small_tasks import config_for, saved
@@ -30,7 +30,7 @@ QUICK = ("empty", "a list", "nested", "a link to itself")
 def settings_of(config: object) -> list[str]:
     """All settings of a configuration, as a command line gives them."""
     given = []
-    for name, value in to_json(config).items():
+    for name, value in flat(to_json(config)).items():
         if isinstance(value, list):
             value = ",".join(map(str, value))
         given += ["--set", f"{name}={'none' if value is None else value}"]
@@ -70,7 +70,7 @@ class Runs:
     def pruned_translation(self) -> tuple[Path, list[Command]]:
         run, _ = self.translation()
         pairs = [str(path) for path in sorted((self.folder / "texts").glob("valid.*"))]
-        config = dataclasses.replace(
+        config = configured(
             config_for("translation", run, keep=2, task="translation", steps=2),
             data=tuple(pairs),
             dev=tuple(pairs),
@@ -83,13 +83,15 @@ class Runs:
         return self._unfinished(run, "model.safetensors", "model.json"), [again]
 
     def demo(self) -> tuple[Path, list[Command]]:
-        config = dataclasses.replace(small_demo.SMALL, steps=20, test_pairs=8, ablation_pairs=2)
+        config = configured(small_demo.SMALL, steps=20, test_pairs=8, ablation_pairs=2)
         run = self._made("demo", lambda folder: small_demo.quietly(config, folder))
         again = Command("demo", "--out", "{run}", *settings_of(config))
         return run, [Command("translate", "{run}", stdin=b"the dog\n"), again]
 
     def language(self) -> tuple[Path, list[Command]]:
-        config = LanguageConfig(**{**test_language.SMALL, **SHORT}, file=self._long_text())
+        config = configured(
+            LanguageConfig, **{**test_language.SMALL, **SHORT}, file=self._long_text()
+        )
         run = self._made("lm", lambda folder: quietly(config, folder, train_language))
         return run, [Command("train", "lm", "--out", "{run}", *settings_of(config))]
 
@@ -98,12 +100,14 @@ class Runs:
         return self._unfinished(run, "model.safetensors", "model.json"), commands
 
     def captioning(self) -> tuple[Path, list[Command]]:
-        config = CaptioningConfig(**{**test_captioning.SMALL, **SHORT})
+        config = configured(CaptioningConfig, **{**test_captioning.SMALL, **SHORT})
         run = self._made("caption", lambda folder: quietly(config, folder, train_captioning))
         return run, [Command("train", "caption", "--out", "{run}", *settings_of(config))]
 
     def encoder(self) -> tuple[Path, list[Command]]:
-        config = PretrainingConfig(**{**small_pretraining.SMALL, **SHORT}, file=self._long_text())
+        config = configured(
+            PretrainingConfig, **{**small_pretraining.SMALL, **SHORT}, file=self._long_text()
+        )
         run = self._made("mlm", lambda folder: quietly(config, folder, pretrain))
         again = Command("train", "mlm", "--out", "{run}", *settings_of(config))
         files = small_finetuning.write_classes(self.folder / "classes")

@@ -9,7 +9,7 @@ from headwise import cli
 from headwise.config import from_json
 from headwise.recording import Run
 from headwise.recording.checksums import write_checksums
-from headwise.workflows.opening import open_subject
+from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.training_run import check_models
 from headwise_papers.recipes.translation import TranslationConfig, train_translation
 from headwise_papers.recipes.tuning.classifier import Classifier
@@ -59,7 +59,9 @@ def test_a_finished_training_with_a_damaged_model_is_not_shown(small_translation
 
 
 def test_damaged_classifiers_of_a_finished_training_are_found(tmp_path):
-    run = Run.create(tmp_path / "run", small_config(write_classes(tmp_path / "files")))
+    run = Run.create(
+        tmp_path / "run", small_config(write_classes(tmp_path / "files")), "classifier"
+    )
     (run.folder / "seed-0" / "hugging-face").mkdir(parents=True)
     weights = run.path("seed-0/hugging-face/model.safetensors")
     weights.write_bytes(b"weights")
@@ -76,7 +78,9 @@ def test_damaged_classifiers_of_a_finished_training_are_found(tmp_path):
 def test_a_hugging_face_classifier_in_a_run_is_checked(tmp_path):
     definition = tokenizer_for("BERT").backend_tokenizer.to_str()
     kept = Classifier(classifier(), Pieces(definition, 0, 24), ("a", "b", "c"), "text")
-    run = Run.create(tmp_path / "run", small_config(write_classes(tmp_path / "files")))
+    run = Run.create(
+        tmp_path / "run", small_config(write_classes(tmp_path / "files")), "classifier"
+    )
     kept.save(run)
     open_subject(run.folder)
     flip(run.path("hugging-face/model.safetensors"), -5)

@@ -10,11 +10,9 @@ import pytest
 import transformers as hf
 
 from headwise import adopt, cli, pruning
-from headwise.pruning.recipe import RECIPE
-from headwise.pruning.record import record_of
+from headwise.pruning.record import RECIPE, record_of
 from headwise.recording import Run
-from headwise.workflows.folders import load_tokenizer
-from headwise.workflows.opening import open_subject
+from headwise.workflows.inspect.opening import load_tokenizer, open_subject
 from tests.hf.families import SIZES
 from tests.papers.recipes.small_finetuning import small_config, write_classes
 from tests.workflows.small_hosts import LINES, classifier, host, save, tokenizer_for
@@ -117,7 +115,9 @@ def test_transformers_says_nothing_of_its_own_before_the_refusal(unknown, caplog
 
 
 def test_no_run_of_a_classifier_runs_code(tmp_path, unknown, marker):
-    run = Run.create(tmp_path / "run", small_config(write_classes(tmp_path / "files")))
+    run = Run.create(
+        tmp_path / "run", small_config(write_classes(tmp_path / "files")), "classifier"
+    )
     unknown.rename(run.path("hugging-face"))
     run.write_text("tokenizer.json", run.path("hugging-face/tokenizer.json").read_text())
     about = {"classes": ["bad", "good"], "reads": "text", "pad": 0, "length": 24}

@@ -11,16 +11,16 @@ from tokenizers import normalizers
 
 import headwise
 from headwise.recording import Run
+from headwise.recording.columns import column_of, printed_names
 from headwise.text.frequencies import WordRanks
 from headwise.text.mentions import Mention, Passage
 from headwise.text.treebank import read_treebank
 from headwise.workflows.inspect import InspectConfig, inspect, inspect_folder
-from headwise.workflows.inspect.annotating import Annotation
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
-from headwise.workflows.inspect.inspection import columns_of
-from headwise.workflows.inspect.rules import Rules
+from headwise.workflows.inspect.annotation import Annotation, Rules
+from headwise.workflows.inspect.config import columns_of
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject, padding_right
+from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.inspect.sentence import Sentence
-from headwise.workflows.opening import open_subject, padding_right
 from headwise_papers.data.vocabulary import Vocabulary
 from headwise_papers.models import Transformer, TransformerConfig
 from headwise_papers.models.classifier import ClassifierConfig, TransformerClassifier
@@ -71,6 +71,7 @@ def test_there_is_a_row_for_each_head_and_every_measure_is_in_range(name):
     assert sorted(map(str, table.heads)) == sorted(
         f"{s}.{h}" for s in SITES[name] for h in range(4)
     )
+    assert all(column_of(name) for name in printed_names(table.columns))
     for _, row in table:
         assert 0 < row["confidence"] <= 1 and 0 <= row["offset_share"] <= 1
         assert 0 <= row["special_mass"] < 1 and 0 <= row["first_share"] <= 1
@@ -431,7 +432,7 @@ def test_parts_that_were_frozen_in_eval_mode_stay_so():
 def test_a_model_that_cannot_be_adopted_is_left_untouched():
     model = host("BERT").train()
     model.bert.encoder.layer[0].attention.self.site = "taken"
-    with pytest.raises(ValueError, match="an attribute `site` that is none of headwise's"):
+    with pytest.raises(ValueError, match="an attribute `site` that is not headwise's"):
         inspect(model, tokenizer_for("BERT"), LINES)
     assert all(part.training for part in model.modules())
 
@@ -510,7 +511,7 @@ def test_long_lines_are_cut_and_counted(bert, tmp_path, capfd):
 
 
 def test_no_lines_are_refused():
-    with pytest.raises(ValueError, match="There is no text to look at"):
+    with pytest.raises(ValueError, match="There is no text to read"):
         table_of("BERT", [])
     with pytest.raises(ValueError, match="at least 1, got 0"):
         table_of("BERT", batch_size=0)
@@ -522,7 +523,7 @@ def test_lines_without_a_word_are_refused_only_if_there_are_no_others():
     tokenizer = tokenizer_for("BERT")
     tokenizer.backend_tokenizer.normalizer = normalizers.Replace("~", "")
     wordless = ["~~", "~"]
-    with pytest.raises(ValueError, match="There is no text to look at"):
+    with pytest.raises(ValueError, match="There is no text to read"):
         inspect(host("BERT"), tokenizer, wordless)
     mixed = inspect(host("BERT"), tokenizer, [*wordless, *LINES], sample=5)
     assert all(value is not None for value in mixed["relevance"])
@@ -553,8 +554,7 @@ def test_images_are_not_text(tmp_path):
 
 
 def test_runs_of_other_models_and_unknown_devices_are_named(small_run, tmp_path):
-    run = Run.create(tmp_path / "lm", InspectConfig("", ""))
-    run.write_json("model.json", {"memory": 8})
+    Run.create(tmp_path / "lm", InspectConfig("", ""), "language")
     with pytest.raises(ValueError, match="holds a language model of characters, which"):
         open_subject(tmp_path / "lm")
     with pytest.raises(ValueError, match="A device such as cpu, cuda or cuda:1 was wanted"):

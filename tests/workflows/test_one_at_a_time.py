@@ -34,4 +34,4 @@ def test_a_folder_that_is_written_to_is_refused_and_left_alone(name, tmp_path):
     with another_process_in(tmp_path / "run"):
         with pytest.raises(ValueError, match="Another process is writing to"):
             JOURNEYS[name](tmp_path / "run", tmp_path)
-        assert not list((tmp_path / "run").iterdir())
+        assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]

@@ -1,6 +1,7 @@
-"""From a model or a Run to a HeadTable: what heads do and what they are worth."""
+"""Analysis of heads: importance, relevance, ablation, roles."""
 
 from headwise.analysis.ablation import ablate, ablate_items
+from headwise.analysis.gradients import eval_with_gradients
 from headwise.analysis.importance import OutputNorms, gradient_importance, output_norms
 from headwise.analysis.propagation import Propagation, head_relevance, linearised, top_class
 from headwise.analysis.roles import with_roles
@@ -10,6 +11,7 @@ __all__ = [
     "Propagation",
     "ablate",
     "ablate_items",
+    "eval_with_gradients",
     "gradient_importance",
     "head_relevance",
     "linearised",

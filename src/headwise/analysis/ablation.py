@@ -1,4 +1,4 @@
-"""What a model loses when one head is switched off."""
+"""Ablation: what a model loses when one head is switched off."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,10 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headwise.analysis._probing import undisturbed
+from headwise.analysis.gradients import eval_with_gradients
 from headwise.sites import Head, Site, Where, find_sites, gated, masked
-
-__all__ = ["ablate", "ablate_items"]
 
 
 def ablate(
@@ -20,16 +18,16 @@ def ablate(
 ) -> dict[str, dict[str, list[float]]]:
     """Measure the model once for each head, with that head alone switched off.
 
-    For measures of a whole corpus, like BLEU. `ablate_items` is for those of single items, and
-    switches many heads off in one forward pass.
+    Use it for measures of a whole corpus, like BLEU. `ablate_items` is for measures of single items
+    and switches many heads off in one forward pass.
 
     Args:
         model: anything with sites.
-        measure: evaluates the model as it is and names what it found, e.g. {"bleu": 93.1}.
+        measure: evaluates the model and returns metrics by name, e.g. {"bleu": 93.1}.
         progress: called with (heads done, heads in all).
 
     Returns:
-        {name: {site: value with that head off, one a head}}.
+        {name: {site: [value with that head off, for each head]}}.
     """
     heads = [head for site in find_sites(model) for head in site.heads]
     columns: dict[str, dict[str, list[float]]] = {}
@@ -52,19 +50,18 @@ def ablate_items(
     device: torch.device | str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Float[Tensor, "B H"]]:
-    """How much each item's measure changes as each head is switched off: off - whole.
+    """Measure how each item changes when each head is switched off: value off - value on.
 
-    A forward pass reads the items `together` times over, each time with another head off, so that
-    it needs `together` times the memory of one. Any number gives the same, up to the rounding of
-    sums whose order depends on the batch size.
+    A forward pass reads `together` copies of the items, each with another head off, so it needs
+    `together` times the memory. The number changes results only by rounding.
 
     Args:
         model: anything with sites; it is left as it was. Computed in eval mode, without gradients.
-        measure: of some items, given their numbers (N,), which may repeat: (N,), e.g. their losses.
-        items: how many there are.
-        together: heads off in one forward pass, each for a copy of the items.
+        measure: takes indices of items (N,), which may repeat; returns e.g. their losses (N,).
+        items: number of items.
+        together: number of heads off in one forward pass, each in a copy of the items.
         where: the sites wanted.
-        device: of the item numbers; by default that of the model's parameters.
+        device: of the indices; by default that of the model's parameters.
         progress: called with (heads done, heads in all).
     """
     if together < 1:
@@ -72,7 +69,7 @@ def ablate_items(
     sites = find_sites(model, where=where)
     heads = [head for site in sites for head in site.heads]
     number_B = torch.arange(items, device=device or next(model.parameters()).device)
-    with undisturbed(model), torch.no_grad():
+    with eval_with_gradients(model), torch.no_grad():
         whole_B = _measured(measure, number_B)
         changes: list[Tensor] = []
         for start in range(0, len(heads), together):
@@ -87,7 +84,7 @@ def ablate_items(
 
 
 def _gates(sites: list[Site], chosen: list[Head], items: int, like: Tensor) -> dict[str, Tensor]:
-    """Gates (copies of the items, H): the n-th copy has the n-th chosen head off."""
+    """Return gates (copies of the items, H); the n-th copy has the n-th chosen head off."""
     gates: dict[str, Tensor] = {}
     for site in sites:
         if any(head.site == site.name for head in chosen):
@@ -100,7 +97,7 @@ def _measured(measure: Callable[[Tensor], Tensor], numbers_N: Tensor) -> Tensor:
     values_N = measure(numbers_N)
     if values_N.shape != numbers_N.shape:
         raise ValueError(
-            f"measure must give one number an item, shape {tuple(numbers_N.shape)}, got "
+            f"measure must give one number per item, shape {tuple(numbers_N.shape)}, got "
             f"{tuple(values_N.shape)}."
         )
     return values_N

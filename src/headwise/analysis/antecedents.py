@@ -1,16 +1,10 @@
-"""Antecedent selection: how often a head, or a rule that needs no model, finds what is meant."""
+"""Antecedent selection by rules: how often they find the antecedent of a mention."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
-
 from headwise.text.mentions import PRONOUNS, Mention, Passage, Span, head_word
-from headwise.text.words import is_mark, words_in
-
-__all__ = ["antecedent_accuracy", "antecedent_baselines", "sieve"]
+from headwise.text.words import is_punctuation, words_in
 
 _DETERMINERS = frozenset(words_in("the a an his her its their my your our"))
 # person, number and gender of words; "" is any
@@ -37,44 +31,18 @@ _KNOWN = {
 }
 
 
-def antecedent_accuracy(
-    strongest: Int[Tensor, "*heads M"], mentions: Sequence[Mention]
-) -> dict[str, Float[Tensor, "*heads"]]:
-    """Share of mentions whose strongest word is one of their antecedents', for each head.
-
-    Args:
-        strongest: the word that the head word of each mention attends to most; -1: none.
-        mentions: as many, in the same order.
-
-    Returns:
-        "coreference" over all mentions, "coreference_pronoun", "…_proper", "…_nominal" where there
-        are such.
-    """
-    if strongest.shape[-1] != len(mentions) or not mentions:
-        raise ValueError(
-            f"A strongest word for each of {len(mentions)} mentions was wanted, got "
-            f"{strongest.shape[-1]}; give at least one, in the order of the mentions."
-        )
-    hit = _right(mentions, most=int(strongest.max()), device=strongest.device)[
-        torch.arange(len(mentions), device=strongest.device), strongest.clamp(min=-1)
-    ].float()
-    kinds = [mention.kind for mention in mentions]
-    chosen = {"coreference": [True] * len(kinds)} | {
-        f"coreference_{kind}": [other == kind for other in kinds] for kind in sorted(set(kinds))
-    }
-    return {label: hit[..., torch.tensor(mask)].mean(dim=-1) for label, mask in chosen.items()}
-
-
 def antecedent_baselines(passages: Sequence[Passage]) -> dict[str, dict[str, float]]:
-    """What rules reach, by label as in `antecedent_accuracy`: {label: {rule: accuracy}}.
+    """Return the accuracy of rules by kind of mention: {label: {rule: accuracy}}.
 
-    - random: some word before the mention, each as likely; its expected accuracy.
+    Labels are "coreference" for all mentions, and "coreference_pronoun", "…_proper", "…_nominal".
+
+    - random: any word before the mention; the expected accuracy.
     - previous: the word before; first: the first word of the passage.
-    - nearest_noun: the nearest word before that looks like a noun, capitalised inside a sentence
-      or after a determiner.
-    - nearest_mention: the nearest word before of any other mention, which takes gold mentions.
-    - same_word: the same, of a mention that has the word at the head of this one, if there is any.
-    - sieve: see `sieve`; takes gold mentions too.
+    - nearest_noun: the nearest word before that seems a noun: capitalised inside a sentence, or
+      after a determiner.
+    - nearest_mention: the nearest word before of any other mention (needs gold mentions).
+    - same_word: the nearest mention before with the same head word, else the nearest mention.
+    - sieve: see `sieve` (needs gold mentions).
     """
     hits: dict[str, dict[str, list[float]]] = {}
     for passage in passages:
@@ -91,23 +59,21 @@ def antecedent_baselines(passages: Sequence[Passage]) -> dict[str, dict[str, flo
 
 
 def sieve(passage: Passage, mention: Mention) -> int:
-    """The head word of the earlier mention that four sieves let through; -1: there is none.
+    """Return the head word of the earlier mention that four sieves choose; -1 if there is none.
 
     The rule of Clark et al. (2019), section 4.3: the nearest mention with the same words, else with
-    the same head word, else of the same number, gender and person, else of any kind. Passages do
-    not tell these features, nor how far every mention goes, so here
+    the same head word, else with the same number, gender and person, else any. Passages have
+    neither these features nor all spans, so here
 
-    - pronouns, titles and some words for people tell their features by a list, the one nearest to
-      the head word first; of other nouns the person is the third, the number "many" if they have an
-      "and", or end in a single "s" and are not capitalised, and the gender unknown, which agrees
-      with any;
-    - mentions that are asked for have their spans, and all other words of antecedents and
-      distractors that stand side by side are taken for one mention. On LitBank this finds 0.776,
-      where all spans would give 0.789.
+    - pronouns, titles and some words for people have their features in a list; the word nearest to
+      the head word counts. Other nouns are third person, plural if they have an "and" or end in a
+      single "s" and are not capitalised, and of unknown gender, which agrees with any;
+    - adjacent words of antecedents and distractors count as one mention, unless a mention with a
+      known span covers them.
 
     Args:
-        passage: where it stands.
-        mention: whose antecedent is looked for.
+        passage: with the mention.
+        mention: to resolve.
     """
     words = [word.lower() for word in passage.words]
     own, head = _features(passage.words, mention.span), words[mention.head]
@@ -126,7 +92,7 @@ def sieve(passage: Passage, mention: Mention) -> int:
 
 
 def _earlier(passage: Passage, mention: Mention) -> list[Span]:
-    """Spans of mentions that end before one, those that are known last."""
+    """Return spans of mentions that end before this one; those with known spans come last."""
     start = mention.span[0]
     known = [other.span for other in passage.mentions if other.span[1] <= start]
     covered = {word for span in known for word in range(*span)}
@@ -139,13 +105,12 @@ def _earlier(passage: Passage, mention: Mention) -> list[Span]:
 
 
 def _features(words: Sequence[str], span: Span) -> tuple[str, ...]:
-    """Person, number and gender of a mention; "" where they cannot be told."""
+    """Return person, number and gender of a mention; "" if unknown."""
     head, is_alone = head_word(words, span), span[1] - span[0] == 1
     for place in range(head, span[0] - 1, -1):
         word = words[place].lower()
-        if word in _KNOWN and (
-            is_alone or word not in PRONOUNS
-        ):  # "his" says nothing of "his ship"
+        # "his" says nothing about "his ship"
+        if word in _KNOWN and (is_alone or word not in PRONOUNS):
             return _KNOWN[word]
     word = words[head]
     several = word.islower() and word.endswith("s") and not word.endswith("ss")
@@ -157,23 +122,13 @@ def _agree(one: Sequence[str], other: Sequence[str]) -> bool:
     return all(a == b or not a or not b for a, b in zip(one, other, strict=True))
 
 
-def _right(mentions: Sequence[Mention], *, most: int, device: torch.device) -> Tensor:
-    """(M, words + 1), True at antecedents; the last column, of no word, is False."""
-    words = 1 + max(most, *(word for mention in mentions for word in mention.antecedents))
-    right_MW = torch.zeros(len(mentions), words + 1, dtype=torch.bool)
-    rows = [(row, word) for row, mention in enumerate(mentions) for word in mention.antecedents]
-    row_N, word_N = torch.tensor(rows).unbind(dim=1)
-    right_MW[row_N, word_N] = True
-    return right_MW.to(device)
-
-
 def _reached(passage: Passage, mention: Mention) -> Mapping[str, float]:
     words, start = passage.words, mention.span[0]
     right = set(mention.antecedents)
     others = right | set(mention.distractors)
 
     def nearest(holds: Callable[[int], bool]) -> int:
-        """The nearest word before the mention that holds; -1: there is none."""
+        """Return the nearest word before the mention for which `holds`; -1 if there is none."""
         return next((place for place in range(start - 1, -1, -1) if holds(place)), -1)
 
     mentioned = nearest(lambda place: place in others)
@@ -195,6 +150,6 @@ def _reached(passage: Passage, mention: Mention) -> Mapping[str, float]:
 def _noun_like(words: Sequence[str], place: int) -> bool:
     word, before = words[place], words[place - 1] if place else "."
     if before.lower() in _DETERMINERS:
-        return not is_mark(word) and word.lower() not in PRONOUNS
+        return not is_punctuation(word) and word.lower() not in PRONOUNS
     begins = before in (".", "!", "?", '"', "''", "``", "“")
     return word[:1].isupper() and not begins and word != "I"

@@ -1,8 +1,8 @@
-"""Gold: what heads might point at, in words, from annotation or from the words themselves.
+"""Gold: the words that heads should attend to, from annotation or from the words themselves.
 
-Every function takes a batch and returns a list of `Gold`, one for each label that occurs in it. In
-"decoder.self" a word sees only itself and those before it, so that right keys after the query are
-left out there, and with them queries that have no other.
+Every function takes a batch and returns a list of `Gold`, one per label that occurs in it. A word
+in "decoder.self" sees only itself and words before it, so later keys are left out there, and with
+them queries that have no other key.
 """
 
 from collections import Counter
@@ -14,24 +14,11 @@ from torch import Tensor
 from headwise.recording.reading import Gold
 from headwise.text.mentions import Passage
 from headwise.text.treebank import Tree
-from headwise.text.words import is_mark
+from headwise.text.words import is_punctuation
 
-__all__ = [
-    "alignment_gold",
-    "coreference_gold",
-    "duplicate_gold",
-    "first_gold",
-    "induction_gold",
-    "links_in",
-    "neighbour_gold",
-    "punctuation_gold",
-    "rare_gold",
-    "relative_positions",
-    "syntax_gold",
-]
-
-RELATIONS = ("nsubj", "obj", "amod", "advmod")  # section 5.2; "dobj" is "obj" in UD 2
-COMMON = 500  # words among the commonest, section 5.3
+# Voita et al. (2019), section 5.2; "dobj" is "obj" in UD 2
+RELATIONS = ("nsubj", "obj", "amod", "advmod")
+COMMON = 500  # rank below which a word is common, section 5.3
 CAUSAL = "decoder.self"
 Row = tuple[int, int, int]  # batch item, query, right key
 Sentences = Sequence[Sequence[str]]
@@ -44,16 +31,16 @@ def syntax_gold(
     relations: Sequence[str] | None = RELATIONS,
     subtypes: bool = False,
 ) -> list[Gold]:
-    """Relations in both directions: `nsubj_to_head` and `nsubj_to_dependent`, and so on.
+    """Return gold for relations in both directions: `nsubj_to_head`, `nsubj_to_dependent`, …
 
-    A query is a word with the relation; `_to_head` asks from the dependent, `_to_dependent` from
-    the head, where any of several dependents is right.
+    Queries of `_to_head` are dependents, queries of `_to_dependent` are heads; any of several
+    dependents is right.
 
     Args:
         trees: of the batch, in its order.
         kind: of the sites, e.g. "encoder.self".
         relations: names as in the treebank; None takes all but "root" and "punct".
-        subtypes: "nsubj:pass" counts as "nsubj". If not it is a relation of its own, as "nsubjpass"
+        subtypes: "nsubj:pass" counts as "nsubj"; else it is a relation of its own, as "nsubjpass"
             was for the parser of Voita et al. (2019).
     """
     rows: dict[str, list[Row]] = {}
@@ -70,13 +57,13 @@ def relative_positions(
     relations: Sequence[str] | None = RELATIONS,
     subtypes: bool = False,
 ) -> dict[str, Counter[int]]:
-    """How often a dependent stands where, relative to its head (Figure 3): {relation: counts}.
+    """Count positions of dependents relative to their heads: {relation: {offset: count}}.
 
     -1 is the word before the head. Counters of parts of a corpus can be added up.
 
     Args:
-        trees: any number, read once.
-        relations: as in `syntax_gold`, like `subtypes`.
+        trees: read once.
+        relations: see `syntax_gold`.
         subtypes: "nsubj:pass" counts as "nsubj".
     """
     counts: dict[str, Counter[int]] = {relation: Counter() for relation in relations or ()}
@@ -93,17 +80,17 @@ def rare_gold(
     *,
     common: int = COMMON,
 ) -> list[Gold]:
-    """`rarest` and `two_rarest`: every word asks for the rarest words of its sentence.
+    """Return gold `rarest` and `two_rarest`: the rarest words of a sentence, for every query.
 
-    Sentences whose rarest word is among the commonest are left out. Of equally rare words all are
-    right, so `two_rarest` may be more than two. A rare word may point at itself, except in
-    "decoder.self", where heads that have nothing to look at rest on the word itself.
+    Sentences whose rarest word is common are left out. All equally rare words are right, so
+    `two_rarest` may be more than two. A rare word may attend to itself, except in "decoder.self",
+    where idle heads attend to the word itself.
 
     Args:
         sentences: the words of each.
-        rank: of a word, 0 for the commonest, e.g. `WordRanks.rank`.
+        rank: of a word, 0 for the most common, e.g. `WordRanks.rank`.
         kind: of the sites.
-        common: how many words are too common.
+        common: words of a lower rank are too common.
     """
     keys: dict[str, list[tuple[int, int]]] = {"rarest": [], "two_rarest": []}
     for item, words in enumerate(sentences):
@@ -119,10 +106,10 @@ def rare_gold(
 
 
 def punctuation_gold(sentences: Sentences, kind: str = "encoder.self") -> list[Gold]:
-    """`punctuation`: every word of a sentence with marks asks for any of them but itself.
+    """Return gold `punctuation`: any punctuation but the query itself.
 
-    Otherwise the full stop, the only mark of many sentences and in "decoder.self" the only word
-    that sees it, would make a head that looks at itself one for punctuation.
+    Counting the query itself would give the role to heads that attend to their own word: many
+    sentences have one full stop, which only the full stop itself sees in "decoder.self".
 
     Args:
         sentences: the words of each.
@@ -132,20 +119,20 @@ def punctuation_gold(sentences: Sentences, kind: str = "encoder.self") -> list[G
         (item, place)
         for item, words in enumerate(sentences)
         for place, word in enumerate(words)
-        if is_mark(word)
+        if is_punctuation(word)
     ]
     return _golds({"punctuation": _of_others(_from_everywhere(keys, sentences))}, kind)
 
 
 def first_gold(sentences: Sentences, kind: str = "encoder.self") -> list[Gold]:
-    """`first_word`: every word but the first asks for the first, as heads that rest do."""
+    """Return gold `first_word`: the first word, for every other word; idle heads attend there."""
     keys = [(item, 0) for item, words in enumerate(sentences) if len(words) > 1]
     rows_N3 = _from_everywhere(keys, sentences)
     return _golds({"first_word": rows_N3[rows_N3[:, 1] > 0]}, kind)
 
 
 def neighbour_gold(sentences: Sentences, kind: str = "encoder.self") -> list[Gold]:
-    """`previous` and `next`: words without that neighbour do not ask."""
+    """Return gold `previous` and `next`: the neighbour of each word that has one."""
     pairs = [
         (item, place) for item, words in enumerate(sentences) for place in range(1, len(words))
     ]
@@ -155,7 +142,7 @@ def neighbour_gold(sentences: Sentences, kind: str = "encoder.self") -> list[Gol
 
 
 def duplicate_gold(sentences: Sentences, kind: str = "decoder.self") -> list[Gold]:
-    """`duplicate`: a word that occurred before, as it is written, asks for any earlier one."""
+    """Return gold `duplicate`: any earlier occurrence of the same word."""
     rows = [
         (item, query, key)
         for item, words in enumerate(sentences)
@@ -165,9 +152,9 @@ def duplicate_gold(sentences: Sentences, kind: str = "decoder.self") -> list[Gol
 
 
 def induction_gold(sentences: Sentences, kind: str = "decoder.self") -> list[Gold]:
-    """`induction`: a word that occurred before asks for a word that followed it then.
+    """Return gold `induction`: the word after an earlier occurrence of the same word.
 
-    In "a b … a" the second a asks for b (Olsson et al., 2022). A word never asks for itself.
+    In "a b … a" it is b for the second a (Olsson et al., 2022), and never the word itself.
     """
     rows = [
         (item, query, key + 1)
@@ -181,7 +168,7 @@ def induction_gold(sentences: Sentences, kind: str = "decoder.self") -> list[Gol
 def alignment_gold(
     links: Sequence[Iterable[tuple[int, int]]], kind: str = "decoder.cross"
 ) -> list[Gold]:
-    """`alignment`: a target word asks for the source words it is linked with.
+    """Return gold `alignment`: the source words that a target word is linked with.
 
     Args:
         links: of each pair of sentences, (target word, source word).
@@ -196,7 +183,7 @@ def alignment_gold(
 
 
 def links_in(line: str) -> list[tuple[int, int]]:
-    """Links of a line such as "0-0 1-2" (source-target, from 0 on), as (target, source).
+    """Parse a line such as "0-0 1-2" (source-target, from 0 on) into (target, source) pairs.
 
     >>> links_in("0-0 2-1")
     [(0, 0), (1, 2)]
@@ -214,10 +201,10 @@ def links_in(line: str) -> list[tuple[int, int]]:
 
 
 def coreference_gold(passages: Sequence[Passage], kind: str = "encoder.self") -> list[Gold]:
-    """`coreference`, and the same by mention: `_pronoun`, `_proper`, `_nominal`.
+    """Return gold `coreference`, and by kind of mention: `_pronoun`, `_proper`, `_nominal`.
 
-    The head word of a mention asks for any word of its antecedents: paper 001's probe, after Clark
-    et al. (2019).
+    The query is the head word of a mention; any word of its antecedents is right, as in Clark et
+    al. (2019).
 
     Args:
         passages: of the batch, in its order.
@@ -235,7 +222,7 @@ def coreference_gold(passages: Sequence[Passage], kind: str = "encoder.self") ->
 def _arcs(
     tree: Tree, relations: Sequence[str] | None, *, subtypes: bool
 ) -> Iterable[tuple[str, int, int]]:
-    """(relation, dependent, head) of those asked for."""
+    """Yield (relation, dependent, head) of the wanted relations."""
     for dependent, (head, name) in enumerate(zip(tree.heads, tree.relations, strict=True)):
         relation = name.partition(":")[0] if subtypes else name
         wanted = relation in relations if relations is not None else relation != "punct"
@@ -244,7 +231,7 @@ def _arcs(
 
 
 def _earlier_same(words: Sequence[str]) -> Iterable[tuple[int, int]]:
-    """(place, earlier place) of the same word."""
+    """Yield (position, earlier position) of equal words."""
     seen: dict[str, list[int]] = {}
     for place, word in enumerate(words):
         before = seen.setdefault(word, [])
@@ -254,7 +241,7 @@ def _earlier_same(words: Sequence[str]) -> Iterable[tuple[int, int]]:
 
 
 def _from_everywhere(keys: Sequence[tuple[int, int]], sentences: Sentences) -> Tensor:
-    """Rows in which every word of a sentence asks for each of its keys, (item, key) given."""
+    """Return rows in which every word of a sentence is a query of each (item, key)."""
     if not keys:
         return torch.empty(0, 3, dtype=torch.long)
     item_K, key_K = torch.tensor(keys).unbind(dim=1)
@@ -265,7 +252,7 @@ def _from_everywhere(keys: Sequence[tuple[int, int]], sentences: Sentences) -> T
 
 
 def _of_others(rows_N3: Tensor) -> Tensor:
-    """Rows without those in which a word asks for itself."""
+    """Drop the rows in which query and key are the same word."""
     return rows_N3[rows_N3[:, 1] != rows_N3[:, 2]]
 
 

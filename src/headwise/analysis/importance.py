@@ -1,6 +1,6 @@
-"""How much heads matter, item by item: by gradient, and by what they write.
+"""Importance of heads for each item: by gradient, and by the norm of their output.
 
-Each function gives {site name: (B, H)}, so that items can be averaged with an interval. Relevance
+Each function returns {site name: (B, H)}, so that items can be averaged with an interval. Relevance
 is in `headwise.analysis.propagation`, switching heads off in `headwise.analysis.ablation`.
 """
 
@@ -10,46 +10,50 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from headwise.analysis._gates import check_dependence, constant_parameters, item_gates, slopes
-from headwise.analysis._probing import undisturbed
+from headwise.analysis.gradients import (
+    check_dependence,
+    constant_parameters,
+    eval_with_gradients,
+    item_gates,
+    slopes,
+)
 from headwise.ops.attended import Attended
 from headwise.sites import Site, Where, find_sites, observe
-
-__all__ = ["OutputNorms", "gradient_importance", "output_norms"]
 
 
 def gradient_importance(
     model: nn.Module, losses: Callable[[], Tensor], *, where: Where = "*"
 ) -> dict[str, Float[Tensor, "B H"]]:
-    """|sum out_h * dLoss/dout_h| of each item (Michel et al., 2019, equation 2).
+    """Compute |sum out_h * dLoss/dout_h| of each item (Michel et al., 2019, equation 2).
 
-    To first order, how much the loss of an item changes as a head is switched off. The measure of
-    the paper is the mean over items. One forward and one backward pass, without dropout.
+    It tells to first order how the loss of an item changes when a head is switched off. The paper
+    takes the mean over items. One forward and one backward pass, without dropout.
 
     Args:
         model: anything with sites; it is left as it was.
-        losses: calls the model and gives the loss of each item, (B,), which depends on no other.
+        losses: calls the model and returns the loss of each item, (B,), independent of the others.
         where: the sites wanted.
     """
-    with undisturbed(model), constant_parameters(model):
+    with eval_with_gradients(model), constant_parameters(model):
         with item_gates(model, where=where) as gates:
             loss_B = losses()
         check_dependence(loss_B, losses, "losses")
         items = next(iter(gates.values())).shape[0]
         if loss_B.shape != (items,):
             raise ValueError(
-                f"losses must give one number an item, shape ({items},), got {tuple(loss_B.shape)}."
+                f"losses must give one number per item, shape ({items},), got "
+                f"{tuple(loss_B.shape)}."
             )
         return {name: slope.abs() for name, slope in slopes(loss_B.sum(), gates).items()}
 
 
 class OutputNorms:
-    """A watcher: how long what each head writes is, relative to what its layer writes in all.
+    """Watcher of the norm of each head's output, relative to that of its layer.
 
         sum_q ||W_h out_hq|| / sum_q ||sum_h W_h out_hq + b||
 
-    W_h is the part of the output projection that reads head h. Hand it to `observe`, together with
-    others, and read `values` after a forward pass.
+    W_h is the part of the output projection that reads head h. Give it to `observe` and read
+    `values` after a forward pass.
 
     Args:
         model: anything with sites that have an output projection.
@@ -57,7 +61,7 @@ class OutputNorms:
     """
 
     def __init__(self, model: nn.Module, *, where: Where = "*"):
-        # lazily, as headwise.hf loads transformers
+        # lazy: headwise.hf loads transformers
         from headwise.hf.projections import output_projection
 
         self.where = where
@@ -70,7 +74,7 @@ class OutputNorms:
 
     @torch.no_grad()
     def __call__(self, site: Site, attended: Attended) -> None:
-        """Add the queries of one call."""
+        """Add the queries of one attention call."""
         if site.name not in self._projections:
             return
         projection = self._projections[site.name]
@@ -87,9 +91,9 @@ class OutputNorms:
 
     @property
     def values(self) -> dict[str, Float[Tensor, "B H"]]:
-        """By item, of all calls since the last `clear`.
+        """Norms by item, over all calls since the last `clear`.
 
-        0 for a head that wrote nothing; NaN where the model computes NaN.
+        A head that wrote nothing has 0; NaN marks NaN in the model.
         """
         return {
             name: torch.where(written_BH == 0, 0, written_BH / self._updates[name][:, None])
@@ -97,7 +101,7 @@ class OutputNorms:
         }
 
     def clear(self) -> None:
-        """Forget what was seen, before the next batch."""
+        """Reset the sums, before the next batch."""
         self._written, self._updates = {}, {}
 
     def _add(self, site: Site, written_BHQ: Tensor, update_BQ: Tensor) -> None:
@@ -105,10 +109,10 @@ class OutputNorms:
         if counted_BQ is not None:
             if counted_BQ.shape != update_BQ.shape:
                 raise ValueError(
-                    f"{site.name} was asked by queries of shape {tuple(update_BQ.shape)}, but "
+                    f"{site.name} has queries of shape {tuple(update_BQ.shape)}, but "
                     f"counted has {tuple(counted_BQ.shape)} for the {site.queries}."
                 )
-            # not a product: what padding asks may be NaN
+            # not a product: padding may be NaN
             left_out_BQ = ~counted_BQ.to(update_BQ.device, torch.bool)
             written_BHQ = written_BHQ.masked_fill(left_out_BQ[:, None], 0)
             update_BQ = update_BQ.masked_fill(left_out_BQ, 0)
@@ -124,17 +128,17 @@ def output_norms(
     counted: Mapping[str, Bool[Tensor, "B T"]] | None = None,
     where: Where = "*",
 ) -> dict[str, Float[Tensor, "B H"]]:
-    """How much each head writes into the residual stream, see `OutputNorms`.
+    """Compute how much each head writes into the residual stream, see `OutputNorms`.
 
     Args:
         model: anything with sites that have an output projection.
         forward: calls the model on a batch.
-        counted: {"encoder" or "decoder": True at the queries that count}; all do where it is not
-            said, padding too.
+        counted: {"encoder" or "decoder": True at the queries that count}; by default all count,
+            padding too.
         where: the sites wanted.
     """
     norms = OutputNorms(model, where=where)
     norms.counted = counted or {}
-    with undisturbed(model), torch.no_grad(), observe(model, norms, where=where):
+    with eval_with_gradients(model), torch.no_grad(), observe(model, norms, where=where):
         forward()
     return norms.values

@@ -1,8 +1,8 @@
-"""Naming what a head does, from how often it points where.
+"""Roles of heads, from how often they attend to which words.
 
-A role is given only where a share clears its threshold for certain: it is the lower end of the
-share's 95 % interval that must reach it. Where the table has intervals (a column X_low beside X)
-but a share has none, there were too few sentences to tell, and it makes no role.
+A head has a role if the lower end of a share's 95 % interval reaches the threshold. If the table
+has intervals (a column X_low for X) but a share has none, there were too few sentences, and the
+share makes no role.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,8 @@ from headwise.recording.pointing import baselines_at, kind_of
 from headwise.sites import Head
 
 POSITIONAL_SHARE = 0.9  # of words at one distance (Voita et al., 2019, section 5.1)
-MARGIN = 0.10  # above the best fixed distance, for grammar (section 5.2); we ask it of all labels
-# More often than not. Section 5.3 says "rare words" of heads that point at the rarest word in 66 %
-# and in over 50 % of cases; for the others no paper names a threshold, and half is the natural one.
+MARGIN = 0.10  # above the best fixed distance; section 5.2 for syntax, here for all labels
+# Section 5.3 has "rare words" heads with 66 % and over 50 %; no paper has a threshold for others.
 MAJORITY = 0.5
 NEIGHBOURS = {-1: "previous", 1: "next"}
 
@@ -27,10 +26,10 @@ MAJORITIES = {  # column -> role
     "duplicate": "duplicate",
     "induction": "induction",
 }
-# Measured beside what they would only repeat: offset says the same, or the rarest.
+# Columns that repeat another: the offset, or the rarest word.
 NO_ROLES = frozenset({"previous", "next", "two_rarest"})
-# Often measured where all is said twice, so that one distance finds everything: there no head could
-# do better, and a majority is enough.
+# Often measured on text repeated twice, where one distance finds everything, so that no head could
+# exceed the baseline: a majority is enough there.
 REPEATS = frozenset({"duplicate", "induction"})
 
 Row = Mapping[str, float | int | str | None]
@@ -38,10 +37,10 @@ Row = Mapping[str, float | int | str | None]
 
 @dataclass(frozen=True)
 class _Claim:
-    """A share that could make a role."""
+    """Share that makes a role if it reaches its threshold."""
 
     role: str
-    share: float  # its lower end
+    share: float  # lower end of its interval
     threshold: float
 
     @property
@@ -50,16 +49,16 @@ class _Claim:
 
     @property
     def strength(self) -> float:
-        """How much of the way from the threshold to 1: thresholds differ, and so does the room."""
-        room = 1 - self.threshold
-        return (self.share - self.threshold) / room if room > 0 else 0.0
+        """Fraction of the distance from the threshold to 1, as thresholds differ."""
+        distance = 1 - self.threshold
+        return (self.share - self.threshold) / distance if distance > 0 else 0.0
 
 
 def with_roles(table: HeadTable, baselines: Mapping[str, float]) -> HeadTable:
-    """Add two columns, the first: `role`, the strongest of a head's roles, and `roles`, all.
+    """Add two columns in front: `role`, the strongest role of a head, and `roles`, all of them.
 
-        previous, next, offset +2 ...   the strongest word at one distance, at least 90 %; the
-                                        word itself is no distance, except in cross-attention
+        previous, next, offset +2 ...   the strongest word at one distance, at least 90 %; not
+                                        distance 0, except in cross-attention
         rare words, punctuation,        the strongest word is the rarest, a punctuation mark, the
         first word, duplicate,          first, an earlier same word, the word after one: at least
         induction                       half of the words that could, and 10 points above the
@@ -69,14 +68,13 @@ def with_roles(table: HeadTable, baselines: Mapping[str, float]) -> HeadTable:
         any other label (nsubj_to_head,
         alignment, coreference ...)     at least 10 points above its baseline
 
-    Strength is how much of the way from the threshold to 1 a share has gone; of equally strong
-    roles the one named first above is taken. Several are written "previous, sink". None where a
-    head has no role.
+    The strongest role has gone furthest from its threshold to 1; of equally strong roles the first
+    one above counts. Several are written "previous, sink"; a head without a role has None.
 
     Args:
-        table: the columns of `Profile` and `Pointing`; those that are missing make no role.
-        baselines: {label: what one fixed distance reaches}, as from `Pointing.baselines()`; those
-            of "encoder.self: label" are for such heads alone.
+        table: with columns of `Profile` and `Pointing`; missing ones make no role.
+        baselines: {label: share of the best fixed distance}, as from `Pointing.baselines()`; a
+            label "encoder.self: label" is for such heads alone.
 
     >>> table = HeadTable.of({"offset": {"encoder.0.self": [-1]},
     ...                       "offset_share": {"encoder.0.self": [0.95]}})
@@ -105,7 +103,7 @@ def _positional(head: Head, row: Row) -> list[_Claim]:
     crosses = head.site.endswith(".cross")
     if not isinstance(offset, int) or share is None or (offset == 0 and not crosses):
         return []
-    # words of another sentence are not one's neighbours
+    # words of another sentence are no neighbours
     role = None if crosses else NEIGHBOURS.get(offset)
     return [_Claim(role or f"offset {offset:+d}", share, POSITIONAL_SHARE)]
 
@@ -134,6 +132,6 @@ def _labelled(row: Row, baselines: Mapping[str, float]) -> list[_Claim]:
 
 
 def _certain(row: Row, column: str) -> float | None:
-    """What a share certainly is: the lower end of its interval, or itself in a table without."""
+    """Return the lower end of a share's interval, or the share itself in a table without."""
     share = row.get(f"{column}_low", row.get(column))
     return float(share) if isinstance(share, float | int) else None

@@ -1,24 +1,35 @@
-"""Guiding heads: patterns, plans, and a loss that draws heads towards them while a model learns."""
+"""Guidance of heads in training: patterns, plans, and a loss that draws heads towards them."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headwise.guidance.guiding import Guidance, guide
-from headwise.guidance.patterns import Aim, pattern
-from headwise.guidance.plan import Plan
-from headwise.guidance.schedule import CONVENTIONS, Convention, Strength
+from headwise.guidance.plan import Aim, Plan, pattern
+from headwise.guidance.schedule import (
+    CONSTANT_FOR,
+    CONVENTIONS,
+    Convention,
+    ConventionName,
+    Schedule,
+    Strength,
+    convention_of,
+)
 
 if TYPE_CHECKING:
     from headwise.guidance.trainer import GuidanceCallback
 
 __all__ = [
+    "CONSTANT_FOR",
     "CONVENTIONS",
     "Aim",
     "Convention",
+    "ConventionName",
     "Guidance",
     "GuidanceCallback",
     "Plan",
+    "Schedule",
     "Strength",
+    "convention_of",
     "guide",
     "pattern",
 ]

@@ -1,40 +1,110 @@
-"""Which heads are guided, and where to."""
+"""Plans of guidance: which head gets which pattern (Deshpande & Narasimhan, 2020, section 3.2)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from types import MappingProxyType
 from typing import cast
 
 from headwise.config import suggestion
-from headwise.guidance.patterns import OF_TOKENS, Aim, pattern
 from headwise.ops._impl import Number
 from headwise.ops.checks import check_whole_number
 
+NAMES = ("next", "prev", "first", "delim", "period", "tokens", "offset")
+OFFSETS = {"next": 1, "prev": -1}
+OF_TOKENS = ("delim", "period", "tokens")
 # in the order in which heads get them
 COUNTED: tuple[str, ...] = ("next", "prev", "first", "delim", "period")
-
-MOST_HEADS = 4096  # of a layer, by far
+MAX_HEADS = 4096  # more than any layer has
 OF_COUNTED = tuple(name for name in COUNTED if name in OF_TOKENS)
 NO_TOKENS: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 
+@dataclass(frozen=True)
+class Aim:
+    """Pattern of one head, made by `pattern`. Without offset and tokens it is the first key.
+
+    Only keys that a query may see count. So the last token of a text has no next one, at the end of
+    the row, before padding, or before the next text of the row. The first key is that of the text
+    that the query belongs to.
+    """
+
+    name: str
+    offset: int | None = None  # the key at the query's position + offset
+    tokens: tuple[int, ...] = ()  # the keys with one of these tokens, equally
+
+    @property
+    def label(self) -> str:
+        """Name with its offset or tokens, where several patterns share the name.
+
+        >>> pattern("next").label, pattern("offset", offset=-2).label
+        ('next', 'offset -2')
+        """
+        if self.name == "offset":
+            return f"{self.name} {self.offset}"
+        return f"{self.name} {self.tokens}" if self.name == "tokens" else self.name
+
+
+def pattern(name: str, *, tokens: Iterable[int] = (), offset: int | None = None) -> Aim:
+    """Make a pattern: "next", "prev", "first", "delim", "period", "tokens" or "offset".
+
+    Args:
+        name: of the pattern. "delim", "period" and "tokens" all mean the keys with certain tokens.
+        tokens: ids of these tokens, e.g. `(tokenizer.cls_token_id, tokenizer.sep_token_id)`.
+        offset: for "offset", position of the key minus position of the query.
+
+    >>> pattern("prev").offset, pattern("period", tokens=[4]).tokens
+    (-1, (4,))
+    """
+    if name not in NAMES:
+        raise ValueError(f"There is no pattern {name!r}. {suggestion(name, NAMES)}")
+    held = _numbers(tokens)
+    _check_tokens(name, held)
+    if (offset is not None) != (name == "offset"):
+        wanted = "needs" if name == "offset" else "takes no"
+        raise ValueError(f"The pattern {name!r} {wanted} offset=, got {offset!r}.")
+    if offset is not None:
+        check_whole_number("offset", offset)
+    return Aim(name, OFFSETS.get(name, offset), tuple(sorted(set(held))))
+
+
+def _numbers(tokens: object) -> tuple[int, ...]:
+    if not isinstance(tokens, Iterable) or isinstance(tokens, str):
+        raise ValueError(f"tokens= takes the numbers of tokens, e.g. (4,), got {tokens!r}.")
+    return tuple(cast("Iterable[int]", tokens))
+
+
+def _check_tokens(name: str, tokens: tuple[int, ...]) -> None:
+    if bool(tokens) != (name in OF_TOKENS):
+        wanted = "needs the numbers of its tokens as" if name in OF_TOKENS else "takes no"
+        raise ValueError(f"The pattern {name!r} {wanted} tokens=, got {tokens}.")
+    for token in tokens:
+        check_token("A token", token)
+
+
+def check_token(name: str, token: int) -> None:
+    """Raise if this is not a token id."""
+    check_whole_number(name, token)
+    if token < 0:
+        raise ValueError(f"{name} must be a token's number, 0 or more, got {token}.")
+
+
 @dataclass(frozen=True, init=False)
 class Plan:
-    """Which pattern each head of a site gets, by the head's number; the same at every site.
+    """Plan of guidance: the pattern of each guided head, the same at every site.
 
-    Give how many heads get each pattern, and they are taken in the order next, prev, first, delim,
-    period from head 0 on; or give the pattern of each head.
+    Give the number of heads for each pattern, or the pattern of each head. Numbers of heads are
+    assigned from head 0 on, in the order next, prev, first, delim, period.
 
     Args:
         aims: `{head: pattern(...)}`.
-        next: so many heads look at the next token,
-        prev: the previous one,
-        first: the first,
-        delim: delimiters,
-        period: full stops.
-        tokens: the numbers of the tokens of "delim" and "period".
+        next: number of heads for the next token.
+        prev: number of heads for the previous token.
+        first: number of heads for the first token.
+        delim: number of heads for delimiters.
+        period: number of heads for full stops.
+        tokens: token ids of "delim" and "period".
 
     >>> {head: aim.name for head, aim in Plan(next=1, prev=1, first=2).aims.items()}
     {0: 'next', 1: 'prev', 2: 'first', 3: 'first'}
@@ -74,9 +144,9 @@ class Plan:
 
     @classmethod
     def fraction(cls, share: Number, *, heads: int) -> "Plan":
-        """The paper's choice for a share of the heads: one Next, one Prev, the others First (§5.3).
+        """Return the paper's plan for a share of the heads: one next, one prev, the others first.
 
-        Half heads count as one.
+        Half a head counts as one (section 5.3).
 
         >>> [len(Plan.fraction(1 / 2, heads=heads).aims) for heads in (12, 5, 7)]
         [6, 3, 4]
@@ -94,14 +164,14 @@ class Plan:
 
     @classmethod
     def parse(cls, text: str, *, tokens: Mapping[str, Sequence[int]] = NO_TOKENS) -> "Plan":
-        """The plan of a text like "next=1,prev=1,first=4".
+        """Return the plan written as text like "next=1,prev=1,first=4".
 
         >>> Plan.parse("next=1, first=4") == Plan(next=1, first=4)
         True
         """
         counts: dict[str, int] = {}
         for part in text.split(","):
-            name, equals, number = (piece.strip() for piece in part.partition("="))
+            name, equals, number = (token.strip() for token in part.partition("="))
             if not equals or not number.isdecimal():
                 raise ValueError(f"A plan is written like next=1,prev=1,first=4, got {text!r}.")
             if name not in COUNTED:
@@ -113,7 +183,7 @@ class Plan:
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """The guided heads, in order."""
+        """Indices of the guided heads, in order."""
         return tuple(self.aims)
 
 
@@ -142,7 +212,7 @@ def _counted(counts: Mapping[str, int], tokens: Mapping[str, Sequence[int]]) -> 
         check_whole_number(name, number)
         if number < 0:
             raise ValueError(f"{name} must be a number of heads, 0 or more, got {number}.")
-        if number > MOST_HEADS:
+        if number > MAX_HEADS:
             raise ValueError(f"{name} is for {number} heads, and no layer has so many.")
         if number:
             held = tokens.get(name, ()) if name in OF_TOKENS else ()

@@ -1,4 +1,4 @@
-"""How the loss is counted and how its weight decays: the paper's way, and that of its code."""
+"""Conventions and schedules of guidance: how the loss is reduced, how its weight decays."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from headwise.ops.guidance import Edges, Reduction
 
 Schedule = Literal["linear", "constant_then_linear", "constant"]
 ConventionName = Literal["mean", "paper", "reference_code"]
-LARGEST = 1e38  # alpha that float32 can hold
+MAX_ALPHA = 1e38  # that float32 can hold
 CONSTANT_FOR = 20_000  # updates of the published code before alpha begins to fall
 
 
 @dataclass(frozen=True)
 class Convention:
-    """How the guidance loss is counted; see `CONVENTIONS`."""
+    """Convention of the guidance loss; see `CONVENTIONS`."""
 
-    reduction: Reduction  # of all pairs of a query and a key: their mean, or a text's sum
-    by_pattern: bool  # the heads of a site with one pattern count together as much as one head
+    reduction: Reduction  # mean over pairs of a query and a key, or sum over each text
+    by_pattern: bool  # the heads of a site with one pattern count together as one head
     normalised: bool  # a row's target sums to 1; else it is 1 at every aimed key
     edges: Edges  # the target of rows that see no aimed key
     schedule: Schedule  # unless another is asked for
@@ -40,7 +40,7 @@ CONVENTIONS: Mapping[ConventionName, Convention] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Strength:
-    """The weight of the loss, alpha_t, by the number of updates done.
+    """Weight of the loss, alpha_t, as a function of the updates done.
 
     >>> Strength(10.0, "linear", steps=100)(25)
     7.5
@@ -72,7 +72,7 @@ class Strength:
 
     @property
     def falls(self) -> bool:
-        """Whether it depends on the updates done."""
+        """Whether alpha depends on the updates done."""
         return self.schedule != "constant"
 
     def __call__(self, step: int) -> float:
@@ -92,14 +92,14 @@ class Strength:
 
 
 def check_alpha(alpha: Number) -> None:
-    """Raise if it is no weight."""
+    """Raise if alpha is not a finite number of at least 0."""
     number = isinstance(cast("object", alpha), Real)
-    if not number or not 0 <= alpha <= LARGEST:
+    if not number or not 0 <= alpha <= MAX_ALPHA:
         raise ValueError(f"alpha must be a finite number of at least 0, got {alpha!r}.")
 
 
 def convention_of(name: ConventionName) -> Convention:
-    """The convention of a name."""
+    """Return the convention with this name."""
     if name not in CONVENTIONS:
         known = ", ".join(map(repr, CONVENTIONS))
         raise ValueError(f"convention must be one of {known}, got {name!r}.")

@@ -1,4 +1,4 @@
-"""Guidance in the Trainer of Hugging Face transformers: a callback.
+"""Callback that adds guidance to the Trainer of Hugging Face transformers.
 
 hw.adopt(model)
 guidance = hw.guide(model, Plan(next=1, prev=1, first=4), alpha=10.0)
@@ -13,54 +13,54 @@ from torch import Tensor, nn
 from transformers import TrainerControl, TrainerState, TrainingArguments
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
-from headwise.guidance.guiding import Guidance, finite
-from headwise.guidance.inputs import IGNORED
-from headwise.hf.callback import FigureCallback
+from headwise.guidance.guiding import IGNORED, Guidance, check_finite
+from headwise.hf.callback import MetricsCallback
 from headwise.ops._impl import outside_compilation
 from headwise.sites import in_backward
 
-ITEMS = "num_items_in_batch"  # labels of an update, as the Trainer tells models
-CALLBACK = "headwise_callback"  # the attribute of a hook that says whose it is
+ITEMS = "num_items_in_batch"  # the argument with the number of labels of an update
+CALLBACK = "headwise_callback"  # the attribute of a hook that names its callback
 
 LossFunction = Callable[..., Tensor]  # (outputs, labels, *, num_items_in_batch) -> loss
 
 
 class Sums(NamedTuple):
-    """What was trained on since the last log."""
+    """Sums of losses since the last log."""
 
     own: Tensor | float = 0.0  # the model's own loss
     guidance: Tensor | float = 0.0  # without alpha
-    batches: Tensor | float = 0.0  # or updates, where a batch counts by what is guessed in it
+    batches: Tensor | float = 0.0  # or updates, where a batch counts by its share of labels
 
 
-class GuidanceCallback(FigureCallback):
-    """Add the guidance loss to the model's loss while it is trained, let alpha fall, log both.
+class GuidanceCallback(MetricsCallback):
+    """Callback that adds the guidance loss to the model's loss in training and logs both.
 
-    While the Trainer trains, the `loss` in the model's output is the sum. Evaluation is left alone:
-    `eval_loss` is the model's own. With gradient accumulation the guidance loss counts as that one
-    does: by the share of the update's labels that a batch holds where the model divides by their
-    number, else every batch alike. Logged beside `loss`: `own_loss`, `guidance_loss` (without
-    alpha), both means over batches, and `guidance_alpha`, on several devices those of the first;
-    for TensorBoard and other reporters, which are told before callbacks, see `first_in`.
+    In training, the `loss` in the model's output is the sum; `eval_loss` is the model's own. With
+    gradient accumulation the guidance loss is weighted like the model's own: by the batch's share
+    of the labels of the update if the model divides by their number, else equally.
 
-    A Trainer with a `compute_loss_func` of yours gets `callback.adding_to(yours)` instead. If a
+    It logs `own_loss` and `guidance_loss` (without alpha), both means over batches, and
+    `guidance_alpha`; with several devices those of the first. For TensorBoard and other reporters,
+    which run before callbacks, see `first_in`.
+
+    If your Trainer has a `compute_loss_func`, give it `callback.adding_to(yours)` instead. If a
     training is interrupted, undo the guidance before the model is used otherwise.
     """
 
     def __init__(self, guidance: Guidance) -> None:
         self.guidance = guidance
         self._hooks: list[Any] = []  # RemovableHandles
-        self._state: TrainerState | None = None  # of the training that it belongs to
+        self._state: TrainerState | None = None  # of the current training
         self._in_update = False
-        self._divides: bool | None = None  # whether the model's own loss is, by labels of an update
+        self._divides: bool | None = None  # whether the model divides its loss by ITEMS
         self._sums = Sums()
-        self._added = False  # since the last update
+        self._added = False  # whether guidance was added since the last update
 
     def adding_to(self, own: LossFunction) -> LossFunction:
-        """A `compute_loss_func` for the Trainer: your own and the guidance loss.
+        """Return a `compute_loss_func` for the Trainer: your own plus the guidance loss.
 
         Args:
-            own: (outputs, labels, num_items_in_batch=...) -> the loss, as the Trainer wants it.
+            own: (outputs, labels, num_items_in_batch=...) -> loss, as the Trainer wants it.
         """
 
         def compute(
@@ -74,7 +74,7 @@ class GuidanceCallback(FigureCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
-        """Begin to add the loss."""
+        """Start adding the guidance loss."""
         if args.n_gpu > 1:
             raise ValueError(
                 "The Trainer has put one model on several GPUs, where guidance cannot follow it; "
@@ -83,40 +83,40 @@ class GuidanceCallback(FigureCallback):
         model, self._state = self.guidance.model, state
         for other in (self, *_callbacks_at(model)):
             if other is self or other._state is not state:
-                other._take_away()  # a training that was interrupted left it
+                other._remove_hooks()  # left by an interrupted training
         self.guidance.for_steps(state.max_steps)
         self._divides, self._in_update, self._added, self._sums = None, False, False, Sums()
-        # a compiled model ends its graph before them: transformers compiles no full graphs
-        mark, add = outside_compilation(self._mark), outside_compilation(self._add)
+        # compiled models break their graph here; transformers does not compile full graphs
+        track, add = outside_compilation(self._track_items), outside_compilation(self._add)
         setattr(add, CALLBACK, self)
         self._hooks = [
-            model.register_forward_pre_hook(mark, with_kwargs=True),
+            model.register_forward_pre_hook(track, with_kwargs=True),
             model.register_forward_hook(add, with_kwargs=True),
         ]
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
-        """Leave the model's output alone again."""
-        self._take_away()
+        """Stop adding the guidance loss."""
+        self._remove_hooks()
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
-        """Set alpha, and add the loss until the update is made."""
+        """Set alpha, and add the guidance loss until the update."""
         self.guidance.at_step(state.global_step)
         self._in_update = True
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
-        """What is computed until the next update is left alone."""
+        """Add nothing until the next update begins."""
         self._in_update = False
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
-        """Raise if nothing was added."""
+        """Raise if no guidance loss was added."""
         if not self._added and not self.guidance.undone:
             if args.label_smoothing_factor:
                 raise ValueError(
@@ -140,34 +140,34 @@ class GuidanceCallback(FigureCallback):
         logs: dict[str, float] | None = None,
         **parts: Any,
     ) -> None:
-        """Put both losses into the Trainer's log of training."""
+        """Add both losses to the Trainer's log of training."""
         if logs is None or "loss" not in logs or not isinstance(self._sums.batches, Tensor):
             return
-        own, guidance, batches = (float(figure) for figure in self._sums)
+        own, guidance, batches = map(float, self._sums)
         self._sums = Sums()
-        figures = {
+        metrics = {
             "own_loss": own / batches,
-            "guidance_loss": finite(guidance / batches),
+            "guidance_loss": check_finite(guidance / batches),
             "guidance_alpha": self.guidance.alpha,
         }
-        self.add_figures(figures, logs, state)
+        self.add_metrics(metrics, logs, state)
 
-    def _take_away(self) -> None:
+    def _remove_hooks(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
 
-    def _mark(
+    def _track_items(
         self, model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """The first time, give the number of labels a gradient, by which `_add` sees its use."""
+        """Give the number of labels a gradient once, so that `_add` sees whether it was used."""
         items = named.get(ITEMS)
         if self._divides is not None or not isinstance(items, Tensor) or not self._adds_to(model):
             return None
         return args, {**named, ITEMS: items.detach().float().requires_grad_()}
 
     def _adds_to(self, model: nn.Module) -> bool:
-        """Whether this is a pass of the training; copies of the model have its hooks."""
+        """Return whether this is a training pass of the guided model, not of a copy of it."""
         mine = model is self.guidance.model and not self.guidance.undone
         return mine and self._in_update and model.training and torch.is_grad_enabled()
 
@@ -182,7 +182,7 @@ class GuidanceCallback(FigureCallback):
         labels, items = named.get("labels"), named.get(ITEMS)
         if isinstance(items, Tensor) and items.requires_grad:
             self._divides, items = _is_made_of(loss, items), items.detach()
-        ignored = self._divides is False  # some models sum means over the batches of an update
+        ignored = self._divides is False  # some models sum the means of batches
         whole = self._with_guidance(loss, labels, None if ignored else items)
         if isinstance(output, tuple):
             return whole, *cast("tuple[Any, ...]", output)[1:]
@@ -196,39 +196,37 @@ class GuidanceCallback(FigureCallback):
         share = torch.ones_like(guidance)
         if items is not None and isinstance(labels, Tensor):
             share = self._labels(labels).ne(IGNORED).sum() / items
-        self._keep(loss.detach(), self.guidance.unscaled * share, share)
+        new = (loss.detach(), self.guidance.unscaled * share, share)
+        self._sums = Sums(*(a + b for a, b in zip(self._sums, new, strict=True)))
         self._added = True
         return loss + guidance * share
 
     def _labels(self, labels: Tensor) -> Tensor:
-        """Those that the Trainer counts: the first of a text is none where labels are shifted."""
+        """Return the labels that the Trainer counts; causal models shift out the first."""
         model: Any = self.guidance.model
         config = getattr(model, "config", None)
         causal = LOSS_MAPPING.get(getattr(model, "loss_type", None) or "") is ForCausalLMLoss
         shifted = causal and not getattr(config, "is_encoder_decoder", False)
         return labels[..., 1:] if shifted else labels
 
-    def _keep(self, *figures: Tensor) -> None:
-        self._sums = Sums(*(a + b for a, b in zip(self._sums, figures, strict=True)))
-
 
 def _callbacks_at(model: nn.Module) -> list[GuidanceCallback]:
-    """Those that add to the output of a model."""
+    """Return the callbacks that add to the output of a model."""
     hooks = model._forward_hooks.values()  # pyright: ignore[reportPrivateUsage]
     found = (getattr(hook, CALLBACK, None) for hook in hooks)
     return [one for one in found if isinstance(one, GuidanceCallback)]
 
 
 def _loss_in(output: Any) -> Tensor | None:
-    """Where the Trainer looks for it: by name, or first, where a number stands."""
-    if isinstance(output, dict):  # as a ModelOutput is
+    """Return the loss in a model's output, found as the Trainer does."""
+    if isinstance(output, dict):  # a ModelOutput is one
         return cast("dict[str, Any]", output).get("loss")
     first = cast("tuple[Any, ...]", output)[0] if isinstance(output, tuple) and output else None
     return first if isinstance(first, Tensor) and not first.dim() else None
 
 
 def _is_made_of(result: Tensor, leaf: Tensor) -> bool:
-    """Whether a tensor was computed from another, which has a gradient and no history."""
+    """Return whether a tensor was computed from a leaf."""
     seen: set[Any] = set()
     ahead: list[Any] = [result.grad_fn]
     while ahead:
@@ -240,6 +238,3 @@ def _is_made_of(result: Tensor, leaf: Tensor) -> bool:
         seen.add(node)
         ahead += [before for before, _ in node.next_functions]
     return False
-
-
-__all__ = ["GuidanceCallback"]

@@ -1,7 +1,7 @@
-"""Hugging Face models as hosts: `adopt` gives them sites, `release` takes them away again.
+"""Sites for Hugging Face models: `adopt` adds them, `release` removes them.
 
-The host goes on computing with its own backend (sdpa stays sdpa, with its own mask), so outputs
-are equal to the unmodified model's, bit by bit. `check_parity` proves it on your model.
+The model keeps computing with its own backend and mask, so its outputs stay equal bit by bit.
+`check_parity` proves it on your model.
 """
 
 from headwise.hf.adoption import adopt, release

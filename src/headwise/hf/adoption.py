@@ -1,4 +1,4 @@
-"""Giving a Hugging Face model sites, and taking them away."""
+"""Adoption of Hugging Face models: `adopt` adds sites, `release` removes them."""
 
 from typing import Any, TypeVar, cast
 
@@ -6,13 +6,15 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.configuration_utils import PreTrainedConfig
 
-from headwise.hf.adapters import adapter_of, give_site, take_site
 from headwise.hf.interface import install, is_installed, placeholder
 from headwise.hf.naming import (
+    adapter_of,
     asks_registry_directly,
     attention_modules,
+    give_site,
     head_count,
     site_names,
+    take_site,
     unreachable_attention,
 )
 from headwise.sites import Site, all_pruned, find_sites, what_is_changed
@@ -21,14 +23,13 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def adopt(model: Model) -> Model:
-    """Give every attention module of a Hugging Face model a site. Outputs do not change.
+    """Add a site to every attention module of a Hugging Face model. Outputs do not change.
 
     Sites are named `encoder.3.self`, `decoder.3.self`, `decoder.3.cross`; BERT and ViT are
     `encoder.*`, decoder-only models `decoder.*`. Layers that share weights (ALBERT) are one site,
     called several times. The configuration is not touched, and the attention backend may be
-    changed at any time. Wrappers of torch.compile, data-parallel training, PEFT and Sentence
-    Transformers are looked through. Returns the same model; adopting twice does nothing.
-    `release` undoes it.
+    changed at any time. The model may be wrapped by torch.compile, data-parallel training, PEFT or
+    Sentence Transformers. Returns the same model; adopting twice does nothing. `release` undoes it.
     """
     host = unwrapped(model)
     if is_adopted(host):
@@ -45,13 +46,13 @@ def adopt(model: Model) -> Model:
 
 
 def release(model: nn.Module, *, force: bool = False) -> None:
-    """Take the sites away.
+    """Remove the sites of an adopted model.
 
-    Raises while something is still observed, replaced, gated or guided there: undo that first.
+    Raises while a site is still observed, replaced, gated or guided: undo that first.
 
     Args:
-        model: that was adopted.
-        force: release it anyway. A copy of a model whose heads were masked has no other way.
+        model: an adopted model.
+        force: release it anyway; needed for a copy of a model whose heads were masked.
     """
     host = unwrapped(model)
     if not is_adopted(host):
@@ -63,15 +64,15 @@ def release(model: nn.Module, *, force: bool = False) -> None:
 
 
 def take_sites_away(host: PreTrainedModel) -> None:
-    """Release a model whatever its sites are used for."""
+    """Release a model even if its sites are in use."""
     for module in host.modules():
         take_site(module)
 
 
 def unwrapped(model: nn.Module) -> PreTrainedModel:
-    """The Hugging Face model inside wrappers.
+    """Return the Hugging Face model inside wrappers.
 
-    Known are those of torch.compile, data-parallel training, PEFT and Sentence Transformers.
+    Known wrappers: torch.compile, data-parallel training, PEFT and Sentence Transformers.
     """
     inner = innermost(model)
     if not isinstance(inner, PreTrainedModel):
@@ -88,7 +89,7 @@ def unwrapped(model: nn.Module) -> PreTrainedModel:
 
 
 def innermost(model: nn.Module) -> nn.Module:
-    """The model inside the wrappers that are known; itself if it is in none."""
+    """Return the model inside known wrappers, or the model itself if it has none."""
     inner = model
     while not isinstance(inner, PreTrainedModel) and (wrapped := _wrapped(inner)) is not None:
         inner = wrapped
@@ -96,7 +97,7 @@ def innermost(model: nn.Module) -> nn.Module:
 
 
 def _wrapped(wrapper: nn.Module) -> nn.Module | None:
-    """What a wrapper holds, one level down; None if it is none."""
+    """Return the model one level inside a wrapper, or None if this is no wrapper."""
     if hasattr(wrapper, "get_base_model"):  # PEFT
         return cast(Any, wrapper).get_base_model()
     if isinstance(wrapper, nn.Sequential):  # Sentence Transformers
@@ -109,13 +110,13 @@ def _wrapped(wrapper: nn.Module) -> nn.Module | None:
 
 
 def is_adopted(host: PreTrainedModel) -> bool:
-    """Whether `adopt` was called on this model."""
+    """Return whether `adopt` was called on this model."""
     modules = attention_modules(host).values()
     return bool(modules) and all(isinstance(m.__dict__.get("site"), Site) for m in modules)
 
 
 def backend_of(config: PreTrainedConfig) -> str:
-    """The attention implementation a configuration names; none means eager."""
+    """Return the attention implementation of a configuration; "eager" if it names none."""
     return config._attn_implementation or "eager"  # pyright: ignore[reportPrivateUsage]
 
 
@@ -132,7 +133,7 @@ def _check_reachable(host: PreTrainedModel, modules: dict[str, nn.Module]) -> No
             f"{', '.join(sorted(missed))} of {name} compute attention outside transformers' "
             "attention interface; headwise would see only a part of the model, so it refuses."
         )
-    install()  # again, where another tool has put transformers' own back
+    install()  # again: another tool may have restored transformers' own function
     if not is_installed():
         raise ValueError(
             "Another tool has replaced AttentionInterface.get_interface of transformers, through "
@@ -141,12 +142,12 @@ def _check_reachable(host: PreTrainedModel, modules: dict[str, nn.Module]) -> No
 
 
 def _check_unused(modules: dict[str, nn.Module]) -> None:
-    """Raise if a part of the model has sites that are in use, or something else in their place."""
+    """Raise if sites of a part of the model are in use, or `site` is another attribute."""
     held = [module.__dict__.get("site") for module in modules.values()]
     if any(site is not None and not isinstance(site, Site) for site in held):
         raise ValueError(
-            "An attention module of the model has an attribute `site` that is none of headwise's. "
-            "Rename it, as headwise keeps its own there."
+            "An attention module of the model has an attribute `site` that is not headwise's; "
+            "rename it."
         )
     if changed := what_is_changed([site for site in held if isinstance(site, Site)]):
         raise ValueError(
@@ -156,7 +157,7 @@ def _check_unused(modules: dict[str, nn.Module]) -> None:
 
 def _check_module(module: nn.Module) -> None:
     if adapter_of(type(module)) is not None:
-        return  # whatever the configuration says: it attends in one way
+        return  # it attends in one way, whatever the configuration says
     name = type(module).__name__
     backend = backend_of(cast(PreTrainedConfig, module.config))
     if backend not in ("eager", "sdpa") and asks_registry_directly(type(module)):

@@ -1,9 +1,9 @@
-"""Sites in transformers' attention interface.
+"""Attention at sites, through transformers' attention interface.
 
 A host asks the interface for a function by name, `get_interface(name, default)`, and calls it with
 its attention module as the first argument. Importing this module wraps `get_interface` once: what
 it returns calls the same function, at the module's site if it has one. No configuration is
-touched, so a model without sites, or built from an adopted model's configuration, is itself.
+touched, so a model without sites, or built from an adopted model's configuration, is unchanged.
 """
 
 import inspect
@@ -26,25 +26,25 @@ from headwise.hf.backends import (
     classify,
     extras_of,
     scores_of,
+    tag_masks,
     visibility,
 )
-from headwise.hf.masks import tag_masks
 from headwise.ops.attended import Attended
 from headwise.ops.rows import softmax_rows
 from headwise.sites import Attend, Site, in_backward
 
 WRAPPED = "headwise_wraps"  # the attribute of our get_interface that names transformers' own
-ROUTED = "headwise_routes"  # the attribute of an attention function that keeps what stands for it
-OWN = getattr(AttentionInterface.get_interface, WRAPPED, AttentionInterface.get_interface)
+ROUTED = "headwise_routes"  # the attribute of an attention function that caches its routed form
+ORIGINAL = getattr(AttentionInterface.get_interface, WRAPPED, AttentionInterface.get_interface)
 
 
-class Asked(NamedTuple):
-    """What a host asked the interface for.
+class Request(NamedTuple):
+    """Attention function that a host asked the interface for.
 
     Args:
         name: of the backend.
         function: that transformers found.
-        is_default: whether that is the eager attention of the host's own file.
+        is_default: whether it is the eager attention of the host's own file.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Asked(NamedTuple):
 
 
 class _Running(threading.local):
-    """Modules whose unknown attention function runs in this thread: it may ask for another."""
+    """Modules whose unknown attention function runs in this thread; it may ask for another."""
 
     def __init__(self) -> None:
         self.modules: set[int] = set()
@@ -63,32 +63,31 @@ _running = _Running()
 
 
 def install() -> None:
-    """Wrap `AttentionInterface.get_interface`, unless something else stands in its place."""
-    if AttentionInterface.get_interface is not OWN:
+    """Wrap `AttentionInterface.get_interface`, unless another tool has replaced it."""
+    if AttentionInterface.get_interface is not ORIGINAL:
         return
 
     def get_interface(
         self: AttentionInterface, attn_implementation: str | None, default: Attention
     ) -> Attention:
-        function = OWN(self, cast(str, attn_implementation), default)
-        asked = Asked(attn_implementation or "eager", function, function is default)
-        return _routed(asked)
+        function = ORIGINAL(self, cast(str, attn_implementation), default)
+        return _routed(Request(attn_implementation or "eager", function, function is default))
 
-    setattr(get_interface, WRAPPED, OWN)
+    setattr(get_interface, WRAPPED, ORIGINAL)
     AttentionInterface.get_interface = get_interface
     tag_masks()
 
 
 def is_installed() -> bool:
-    """Whether hosts still reach us: another tool may have put its own function there."""
+    """Return whether the wrapper is in place; another tool may have replaced it."""
     return hasattr(AttentionInterface.get_interface, WRAPPED)
 
 
-def _routed(asked: Asked) -> Attention:
-    """The same function, at the site of the module it is called with.
+def _routed(asked: Request) -> Attention:
+    """Return the requested function, wrapped to attend at the site of the module it gets.
 
-    A function keeps what it was routed to, so that a host gets the same one each time. Compiled
-    graphs do without, since they would be compiled again when it is kept.
+    The wrapped form is cached on the function, so that a host gets the same one each time. Compiled
+    graphs do not cache it, because that would compile them again.
     """
     if torch.compiler.is_compiling() or not isinstance(asked.function, FunctionType):
         return partial(_attend_at_site, asked)
@@ -100,7 +99,7 @@ def _routed(asked: Asked) -> Attention:
 
 
 def _attend_at_site(
-    asked: Asked,
+    asked: Request,
     module: nn.Module,
     /,
     query: Tensor,
@@ -111,7 +110,7 @@ def _attend_at_site(
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     arguments = module, query, key, value, attention_mask, *positional
-    # not module.__dict__: compiled graphs notice a new attribute, not a new key
+    # getattr, not module.__dict__: compiled graphs notice a new attribute, not a new key
     site = getattr(module, "site", None)
     if not isinstance(site, Site) or _runs_already(module):
         return asked.function(*arguments, **others)
@@ -120,30 +119,30 @@ def _attend_at_site(
         return asked.function(*arguments, **others)
     named = dict(others)
     scaling, dropout = named.pop("scaling", None), named.pop("dropout", 0.0)
-    # arguments by position may be anything
+    # nobody knows what more positional arguments mean
     backend = Backend("unknown") if positional else classify(*asked)
     start = module, site, asked.name, backend
     call = HostCall(*start, query, key, value, attention_mask, scaling, dropout, named)
     if site.replacements:
         return _replaced(call)
-    out, weights = _own(call, asked.function, arguments, others)
-    if _somebody_looks(site):
+    out, weights = _run_host(call, asked.function, arguments, others)
+    if _scores_wanted(site):
         scores = scores_of(call)
-        site.hand_on(scores)
+        site.call_taps(scores)
         if site.watchers:
             site.show(Attended(out.transpose(1, 2), scores, softmax_rows))
     return (_gated(call, out) if site.gates else out), weights
 
 
 def _runs_already(module: nn.Module) -> bool:
-    """Whether the interface is asked from inside an attention function of this very module."""
+    """Return whether an attention function of this module is running and asked again."""
     return not torch.compiler.is_compiling() and id(module) in _running.modules
 
 
-def _own(
+def _run_host(
     call: HostCall, function: Attention, arguments: tuple[Any, ...], others: dict[str, Any]
 ) -> tuple[Tensor, Tensor | None]:
-    """Let the host's function compute. An unknown one may ask the interface for another itself."""
+    """Run the host's function. An unknown one may ask the interface for another itself."""
     if call.backend.kind != "unknown" or torch.compiler.is_compiling():
         return function(*arguments, **others)
     _running.modules.add(id(call.module))
@@ -154,7 +153,7 @@ def _own(
 
 
 def _gated(call: HostCall, out: Tensor) -> Tensor:
-    """Gate heads in an output of shape (B, Q, H, E), (B, Q, H * E) or, paged, (T, H, E)."""
+    """Apply gates to an output of shape (B, Q, H, E), (B, Q, H * E) or, paged, (T, H, E)."""
     heads = call.site.num_heads
     by_head = out
     if out.dim() == 3:
@@ -162,7 +161,7 @@ def _gated(call: HostCall, out: Tensor) -> Tensor:
     if by_head.dim() != 4 or by_head.shape[2] != heads:
         raise ValueError(
             f"The attention function {call.name!r} of {call.site.name} returns {tuple(out.shape)}, "
-            f"in which the {heads} heads are not found, so they cannot be masked or gated."
+            f"which does not show the {heads} heads, so they cannot be masked or gated."
         )
     gated = call.site.gated(by_head.transpose(1, 2)).transpose(1, 2).contiguous()
     return gated.view(out.shape)
@@ -175,36 +174,26 @@ def attend_in_adapter(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
-    *,
-    scaling: float,
-    dropout: float,
-    position_bias: Tensor | None,
-    output_attentions: bool,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend at the site of a module that does not ask the interface, see `headwise.hf.adapters`.
+    """Attend at the site of a module with an adapter, which does not ask the interface.
 
     Args:
-        module: that has the site.
+        module: with the site.
         function: computes what the host computes, called like transformers' attention functions.
-        query: of shape (B, H, Q, D), as keys and values.
-        key: as many heads.
-        value: as many heads.
+        query: (B, H, Q, D).
+        key: (B, H, K, D).
+        value: (B, H, K, E).
         mask: boolean, True where a query attends, or added to scores.
-        scaling: of the product of queries and keys.
-        dropout: of weights, 0 when evaluated.
-        position_bias: added to scores, (B, H, Q, K).
-        output_attentions: whether the host returns weights.
-        others: more arguments of the function.
+        others: `scaling`, `dropout`, `position_bias` (B, H, Q, K), `output_attentions` (whether
+            the host returns weights), and more arguments of the function.
     """
-    given = {"scaling": scaling, "dropout": dropout, "position_bias": position_bias, **others}
-    given["output_attentions"] = output_attentions
-    asked = Asked(ADAPTER, function, is_default=False)
-    return _attend_at_site(asked, module, query, key, value, mask, **given)
+    asked = Request(ADAPTER, function, is_default=False)
+    return _attend_at_site(asked, module, query, key, value, mask, **others)
 
 
-def _somebody_looks(site: Site) -> bool:
-    """Whether scores are wanted, which may cost a look at the mask; taps are for gradients."""
+def _scores_wanted(site: Site) -> bool:
+    """Return whether watchers or taps want scores, which may cost reading the mask."""
     wanted = site.watchers or (site.taps and torch.is_grad_enabled())
     return bool(wanted) and not in_backward()
 
@@ -227,13 +216,13 @@ def _replaced(call: HostCall) -> tuple[Tensor, Tensor | None]:
         **extras,
     )
     call.site.show(attended)
-    call.site.hand_on(attended.scores)
+    call.site.call_taps(attended.scores)
     out_BQHE = call.site.gated(attended.out).transpose(1, 2).contiguous()
     return out_BQHE, attended.weights if _attentions_wanted(call) else None
 
 
 def _check_takes(op: Attend, extras: dict[str, Any], site: Site) -> None:
-    """Raise if an op cannot take the cap or the sink of a host."""
+    """Raise if an op does not take the cap or the sink of a host."""
     known = inspect.signature(op).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
         return
@@ -246,10 +235,10 @@ def _check_takes(op: Attend, extras: dict[str, Any], site: Site) -> None:
 
 
 def _attentions_wanted(call: HostCall) -> bool:
-    """Whether the weights that attention returns, if it does, are kept by the host.
+    """Return whether the host keeps the weights that attention returns.
 
-    An adapter is told so. Most hosts have a collector, which says so. Without one the host itself
-    may use them.
+    An adapter gets an argument that says so, and most hosts have a collector. Without a collector
+    the host itself may use them.
     """
     if call.backend.kind != "eager":
         return call.backend.kind == "adapter" and call.others["output_attentions"]
@@ -260,14 +249,14 @@ def _attentions_wanted(call: HostCall) -> bool:
 
 
 def _unusual(scaling: float | None, width: int) -> float | None:
-    """None for the scale all ops use anyway, so that ops which take no scale can replace hosts."""
+    """Return None for the default scale, so that ops which take no scale can replace hosts."""
     return None if scaling is not None and math.isclose(scaling, width**-0.5) else scaling
 
 
 def placeholder(*_: Any, **__: Any) -> Attended:
-    """Stand for the op of a host's site: the host computes, so nobody calls this.
+    """Stand for the op of a host's site; the host computes, so nobody calls this.
 
-    Unpickling an adopted model looks it up here, which installs the interface.
+    Unpickling an adopted model imports it from here, which installs the wrapper.
     """
     raise AssertionError("an adopted site is computed by its host")
 

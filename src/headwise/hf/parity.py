@@ -1,4 +1,4 @@
-"""Proof that adopting and watching a model change nothing."""
+"""Parity: proof that adopting and observing a model change nothing."""
 
 import copy
 from collections.abc import Generator, Mapping
@@ -11,26 +11,25 @@ from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
-from headwise.hf.adapters import give_site
 from headwise.hf.adoption import adopt, take_sites_away, unwrapped
 from headwise.hf.backends import CannotFollow
-from headwise.hf.naming import attention_modules
+from headwise.hf.naming import attention_modules, give_site
 from headwise.ops.attended import Attended
 from headwise.sites import Site, Watcher, find_sites, observe
 
 
 @dataclass(frozen=True)
 class Parity:
-    """What `check_parity` found. It counts as true if every output tensor is equal.
+    """Result of `check_parity`, true if every output tensor is equal.
 
     Args:
-        equal: whether they are.
-        outputs: how many tensors were compared.
+        equal: whether all outputs are equal.
+        outputs: number of tensors compared.
         largest_difference: between the outputs.
-        calls_seen: how many attention computations were observed on the way.
+        calls_seen: number of attention computations observed.
         first_different: the first site whose output differs, if any does.
         repeatable: whether the host alone gives the same outputs twice.
-        unobserved: why a site could not be observed, by name; adopting it is still compared.
+        unobserved: {site: why it could not be observed}; adopting it is still compared.
     """
 
     equal: bool
@@ -57,10 +56,10 @@ class Parity:
 
 
 def check_parity(model: nn.Module, batch: Mapping[str, Any]) -> Parity:
-    """Compare a model's outputs alone with those when adopted and observed, on your own batch.
+    """Compare a model's outputs alone with its outputs when adopted and observed.
 
-    The model is left as it was found. In training mode both runs use the same random state. A site
-    that cannot be observed is named in the result, and no reason to raise.
+    The model is left as it was. In training mode both runs use the same random state. A site that
+    cannot be observed is named in the result and raises nothing.
 
         assert headwise.check_parity(model, tokenizer("hello", return_tensors="pt"))
     """
@@ -91,7 +90,7 @@ def check_parity(model: nn.Module, batch: Mapping[str, Any]) -> Parity:
 def _watched_outputs(
     model: nn.Module, host: PreTrainedModel, batch: Mapping[str, Any]
 ) -> tuple[list[Tensor], int, dict[str, str]]:
-    """The outputs, how many computations were seen, and why sites could not be observed."""
+    """Return the outputs, the number of calls observed, and why sites were not observed."""
     unobserved: dict[str, str] = {}
     calls = 0
 
@@ -114,7 +113,7 @@ def _watched_outputs(
 def _adopted(
     model: nn.Module, host: PreTrainedModel, watcher: Watcher, unobserved: Mapping[str, str]
 ) -> Generator[None]:
-    """Adopt a model and observe the sites that can be observed."""
+    """Adopt a model and observe all sites but those known to be unobservable."""
     adopt(model)
     if all(site.name in unobserved for site in find_sites(host)):
         yield
@@ -124,7 +123,7 @@ def _adopted(
 
 
 def _sites_like(host: PreTrainedModel, site: Site) -> list[str]:
-    """The names of all sites whose modules are of one class: one reason holds for all of them."""
+    """Return the names of the sites whose modules have the same class as this one's."""
     holders = {module.__dict__["site"]: module for module in _holders(host).values()}
     return [other.name for other in holders if type(holders[other]) is type(holders[site])]
 
@@ -132,7 +131,7 @@ def _sites_like(host: PreTrainedModel, site: Site) -> list[str]:
 def _first_different(
     model: nn.Module, host: PreTrainedModel, batch: Mapping[str, Any], unobserved: dict[str, str]
 ) -> str | None:
-    """The first site whose attention module gives another output when it is observed."""
+    """Return the first site whose attention module gives another output when observed."""
     alone = _attention_outputs(model, host, batch)
     try:
         with _adopted(model, host, lambda site, attended: None, unobserved):
@@ -147,7 +146,7 @@ def _first_different(
 def _attention_outputs(
     model: nn.Module, host: PreTrainedModel, batch: Mapping[str, Any]
 ) -> list[tuple[str, Tensor]]:
-    """What each attention module returned first, call by call, with the module's path."""
+    """Return (path, first output) of each call of an attention module."""
     outputs: list[tuple[str, Tensor]] = []
     with ExitStack() as stack:
         for path, module in attention_modules(host).items():
@@ -161,12 +160,12 @@ def _attention_outputs(
 
 
 def _holders(host: nn.Module) -> dict[str, nn.Module]:
-    """The modules that have a site, by path."""
+    """Return the modules that have a site, by path."""
     return {path: module for path, module in host.named_modules() if "site" in module.__dict__}
 
 
 def _set_sites_aside(host: PreTrainedModel) -> dict[str, Site]:
-    """Release a model, keeping its sites with their watchers, replacements and gates."""
+    """Release a model and return its sites with their watchers, replacements and gates."""
     sites = {path: module.__dict__["site"] for path, module in _holders(host).items()}
     take_sites_away(host)
     return sites
@@ -178,9 +177,7 @@ def _put_sites_back(host: nn.Module, sites: dict[str, Site]) -> None:
 
 
 def _outputs(model: nn.Module, batch: Mapping[str, Any]) -> list[Tensor]:
-    devices = [
-        batch_value.device for batch_value in batch.values() if isinstance(batch_value, Tensor)
-    ]
+    devices = [value.device for value in batch.values() if isinstance(value, Tensor)]
     cuda = sorted({device.index or 0 for device in devices if device.type == "cuda"})
     with torch.random.fork_rng(devices=cuda), torch.no_grad():
         torch.manual_seed(0)
@@ -188,14 +185,14 @@ def _outputs(model: nn.Module, batch: Mapping[str, Any]) -> list[Tensor]:
 
 
 def _copied(value: Any) -> Any:
-    """Copy what a model may write into, such as a cache; its tensors may carry gradients."""
+    """Copy a value that a model may write into, such as a cache."""
     if isinstance(value, Tensor):
         return value
     return copy.deepcopy(value, {id(tensor): tensor.clone() for tensor in _tensors(value)})
 
 
 def _tensors(output: Any) -> list[Tensor]:
-    """Every tensor in a model's output, in order."""
+    """Return every tensor in a model's output, in order."""
     if isinstance(output, Tensor):
         return [output]
     if isinstance(output, Mapping):
@@ -210,13 +207,13 @@ def _tensors(output: Any) -> list[Tensor]:
 
 
 def _compare(alone: list[Tensor], watched: list[Tensor]) -> tuple[bool, float]:
-    """Whether all are equal, and the largest difference."""
+    """Return whether all tensors are equal, and the largest difference."""
     gaps = [_gap(a, b) for a, b in zip(alone, watched, strict=False)]
     return len(alone) == len(watched) and not any(gaps), max(gaps, default=0.0)
 
 
 def _gap(a: Tensor, b: Tensor) -> float:
-    """The largest difference; 0 for equal values, infinities and NaN at the same places too."""
+    """Return the largest difference; equal infinities and NaN at the same places count 0."""
     if a.shape != b.shape:
         return float("inf")
     differs = (a != b) & ~(a.isnan() & b.isnan())

@@ -1,4 +1,4 @@
-"""The linear layers around a site: what its heads read and write, and what pruning a head cuts."""
+"""Linear layers around a site: projections to queries, keys and values, and of the output."""
 
 import inspect
 import re
@@ -15,35 +15,26 @@ from torch import Tensor, nn
 from headwise.hf.naming import interface_forward
 from headwise.sites import Site, find_sites
 
-__all__ = [
-    "Block",
-    "InputProjection",
-    "Projection",
-    "holder_of",
-    "input_projections",
-    "output_projection",
-]
-
 Block = Literal["query", "key", "value", "gate"]
 
-# What the layer is called in the module that attends: by Headwise, Llama, BART, GPT-2, DistilBERT,
-# ModernBERT, T5, ALBERT and GPT-NeoX, and vision models.
+# Names of the output projection inside the attention module: Headwise, Llama, BART, GPT-2,
+# DistilBERT, ModernBERT, T5, ALBERT and GPT-NeoX, and vision models.
 NAMES = ("out", "o_proj", "out_proj", "c_proj", "out_lin", "Wo", "wo", "o", "dense", "proj")
-# In Hugging Face models alone: by Conformers, Pix2Struct and InternVL.
-THEIRS = ("linear_out", "output", "projection_layer")
-BESIDE = ("output.dense",)  # beside it, under the same parent: BERT and its kin
+# In Hugging Face models alone: Conformers, Pix2Struct and InternVL.
+HF_NAMES = ("linear_out", "output", "projection_layer")
+SIBLING = "output.dense"  # under the parent of the attention module: BERT and similar models
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A way in which attention modules make queries, keys and values.
+    """Layout of the layers that make queries, keys and values.
 
     Args:
-        layers: {name of a linear layer: what its outputs are, in order}.
-        by_head: whether a layer of several blocks has all of them for the first head, then for the
-            second, and so on. Else each block holds all heads.
-        code: a regular expression that is found in the code of classes with this layout. One layer
-            that makes several things may order them in any way, so its name alone says nothing.
+        layers: {name of a linear layer: its outputs, in order}.
+        by_head: whether a layer with several blocks has all of them for the first head, then for
+            the second, and so on. Else each block holds all heads.
+        code: a regular expression found in the code of classes with this layout. A layer with
+            several outputs may order them in any way, so its name alone does not decide.
         when: an attribute of the module and its value, where one class has several layouts.
     """
 
@@ -53,7 +44,7 @@ class Layout:
     when: tuple[str, object] | None = None
 
     def is_of(self, holder: nn.Module) -> bool:
-        """Whether an attention module has this layout."""
+        """Return whether an attention module has this layout."""
         layers = [_descend(holder, name) for name in self.layers]
         return (
             all(layer is not None and _is_transposed(layer) is not None for layer in layers)
@@ -79,11 +70,11 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout({"q": Q, "k": K, "v": V}),  # T5
     Layout({"linear_q": Q, "linear_k": K, "linear_v": V}),  # Conformers
     Layout({"Wq": Q, "Wk": K, "Wv": V}),  # CTRL
-    Layout(  # GPT-2, looking elsewhere and at itself
+    Layout(  # GPT-2, cross- and self-attention
         {"q_attn": Q, "c_attn": ("key", "value")}, code=r"\.split\(self\.split_size, dim=2\)"
     ),
     Layout({"c_attn": QKV}, code=r"\.split\(self\.split_size, dim=2\)"),
-    Layout(  # GPTBigCode, with one set of keys and values and with a set a head
+    Layout(  # GPTBigCode, with one set of keys and values, or one per head
         {"c_attn": QKV}, code=r"\(self\.embed_dim, self\.kv_dim", when=("multi_query", True)
     ),
     Layout(
@@ -103,8 +94,8 @@ LAYOUTS: tuple[Layout, ...] = (
         code=r"-1, 3 \* self\.head_size\)|self\.num_heads, 3, self\.head_dim\)",
     ),
 )
-# Layers that make such a site one of another kind: what they do.
-OTHERWISE = {
+# Layers of sites that cannot be pruned head by head, and why.
+UNSUPPORTED = {
     "experts": "has projections that are mixtures of experts",
     "kv_b_proj": "makes the keys and values of all heads out of one compressed vector (multi-head "
     "latent attention)",
@@ -114,12 +105,12 @@ OTHERWISE = {
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """What maps the heads of a site, side by side, to the width of the model.
+    """Output projection: maps the concatenated heads of a site to the width of the model.
 
     Args:
-        path: of the layer in its model, so that one can be put in its place.
+        path: of the layer in its model.
         module: the layer.
-        heads: how many share its inputs.
+        heads: number of heads that share its inputs.
         transposed: the weight is (inputs, outputs), as in GPT-2, not (outputs, inputs).
     """
 
@@ -130,33 +121,33 @@ class Projection:
 
     @property
     def weight(self) -> Float[Tensor, "M HE"]:
-        """As in nn.Linear, (outputs, inputs); a view, so that writing into it changes the model."""
+        """Weight as in nn.Linear, (outputs, inputs); writing into this view changes the model."""
         weight = self.module.weight
         assert isinstance(weight, Tensor)
         return weight.T if self.transposed else weight
 
     @property
     def bias(self) -> Float[Tensor, " M"] | None:
-        """What is added whatever the heads say, if anything."""
+        """Bias of the layer, if it has one."""
         bias = self.module.bias
         return bias if isinstance(bias, Tensor) else None
 
     @property
     def by_head(self) -> Float[Tensor, "H M E"]:
-        """The part of the weight that each head goes through: out = sum_h by_head[h] out_h + b."""
+        """Weight of each head: out = sum_h by_head[h] out_h + bias."""
         return self.weight.unflatten(1, (self.heads, -1)).transpose(0, 1)
 
 
 @dataclass(frozen=True, eq=False)
 class InputProjection:
-    """What makes queries, keys or values of a site, or several of them side by side.
+    """Input projection: makes queries, keys or values of a site, or several of them.
 
     Args:
         path: of the layer in its model.
         module: the layer.
         transposed: the weight is (inputs, outputs), as in GPT-2, not (outputs, inputs).
-        blocks: what its outputs are, in order.
-        by_head: whether all blocks of a head lie together; else all heads of a block do.
+        blocks: its outputs, in order.
+        by_head: whether all blocks of a head are adjacent; else all heads of a block are.
     """
 
     path: str
@@ -167,48 +158,46 @@ class InputProjection:
 
 
 def output_projection(model: nn.Module, site: Site | str) -> Projection:
-    """The linear layer behind a site, in Headwise's models and in adopted ones.
+    """Return the linear layer after a site.
 
     Args:
         model: anything with sites.
         site: one of them, or its name.
 
-    >>> from headwise_papers.models.attention import MultiHeadAttention
-    >>> attention = MultiHeadAttention(8, heads=2, name="encoder.0.self")
-    >>> output_projection(attention, "encoder.0.self").by_head.shape
+    >>> import transformers, headwise as hw
+    >>> config = transformers.DistilBertConfig(dim=8, n_heads=2, n_layers=1, vocab_size=9)
+    >>> model = hw.adopt(transformers.DistilBertModel(config))
+    >>> output_projection(model, "encoder.0.self").by_head.shape
     torch.Size([2, 8, 4])
     """
-    name = site if isinstance(site, str) else site.name
-    (found,) = find_sites(model, where=lambda each: each.name == name)
-    path, holder = holder_of(model, found)
+    found, path, holder = _located(model, site)
     for place, layer in _candidates(model, path, holder):
         transposed = _is_transposed(layer)
         if transposed is not None and _inputs(layer, transposed) % found.num_heads == 0:
             return Projection(place, layer, found.num_heads, transposed)
     raise ValueError(
-        f"No output projection of {name} is known: {type(holder).__name__} has no linear layer "
-        f"named {', '.join(NAMES)}, nor {BESIDE[0]} beside it. Leave this site out."
+        f"No output projection of {found.name} is known: {type(holder).__name__} has no linear "
+        f"layer named {', '.join(NAMES)}, nor {SIBLING} beside it. Leave this site out."
     )
 
 
 def input_projections(model: nn.Module, site: Site | str) -> tuple[InputProjection, ...]:
-    """The linear layers before a site, in Headwise's models and in adopted ones.
+    """Return the linear layers before a site.
 
     Args:
         model: anything with sites.
         site: one of them, or its name.
 
-    >>> from headwise_papers.models.attention import MultiHeadAttention
-    >>> attention = MultiHeadAttention(8, heads=2, name="encoder.0.self")
-    >>> [layer.path for layer in input_projections(attention, "encoder.0.self")]
-    ['query', 'key', 'value']
+    >>> import transformers, headwise as hw
+    >>> config = transformers.DistilBertConfig(dim=8, n_heads=2, n_layers=1, vocab_size=9)
+    >>> model = hw.adopt(transformers.DistilBertModel(config))
+    >>> [layer.path.split(".")[-1] for layer in input_projections(model, "encoder.0.self")]
+    ['q_lin', 'k_lin', 'v_lin']
     """
-    name = site if isinstance(site, str) else site.name
-    (found,) = find_sites(model, where=lambda each: each.name == name)
-    path, holder = holder_of(model, found)
+    found, path, holder = _located(model, site)
     layout = next((each for each in LAYOUTS if each.is_of(holder)), None)
     if layout is None:
-        raise ValueError(_why_unknown(name, holder))
+        raise ValueError(_why_unknown(found.name, holder))
     return tuple(
         InputProjection(
             f"{path}.{layer}" if path else layer,
@@ -223,19 +212,19 @@ def input_projections(model: nn.Module, site: Site | str) -> tuple[InputProjecti
 
 @cache
 def code_of(kind: type[nn.Module]) -> str:
-    """Return the code of a class and of those it is made of, without how they are built."""
+    """Return the code of a class and its parents, without their __init__."""
     found: list[str] = []
     for base in kind.__mro__[: kind.__mro__.index(nn.Module)]:
         for name, function in vars(base).items():
             if isinstance(function, FunctionType) and name != "__init__":
-                with suppress(OSError):  # of code without its text nothing is known
+                with suppress(OSError):  # the source is not at hand
                     found.append(inspect.getsource(inspect.unwrap(function)))
     return "".join(found)
 
 
 def _why_unknown(name: str, holder: nn.Module) -> str:
     kind = type(holder).__name__
-    for layer, why in OTHERWISE.items():
+    for layer, why in UNSUPPORTED.items():
         if hasattr(holder, layer):
             return f"{kind} of {name} {why}, which headwise does not prune; leave this site out."
     known = "; ".join(dict.fromkeys(", ".join(layout.layers) for layout in LAYOUTS))
@@ -245,8 +234,15 @@ def _why_unknown(name: str, holder: nn.Module) -> str:
     )
 
 
+def _located(model: nn.Module, site: Site | str) -> tuple[Site, str, nn.Module]:
+    """Return a site, the path of the module that calls it, and the module."""
+    name = site if isinstance(site, str) else site.name
+    (found,) = find_sites(model, where=lambda each: each.name == name)
+    return found, *holder_of(model, found)
+
+
 def holder_of(model: nn.Module, site: Site) -> tuple[str, nn.Module]:
-    """The module that calls the site, and its path."""
+    """Return the path of the module that calls the site, and the module."""
     return next(
         (path, module)
         for path, module in model.named_modules()
@@ -255,11 +251,11 @@ def holder_of(model: nn.Module, site: Site) -> tuple[str, nn.Module]:
 
 
 def _candidates(model: nn.Module, path: str, holder: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Layers of a fitting name, the likeliest first."""
-    theirs = THEIRS if interface_forward(type(holder)) is not None else ()
-    inside = [(path, holder, name) for name in (*NAMES, *theirs)]
+    """Return layers with a known name, the likeliest first."""
+    names = NAMES + (HF_NAMES if interface_forward(type(holder)) is not None else ())
+    inside = [(path, holder, name) for name in names]
     parent = path.rpartition(".")[0]
-    outside = [(parent, model.get_submodule(parent), name) for name in BESIDE] if path else []
+    outside = [(parent, model.get_submodule(parent), SIBLING)] if path else []
     found: list[tuple[str, nn.Module]] = []
     for start, module, name in inside + outside:
         layer = _descend(module, name)
@@ -278,10 +274,10 @@ def _descend(module: nn.Module, path: str) -> nn.Module | None:
 
 
 def _is_transposed(layer: nn.Module) -> bool | None:
-    """Whether a linear layer keeps its weight as (inputs, outputs); None if it is not linear."""
+    """Return whether a linear layer stores (inputs, outputs); None if it is not linear."""
     if isinstance(layer, nn.Linear):
         return False
-    # transformers' Conv1D, by name: this module works without transformers loaded
+    # transformers' Conv1D, as in GPT-2
     return True if type(layer).__name__ == "Conv1D" and hasattr(layer, "nf") else None
 
 

@@ -1,4 +1,4 @@
-"""Choosing between an operation's implementations, in one place and out loud."""
+"""Choice of the implementation of an op."""
 
 import os
 from collections.abc import Callable
@@ -15,16 +15,16 @@ R = TypeVar("R")
 Number = float | int  # beartype, unlike pyright, does not take an int for a float
 Impl = Literal["auto", "reference", "torch", "triton"]
 Chosen = Literal["reference", "torch", "triton"]
-HAS_TRITON = find_spec("triton") is not None  # asked once, as a compiled call cannot ask
+HAS_TRITON = find_spec("triton") is not None  # found once: a compiled call cannot search
 NOT_INTERPRETED = torch.bfloat16  # Triton's interpreter multiplies the bit patterns of its numbers
 
 
 def choose(impl: Impl, *, triton_obstacle: str | None, torch_obstacle: str | None = None) -> Chosen:
-    """Pick an implementation.
+    """Choose an implementation.
 
-    An obstacle says why that implementation cannot run this call, or is None. "auto" quietly
-    avoids obstacles (Triton first, then PyTorch's fused or blocked path, then the reference);
-    an explicit choice never does.
+    An obstacle says why that implementation cannot run this call, or is None. "auto" takes the
+    first one without an obstacle: Triton, then PyTorch's fused or blocked path, then the reference.
+    An explicit choice never falls back.
     """
     if impl not in get_args(Impl):
         raise ValueError(f"impl must be one of {', '.join(get_args(Impl))}, got {impl!r}.")
@@ -41,10 +41,9 @@ def choose(impl: Impl, *, triton_obstacle: str | None, torch_obstacle: str | Non
 
 
 def kernel_obstacle(tensor: Tensor, impl: Impl) -> str | None:
-    """Why no Triton kernel can run on a tensor, or None.
+    """Return why no Triton kernel can run on a tensor, or None.
 
-    With TRITON_INTERPRET=1 kernels run on a CPU, for tests; so only where Triton is asked for by
-    name.
+    With TRITON_INTERPRET=1 kernels run on a CPU, for tests, if impl="triton".
     """
     interpreting = os.environ.get("TRITON_INTERPRET") == "1"
     if not HAS_TRITON:
@@ -59,10 +58,10 @@ def kernel_obstacle(tensor: Tensor, impl: Impl) -> str | None:
 
 
 def readable(*tensors: Tensor) -> bool:
-    """Whether code may depend on the numbers that tensors hold.
+    """Return whether code may depend on the numbers that tensors hold.
 
-    It may not on a GPU, where the host would wait for them; nor in a graph, which is for other
-    numbers too; nor under torch.func and with fake tensors, where there may be none.
+    It may not on a GPU, where the host would wait for them; nor in a graph, which is run with other
+    numbers too; nor under torch.func and with fake tensors, which may hold none.
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # pyright: ignore
         return False
@@ -72,5 +71,5 @@ def readable(*tensors: Tensor) -> bool:
 
 
 def outside_compilation(call: Callable[P, R]) -> Callable[P, R]:
-    """Never part of a compiled graph: loops that depend on data would be compiled at every turn."""
+    """Exclude a function from torch.compile, which would recompile loops that depend on data."""
     return cast(Callable[P, R], torch.compiler.disable(call))

@@ -1,4 +1,4 @@
-"""Bad input gets one sentence: what was wanted, what came, what to do."""
+"""Checks of input. A message is one sentence: what was wanted, what came, what to do."""
 
 import math
 
@@ -9,13 +9,13 @@ from headwise.ops._impl import Number, readable
 
 
 def check_whole_number(name: str, given: object) -> None:
-    """An int; True and 2.0 are none."""
+    """Raise unless given an int; True and 2.0 are none."""
     if isinstance(given, bool) or not isinstance(given, int):
         raise ValueError(f"{name} must be a whole number, an int, got {given!r}.")
 
 
 def check_queries_and_keys(q: Tensor, k: Tensor) -> None:
-    """Four axes, one dtype, and heads that can be grouped."""
+    """Raise unless q and k have four axes, one dtype, and heads that can be grouped."""
     if q.dim() != 4 or k.dim() != 4:
         raise ValueError(
             "q, k and v must have the axes (batch, heads, positions, width), "
@@ -36,11 +36,13 @@ def check_queries_and_keys(q: Tensor, k: Tensor) -> None:
             f"of k; got q {tuple(q.shape)} and k {tuple(k.shape)}."
         )
     if k.shape[2] == 0:
-        raise ValueError("There are no keys to attend to: k has 0 positions.")
+        raise ValueError(
+            "k must have at least one position, got 0: there are no keys to attend to."
+        )
 
 
 def check_values(k: Tensor, v: Tensor) -> None:
-    """Values must match the keys in all but width."""
+    """Raise unless values match the keys in all but width."""
     if v.dim() != 4 or v.shape[:3] != k.shape[:3] or v.dtype != k.dtype:
         raise ValueError(
             "k and v must agree in batch, heads, positions and dtype, "
@@ -51,13 +53,13 @@ def check_values(k: Tensor, v: Tensor) -> None:
 
 
 def check_dropout(dropout: Number) -> None:
-    """A probability below one."""
+    """Raise unless dropout is a probability below 1."""
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}.")
 
 
 def check_mask(mask: Tensor | None, shape: tuple[int, ...]) -> None:
-    """Boolean, and broadcastable."""
+    """Raise unless the mask is None, or boolean and broadcastable."""
     if mask is None:
         return
     if mask.dtype != torch.bool:
@@ -69,7 +71,7 @@ def check_mask(mask: Tensor | None, shape: tuple[int, ...]) -> None:
 
 
 def check_bias(bias: Tensor | None, shape: tuple[int, ...]) -> None:
-    """Floating-point, and broadcastable."""
+    """Raise unless the bias is None, or floating-point and broadcastable."""
     if bias is None:
         return
     if not bias.is_floating_point():
@@ -97,7 +99,7 @@ def check_sink(sink: Tensor | None, heads: int) -> None:
 
 
 def check_chosen_keys(keys: object, shape: tuple[int, ...]) -> None:
-    """Boolean; (B, K), (1, K) or broadcastable."""
+    """Raise unless keys are boolean, and (B, K), (1, K) or broadcastable."""
     if not isinstance(keys, Tensor) or keys.dtype != torch.bool:
         kind = keys.dtype if isinstance(keys, Tensor) else type(keys).__name__
         raise ValueError(
@@ -113,7 +115,7 @@ def check_chosen_keys(keys: object, shape: tuple[int, ...]) -> None:
 
 
 def check_rows(scores: Tensor, mask: Tensor | None) -> None:
-    """Floating-point rows with at least one key, and a boolean mask that fits them."""
+    """Raise unless scores are floating-point rows of keys, and the mask is boolean and fits."""
     if not scores.is_floating_point():
         raise ValueError(f"scores must be floating-point, got {scores.dtype}. Use scores.float().")
     if scores.dim() == 0 or scores.shape[-1] == 0:
@@ -135,7 +137,7 @@ def check_broadcast(
     *,
     axes: str = "(batch, heads, queries, keys)",
 ) -> None:
-    """Broadcastable to the shape without enlarging it."""
+    """Raise unless a tensor broadcasts to the shape without enlarging it."""
     sizes = (1,) * (len(shape) - given.dim()) + tuple(given.shape)
     if len(sizes) > len(shape) or any(
         size not in (1, full) for size, full in zip(sizes, shape, strict=True)
@@ -144,12 +146,12 @@ def check_broadcast(
 
 
 def check_lengths(lengths: Tensor | None, shape: tuple[int, ...]) -> None:
-    """One integer a batch item, of 0 to all keys."""
+    """Raise unless lengths are None, or one integer per batch item, 0 to all keys."""
     if lengths is None:
         return
     if lengths.shape != shape[:1] or lengths.is_floating_point() or lengths.dtype == torch.bool:
         raise ValueError(
-            f"lengths must hold one integer a batch item, shape ({shape[0]},), "
+            f"lengths must hold one integer per batch item, shape ({shape[0]},), "
             f"got {tuple(lengths.shape)} of {lengths.dtype}."
         )
     if readable(lengths) and bool(((lengths < 0) | (lengths > shape[3])).any()):

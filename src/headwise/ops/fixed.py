@@ -1,42 +1,35 @@
-"""Attention that does not look at content: uniform, and the hard-coded Gaussian.
+"""Attention that ignores content: uniform, and the hard-coded Gaussian.
 
 Uniform weights are the baseline of every learned head. The Gaussian (You et al., 2020; the
-hard-coded model of Table 7 in the attention-guidance paper) looks at a fixed distance:
+hard-coded model of Table 7 in the attention-guidance paper) attends at a fixed distance:
 
     w_ij ~ exp(-(j - i - offset)^2 / (2 std^2)) over the visible keys j
 """
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from headwise.ops._impl import Impl, Number, choose
+from headwise.ops._impl import Number
 from headwise.ops.attended import Attended
-from headwise.ops.checks import check_dropout, check_values
-from headwise.ops.rows import softmax_rows, weighted_values, weighted_values_in_blocks
-from headwise.ops.scores import Fixed, Scores
+from headwise.ops.attention import AttentionCall, AttentionOptions, shares_options
+from headwise.ops.rows import softmax_rows
+from headwise.ops.scores import Fixed
 
 # A narrower bell has the same weights, all on the nearest key, and scores beyond float32.
 NARROWEST = 1e-12
 
 
+@shares_options
 def uniform_attention(
     q: Float[Tensor, "B H Q D"],
     k: Float[Tensor, "B G K D"],
     v: Float[Tensor, "B G K E"],
-    *,
-    mask: Bool[Tensor, "..."] | None = None,
-    bias: Float[Tensor, "..."] | None = None,
-    causal: bool = False,
-    lengths: Int[Tensor, " B"] | None = None,
-    scale: Number | None = None,
-    cap: Number | None = None,
-    sink: Float[Tensor, " H"] | None = None,
-    dropout: Number = 0.0,
-    impl: Impl = "auto",
+    **options: Unpack[AttentionOptions],
 ) -> Attended:
     """Average the values of all visible keys. `bias`, `scale`, `cap` and `sink` raise.
 
@@ -44,11 +37,11 @@ def uniform_attention(
     >>> uniform_attention(q, q.expand(1, 1, 4, 4), torch.eye(4)[None, None]).out
     tensor([[[[0.2500, 0.2500, 0.2500, 0.2500]]]])
     """
-    _refuse("uniform_attention", bias=bias, scale=scale, cap=cap, sink=sink)
-    scores = Scores(q, k, mask, None, causal, lengths, fixed=_same_score)
-    return _attend("uniform_attention", scores, v, dropout, impl)
+    _refuse_scoring("uniform_attention", options)
+    return _attend("uniform_attention", AttentionCall.of(q, k, v, options, fixed=_same_score))
 
 
+@shares_options
 def gaussian_attention(
     q: Float[Tensor, "B H Q D"],
     k: Float[Tensor, "B G K D"],
@@ -56,46 +49,35 @@ def gaussian_attention(
     *,
     offset: Number | Sequence[Number] = 0.0,
     std: Number = 1.0,
-    mask: Bool[Tensor, "..."] | None = None,
-    bias: Float[Tensor, "..."] | None = None,
-    causal: bool = False,
-    lengths: Int[Tensor, " B"] | None = None,
-    scale: Number | None = None,
-    cap: Number | None = None,
-    sink: Float[Tensor, " H"] | None = None,
-    dropout: Number = 0.0,
-    impl: Impl = "auto",
+    **options: Unpack[AttentionOptions],
 ) -> Attended:
     """Attend to a Gaussian window around the query's own position + offset.
 
-    Args:
-        offset: distance to the centre, in positions; -1 is the previous token. A sequence gives
-            each head its own.
-        std: width of the window, in positions, finite and above 0.
-        bias, scale, cap, sink: have no meaning here and raise.
+    `bias`, `scale`, `cap` and `sink` raise. With as many queries as keys both count from 0; with
+    fewer, `causal=True` says that the queries are the last positions. Other lengths raise, because
+    queries and keys then share no positions.
 
-    With as many queries as keys both count from 0; with fewer, `causal=True` says that the
-    queries are the last positions. Anything else has no common position and raises.
+    Args:
+        offset: Distance to the centre, in positions; -1 is the previous token. A sequence gives
+            one per head.
+        std: Width of the window, in positions, finite and above 0.
     """
-    _refuse("gaussian_attention", bias=bias, scale=scale, cap=cap, sink=sink)
+    _refuse_scoring("gaussian_attention", options)
     if not 0 < std < math.inf:
         raise ValueError(f"std must be above 0 and finite, got {std}.")
-    scores = Scores(q, k, mask, None, causal, lengths, fixed=_bell(offset, std, q.shape[1]))
-    n_queries, n_keys = scores.shape[2:]
-    if n_queries != n_keys and not causal:
+    call = AttentionCall.of(q, k, v, options, fixed=_bell(offset, std, q.shape[1]))
+    n_queries, n_keys = call.scores.shape[2:]
+    if n_queries != n_keys and not call.scores.causal:
         raise ValueError(
             f"gaussian_attention cannot place {n_queries} queries among {n_keys} keys. "
             "Give causal=True if the queries are the last positions."
         )
-    return _attend("gaussian_attention", scores, v, dropout, impl)
+    return _attend("gaussian_attention", call)
 
 
-def _attend(name: str, scores: Scores, v: Tensor, dropout: Number, impl: Impl) -> Attended:
-    check_values(scores.k, v)
-    check_dropout(dropout)
-    chosen = choose(impl, triton_obstacle=f"{name} has no Triton kernel")
-    attend = weighted_values if chosen == "reference" else weighted_values_in_blocks
-    return Attended(attend(scores, softmax_rows, v, dropout=dropout), scores, softmax_rows)
+def _attend(name: str, call: AttentionCall) -> Attended:
+    chosen = call.choose(triton_obstacle=f"{name} has no Triton kernel")
+    return Attended(call.sum_values(softmax_rows, chosen), call.scores, softmax_rows)
 
 
 def _same_score(query_Q1: Tensor, key_1K: Tensor) -> Tensor:
@@ -112,30 +94,30 @@ def _bell(offset: Number | Sequence[Number], std: Number, heads: int) -> Fixed:
         raise ValueError(f"offset must be finite, got {offset}.")
     width = max(std, NARROWEST)
 
-    def score(query_Q1: Tensor, key_1K: Tensor) -> Tensor:  # holds on to no tensor of the call
-        offset_H11 = _written(offsets, key_1K.device)[:, None, None]
+    def score(query_Q1: Tensor, key_1K: Tensor) -> Tensor:  # captures no tensor of the call
+        offset_H11 = _filled(offsets, key_1K.device)[:, None, None]
         return ((key_1K - query_Q1 - offset_H11) / width).square() / -2
 
     return score
 
 
-def _written(offsets: list[float], device: torch.device) -> Tensor:
-    """Offsets as a tensor, by a kernel for each of those that heads take turns with.
+def _filled(offsets: list[float], device: torch.device) -> Tensor:
+    """Write offsets to a tensor with one fill per offset of the shortest cycle over heads.
 
     A copy from the host would make a GPU wait, and a CUDA graph cannot record it.
     """
-    turns = next(n for n in range(1, len(offsets) + 1) if offsets == _repeated(offsets, n))
+    period = next(n for n in range(1, len(offsets) + 1) if offsets == _repeated(offsets, n))
     offset_H = torch.empty(len(offsets), dtype=torch.float64, device=device)
-    for turn in range(turns):
-        offset_H[turn::turns].fill_(offsets[turn])
+    for place in range(period):
+        offset_H[place::period].fill_(offsets[place])
     return offset_H
 
 
-def _repeated(values: list[float], turns: int) -> list[float]:
-    return [values[place % turns] for place in range(len(values))]
+def _repeated(values: list[float], period: int) -> list[float]:
+    return [values[place % period] for place in range(len(values))]
 
 
-def _refuse(name: str, **options: Tensor | Number | None) -> None:
-    given = next((option for option, value in options.items() if value is not None), None)
-    if given:
-        raise ValueError(f"{name} does not look at scores, so it takes no {given}=.")
+def _refuse_scoring(name: str, options: AttentionOptions) -> None:
+    for option in ("bias", "scale", "cap", "sink"):
+        if options.get(option) is not None:
+            raise ValueError(f"{name} computes no scores, so it takes no {option}=; leave it out.")

@@ -1,6 +1,6 @@
-"""CUDA graphs: what a GPU does is recorded once and started again as one piece.
+"""CUDA graphs: the work of a GPU is recorded once and replayed with one launch.
 
-A step of a small model is hundreds of kernels, and starting them one by one from Python takes
+A step of a small model is hundreds of kernels, and launching them one by one from Python takes
 longer than running them.
 """
 
@@ -12,31 +12,31 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["lasting_pool", "on_a_stream", "record"]
-
 R = TypeVar("R")
 
 
 def record(work: Callable[[], R], *, pool: Any) -> tuple[torch.cuda.CUDAGraph, R]:
-    """Record what a GPU would do, without doing it; the graph, and what was returned.
+    """Record GPU work without running it; return the graph and the result of `work`.
 
-    What `work` does in Python happens now and never again, so it must not read tensors, and what
-    changes from one replay to the next must be a tensor that is changed in place. It must have run
-    before, as kernels cannot be compiled meanwhile. Call it inside `on_a_stream`.
+    The Python code of `work` runs now and never again. So it must not read tensors, and whatever
+    changes between replays must be a tensor that is changed in place. `work` must have run before,
+    because kernels cannot be compiled while recording. Call this inside `on_a_stream`.
 
     Args:
-        work: what to record.
-        pool: of memory, shared with graphs that never run at the same time.
+        work: The function to record.
+        pool: Memory pool, shared with graphs that never run at the same time.
     """
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with _no_collection():
-        # other threads, which make batches, may ask for memory meanwhile
+        # threads that prepare batches may allocate memory meanwhile
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             result = work()
         except BaseException:
-            with suppress(RuntimeError):  # of a capture that failed; why it did says more
+            with suppress(
+                RuntimeError
+            ):  # the first error says more than that of ending the capture
                 graph.capture_end()
             raise
         graph.capture_end()
@@ -45,10 +45,10 @@ def record(work: Callable[[], R], *, pool: Any) -> tuple[torch.cuda.CUDAGraph, R
 
 @contextmanager
 def on_a_stream(device: torch.device | None = None) -> Generator[None]:
-    """Run on a stream that can be recorded, everything before and after in order.
+    """Run on a stream that can be recorded, in order with all work before and after.
 
     Args:
-        device: of the stream, which becomes the current one; None takes that which is.
+        device: Device of the stream, which becomes the current one; None keeps the current one.
     """
     with torch.cuda.device(device):
         stream, before = _stream(torch.cuda.current_device()), torch.cuda.current_stream()
@@ -62,16 +62,16 @@ def on_a_stream(device: torch.device | None = None) -> Generator[None]:
 
 @cache
 def _stream(device: int) -> torch.cuda.Stream:
-    """One for all: memory that torch keeps for later is of the stream it was first used on."""
+    """Return the one stream of a device: torch caches memory per stream."""
     return torch.cuda.Stream(device)
 
 
 @cache
 def lasting_pool(device: int) -> Any:
-    """Memory of a device for graphs that come and go, one at a time.
+    """Return a memory pool of a device for short-lived graphs, used one at a time.
 
-    A pool whose last graph is gone keeps its memory but is not used again, so one graph stays.
-    Call it inside `on_a_stream`.
+    A pool whose last graph is deleted keeps its memory but is never reused, so one graph is kept
+    alive. Call this inside `on_a_stream`.
     """
     pool, number = torch.cuda.graph_pool_handle(), torch.zeros(1, device=device)
     number.add_(0)
@@ -84,7 +84,7 @@ _STAYING: list[torch.cuda.CUDAGraph] = []
 
 @contextmanager
 def _no_collection() -> Generator[None]:
-    """Python must not free memory of the device while a graph is recorded."""
+    """Disable garbage collection: device memory must not be freed while a graph is recorded."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,12 +1,12 @@
-"""Attention ops by name, as a setting or a command line writes them.
+"""Names of attention ops in settings and on the command line.
 
 softmax          every key gets some weight
 topk:8           softmax over the 8 best keys of each query
 sparsemax        the projection onto the simplex
 entmax:1.5       between the two; alpha above 1
-entmax:learned   one alpha a head, learned with the model that holds it
-gaussian:-1,1    a bell of width 1 around the token before and the one after: heads take turns
-gaussian:0:0.5   and of another width, around the token itself
+entmax:learned   one alpha per head, learned with the model that holds it
+gaussian:-1,1    a bell of width 1 around the previous token (even heads) or next one (odd)
+gaussian:0:0.5   a bell of width 0.5 around the token itself
 """
 
 import math
@@ -18,41 +18,34 @@ import torch
 
 from headwise.ops._impl import HAS_TRITON, Number
 from headwise.ops.attended import Attended
-from headwise.ops.entmax import LEAST_ALPHA, entmax_attention
-from headwise.ops.entmax.fused import LEAST_ALPHA as LEAST_FUSED
+from headwise.ops.entmax import (
+    LEAST_ALPHA,
+    LEAST_KERNEL_ALPHA,
+    entmax_attention,
+    sparsemax_attention,
+)
 from headwise.ops.fixed import gaussian_attention
 from headwise.ops.scores import WIDEST_HEAD
 from headwise.ops.softmax import softmax_attention
-from headwise.ops.sparsemax import sparsemax_attention
 from headwise.ops.topk import topk_attention
-
-__all__ = [
-    "LEARNED",
-    "attention_name",
-    "attention_op",
-    "check_attention",
-    "looks_at_places",
-    "never_waits",
-]
 
 LEARNED = "entmax:learned"
 CHOICES = (
     "softmax, topk:8 (or another number of keys), sparsemax, entmax:1.5, gaussian:-1,1 (or other "
     f"distances) or {LEARNED}"
 )
-INSTEAD = "choose softmax, for example"  # of distances where they have no meaning
+INSTEAD = "choose softmax, for example"
 
 
 def attention_op(spec: str, *, heads: int | None = None) -> Callable[..., Attended]:
-    """The op of a name.
+    """Return the op that has a name.
 
-    "entmax:learned" is no op by itself, because its alphas are parameters of a model:
-    `headwise_papers.models.MultiHeadAttention` makes it.
+    "entmax:learned" is no op by itself, because its alphas are parameters of a model.
 
     Args:
-        spec: the name.
-        heads: how many there will be, so that they can take turns with the distances of a Gaussian;
-            None leaves these as they are.
+        spec: The name.
+        heads: Number of heads, over which the distances of a Gaussian are cycled; None leaves
+            them as they are.
 
     >>> attention_op("topk:8")
     functools.partial(<function topk_attention at ...>, keep=8)
@@ -69,54 +62,57 @@ def attention_op(spec: str, *, heads: int | None = None) -> Callable[..., Attend
         case "entmax", ":", alpha if _is_alpha(alpha):
             return partial(entmax_attention, alpha=float(alpha))
         case "entmax", ":", "learned":
-            raise ValueError(f"{LEARNED!r} needs a parameter a head; give it to a model instead.")
+            raise ValueError(
+                f"An op must have no parameters, got {LEARNED!r}, which has one per head; "
+                "give it to a model instead."
+            )
         case "gaussian", ":", text if bells := _bells(text):
             offsets, std = bells
-            turns = tuple(offsets[head % len(offsets)] for head in range(heads or len(offsets)))
-            return partial(gaussian_attention, offset=turns, std=std)
+            cycled = tuple(offsets[head % len(offsets)] for head in range(heads or len(offsets)))
+            return partial(gaussian_attention, offset=cycled, std=std)
         case _:
             raise ValueError(f"Attention must be {CHOICES}; got {spec!r}.")
 
 
-def looks_at_places(spec: str) -> bool:
-    """Whether a name is of attention to fixed distances, whatever queries and keys are."""
+def is_positional(spec: str) -> bool:
+    """Return whether a name means attention to fixed distances, which ignores content."""
     return spec.startswith("gaussian:")
 
 
-def never_waits(spec: str, *, width: int, dtype: torch.dtype) -> bool:
-    """Whether a GPU attends without asking the host, so that it can be recorded.
+def is_graph_safe(spec: str, *, width: int, dtype: torch.dtype) -> bool:
+    """Return whether attention on a GPU never waits for the host, so that a graph can record it.
 
-    Sparsemax and entmax look at numbers on the way where their kernels cannot run.
+    Sparsemax and entmax read numbers on the host where their kernels cannot run.
 
-    >>> never_waits("entmax:1.5", width=64, dtype=torch.float64), never_waits("topk:8", width=64,
-    ...     dtype=torch.float64)
-    (False, True)
+    >>> [is_graph_safe(x, width=64, dtype=torch.float64) for x in ("entmax:1.5", "topk:8")]
+    [False, True]
     """
     if not spec.startswith(("sparsemax", "entmax")):
         return True
     alpha = 2.0 if spec in ("sparsemax", LEARNED) else float(spec.partition(":")[2])
-    fits = width <= WIDEST_HEAD and LEAST_FUSED <= alpha <= 2
+    fits = width <= WIDEST_HEAD and LEAST_KERNEL_ALPHA <= alpha <= 2
     return HAS_TRITON and fits and dtype != torch.float64
 
 
 def check_attention(spec: str, *, within: bool = True, instead: str = INSTEAD) -> None:
-    """Refuse a name that a model cannot make attention of.
+    """Raise unless a model can use the attention of this name.
 
     Args:
-        spec: the name.
-        within: whether a text attends to itself and to all of it; else distances have no meaning.
-        instead: what to do then, as the end of a sentence.
+        spec: The name.
+        within: Whether a text attends to all of itself; otherwise distances have no meaning.
+        instead: Advice for the error message, as the end of a sentence.
     """
     if spec != LEARNED:
         attention_op(spec)
-    if looks_at_places(spec) and not within:
+    if is_positional(spec) and not within:
         raise ValueError(
-            f"{spec!r} looks at distances within one text, which there are none of here; {instead}."
+            f"Attention must be by content here, got {spec!r}, which attends to distances within "
+            f"one text; {instead}."
         )
 
 
 def attention_name(op: Callable[..., Attended]) -> str:
-    """The name that gives this op again; which implementation it chooses is left out.
+    """Return the name of an op, without its choice of implementation.
 
     >>> attention_name(attention_op("entmax:1.5"))
     'entmax:1.5'
@@ -136,7 +132,7 @@ def attention_name(op: Callable[..., Attended]) -> str:
         return _gaussian_name(options.get("offset", 0.0), options.get("std", 1.0))
     if function in (softmax_attention, sparsemax_attention) and not options:
         return function.__name__.removesuffix("_attention")
-    raise ValueError(f"No name gives {op!r}; names are {CHOICES}.")
+    raise ValueError(f"An op with a name must be {CHOICES}, got {op!r}.")
 
 
 def _is_alpha(text: str) -> bool:
@@ -147,7 +143,7 @@ def _is_alpha(text: str) -> bool:
 
 
 def _bells(text: str) -> tuple[tuple[float, ...], float] | None:
-    """Distances and the width of "-1,1:0.5"; None where it cannot be read so."""
+    """Parse distances and width, such as "-1,1:0.5"; None if malformed."""
     places, colon, width = text.partition(":")
     try:
         offsets, std = tuple(map(float, places.split(","))), float(width if colon else 1)

@@ -4,60 +4,49 @@ out = softmax(scale * q k^T + bias) v
 """
 
 import math
+from typing import Unpack
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from headwise.ops._impl import Impl, Number, choose, readable
+from headwise.ops._impl import Number, readable
 from headwise.ops.attended import Attended
-from headwise.ops.checks import check_dropout, check_values
-from headwise.ops.rows import softmax_rows, weighted_values, weighted_values_in_blocks
+from headwise.ops.attention import AttentionCall, AttentionOptions, shares_options
+from headwise.ops.rows import softmax_rows
 from headwise.ops.scores import Scores, may_hold_infinities, spread_groups
 
 
+@shares_options
 def softmax_attention(
     q: Float[Tensor, "B H Q D"],
     k: Float[Tensor, "B G K D"],
     v: Float[Tensor, "B G K E"],
-    *,
-    mask: Bool[Tensor, "..."] | None = None,
-    bias: Float[Tensor, "..."] | None = None,
-    causal: bool = False,
-    lengths: Int[Tensor, " B"] | None = None,
-    scale: Number | None = None,
-    cap: Number | None = None,
-    sink: Float[Tensor, " H"] | None = None,
-    dropout: Number = 0.0,
-    impl: Impl = "auto",
+    **options: Unpack[AttentionOptions],
 ) -> Attended:
-    """Attend with softmax weights. See `headwise.ops` for the arguments all ops share.
+    """Attend with softmax weights.
 
-    "torch" is PyTorch's fused attention, or blocks with a cap or sink; "reference" the formula,
-    written out. On a GPU, in graphs and under torch.func, the fused attention lets an infinite or
-    NaN key or value reach queries that may not attend it; elsewhere what is hidden never matters.
+    "torch" is PyTorch's fused attention, or blocks of queries with a cap or sink. On a GPU, in
+    graphs and under torch.func, fused attention lets an infinite or NaN key or value reach queries
+    that may not attend it; elsewhere hidden keys and values have no influence.
 
     >>> q = torch.zeros(1, 1, 2, 4)
     >>> softmax_attention(q, q, torch.eye(2)[None, None]).out
     tensor([[[[0.5000, 0.5000],
               [0.5000, 0.5000]]]])
     """
-    scores = Scores(q, k, mask, bias, causal, lengths, scale, cap=cap, sink=sink)
-    check_values(k, v)
-    check_dropout(dropout)
-    chosen = choose(impl, triton_obstacle="softmax_attention has no Triton kernel")
-    if chosen == "reference":
-        out = weighted_values(scores, softmax_rows, v, dropout=dropout)
-    elif _fused_obstacle(scores, v):
-        out = weighted_values_in_blocks(scores, softmax_rows, v, dropout=dropout)
+    call = AttentionCall.of(q, k, v, options)
+    chosen = call.choose(triton_obstacle="softmax_attention has no Triton kernel")
+    if chosen == "torch" and _fused_obstacle(call.scores, v) is None:
+        out = _fused(call.scores, v, call.dropout)
     else:
-        out = _fused(scores, v, dropout)
-    return Attended(out, scores, softmax_rows)
+        out = call.sum_values(softmax_rows, chosen)
+    return Attended(out, call.scores, softmax_rows)
 
 
 def _fused_obstacle(scores: Scores, v: Tensor) -> str | None:
-    """Why PyTorch's fused kernel would compute something else, or None."""
+    """Return why PyTorch's fused kernel would compute something else, or None."""
     if scores.cap is not None or scores.sink is not None:
         return "it takes no cap and no sink"
     if scores.bias is not None and scores.bias.dtype != scores.q.dtype:
@@ -68,11 +57,11 @@ def _fused_obstacle(scores: Scores, v: Tensor) -> str | None:
 
 
 def _fused(scores: Scores, v: Tensor, dropout: Number) -> Tensor:
-    """PyTorch's kernel, with the mask it is fast with, and zeros for queries that see nothing."""
+    """Call PyTorch's kernel with the mask it is fast with; queries without keys get zeros."""
     n_queries, n_keys = scores.shape[2:]
     k_BHKD, v_BHKE = (spread_groups(x, scores.shape[1]) for x in (scores.k, v))
     nothing_else = scores.mask is None and scores.bias is None and scores.lengths is None
-    # sizes last: a graph that is exported must not ask whether two free lengths are the same
+    # sizes last: an exported graph must not compare two symbolic lengths
     if scores.causal and nothing_else and n_queries == n_keys:
         return scaled_dot_product_attention(
             scores.q, k_BHKD, v_BHKE, is_causal=True, dropout_p=dropout, scale=scores.multiplier
@@ -80,7 +69,7 @@ def _fused(scores: Scores, v: Tensor, dropout: Number) -> Tensor:
     visible = scores.visible()
     seen = None if visible is None else visible.any(dim=-1, keepdim=True)
     if visible is not None and seen is not None:
-        visible = visible | ~seen  # no kernel agrees on empty rows; give them all keys, then zeros
+        visible = visible | ~seen  # kernels disagree on empty rows: show all keys, then zero
     out_BHQE = scaled_dot_product_attention(
         scores.q,
         k_BHKD,
@@ -93,6 +82,7 @@ def _fused(scores: Scores, v: Tensor, dropout: Number) -> Tensor:
 
 
 def _kernel_mask(visible: Tensor | None, scores: Scores) -> Tensor | None:
+    """Merge visibility and bias into the one mask that PyTorch's kernel takes."""
     bias = scores.bias
     if bias is None:
         if visible is None:

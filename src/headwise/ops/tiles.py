@@ -1,12 +1,12 @@
 # Arguments of kernels have no types that a type checker would know.
 # pyright: basic
-"""What Triton kernels of attention share: where a program stands, and a tile of scores.
+"""Tiles and arguments that all Triton kernels of attention share.
 
 A program handles a block of queries (or of keys) of one head. Programs are numbered along one axis,
 blocks of a head next to each other, so that its keys stay in the cache; B * H may be large.
 
-Only kernel files import this one, as it imports Triton. Kernels are no_type_check because a wrapper
-that checks types would hide a module's names from Triton.
+Only kernel modules import this one, because it imports Triton. Kernels are no_type_check because a
+wrapper that checks types would hide a module's names from Triton.
 """
 
 from typing import Any, NamedTuple, no_type_check
@@ -18,16 +18,41 @@ from torch import Tensor
 
 from headwise.ops.scores import Scores
 
-__all__ = ["Call", "finite", "load_rows", "load_shown", "place", "score_tile"]
+# Arguments for whose values kernels are not specialised.
+SIZES = ["first", "heads", "groups", "n_queries", "n_keys", "n_blocks"]
+MASK_STRIDES = ["mask_batch", "mask_head", "mask_row"]
+
+
+class Tile(NamedTuple):
+    """Queries and keys that a program takes at a time, and how it is compiled."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+    def arguments(self) -> dict[str, int]:
+        """Return the arguments of a kernel with constants ROWS and KEYS."""
+        rows, keys, warps, stages = self
+        return {"ROWS": rows, "KEYS": keys, "num_warps": warps, "num_stages": stages}
+
+
+def padded(width: int) -> int:
+    """Return the width of a tile for rows of this width: a power of two, at least 16.
+
+    >>> [padded(width) for width in (1, 16, 48)]
+    [16, 16, 64]
+    """
+    return max(16, 1 << (width - 1).bit_length())
 
 
 class Call(NamedTuple):
-    """An attention call as kernels take it: hand the fields on by `**call.arguments()`."""
+    """Attention call in the form that kernels take; launch them with `**call.arguments()`."""
 
     q: Tensor  # (B, H, Q, D), width contiguous
     k: Tensor  # (B, G, K, D)
-    lengths: Tensor  # (B,) int32: keys that are real
-    mask: Tensor  # (B, H, Q, K) bytes with any strides, 0 on axes it does not have; or q, unused
+    lengths: Tensor  # (B,) int32: number of real keys
+    mask: Tensor  # (B, H, Q, K) bytes with any strides, 0 on missing axes; or q, unused
     scale: float
     first: int  # position of the first query among the keys
     causal: bool
@@ -35,7 +60,7 @@ class Call(NamedTuple):
 
     @staticmethod
     def of(scores: Scores) -> "Call":
-        """What kernels need of a call; copies only what is not contiguous in its width."""
+        """Convert a call; only tensors that are not contiguous in their width are copied."""
         batch, _, _, n_keys = scores.shape
         lengths = scores.lengths
         if lengths is None:
@@ -52,8 +77,21 @@ class Call(NamedTuple):
             masked=0 if scores.mask is None else 2 if mask.stride(2) == 0 else 1,
         )
 
+    @staticmethod
+    def rebuilt(
+        q: Tensor,
+        k: Tensor,
+        mask: Tensor | None,
+        lengths: Tensor | None,
+        scale: float,
+        first: int,
+        causal: bool,
+    ) -> "Call":
+        """Build a call from arguments that a custom op can take."""
+        return Call.of(Scores(q, k, mask, None, causal, lengths, scale, first=first))
+
     def arguments(self) -> dict[str, Any]:
-        """For a kernel with parameters of these names, constants in capitals."""
+        """Return the arguments of a kernel, constants in capitals."""
         heads, n_queries = self.q.shape[1:3]
         groups, n_keys = self.k.shape[1:3]
         q_strides, k_strides, mask_strides = (
@@ -86,15 +124,20 @@ class Call(NamedTuple):
         }
 
 
+def strides(name: str, x: Tensor) -> dict[str, int]:
+    """Return the strides of batch, heads and rows as arguments of a kernel."""
+    return dict(zip((f"{name}_batch", f"{name}_head", f"{name}_row"), x.stride(), strict=False))
+
+
 def with_rows(x: Tensor) -> Tensor:
-    """The tensor itself where each row of its last axis is contiguous, else a copy."""
+    """Return the tensor itself if its last axis is contiguous, else a copy."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 @triton.jit
 @no_type_check
 def place(n_blocks, heads, groups):
-    """Block, batch item, head and key/value head of this program."""
+    """Return the block, batch item, head and key/value head of this program."""
     number = tl.program_id(0)
     block = number % n_blocks
     number = number // n_blocks
@@ -106,7 +149,7 @@ def place(n_blocks, heads, groups):
 @triton.jit
 @no_type_check
 def load_rows(start, rows, stride, n_rows, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    """Rows of a (n_rows, WIDTH) matrix as (len(rows), PADDED), zeros outside."""
+    """Load rows of a (n_rows, WIDTH) matrix as (len(rows), PADDED), zeros outside."""
     column = tl.arange(0, PADDED)
     inside = rows[:, None] < n_rows
     if WIDTH < PADDED:
@@ -123,8 +166,8 @@ def load_shown(
 ):  # fmt: skip
     """Load keys or values like `load_rows`, with zeros for those that no query may attend.
 
-    A weight of 0 does not make up for what is infinite. Args: one past the last key that may be
-    attended; where this head's part of the mask starts; MASKED: see `Call.masked`.
+    A weight of 0 does not cancel an infinite value. Args: end: one past the last key that may be
+    attended; mask: start of this head's part of the mask; MASKED: see `Call.masked`.
     """
     shown = keys < end
     if MASKED == 2:
@@ -139,7 +182,7 @@ def load_shown(
 @triton.jit
 @no_type_check
 def finite(x):
-    """Replace what is infinite or not a number by 0."""
+    """Replace infinite numbers and NaN by 0."""
     return tl.where(tl.abs(x) < float("inf"), x, 0.0).to(x.dtype)
 
 
@@ -161,13 +204,13 @@ def score_tile(
     MASKED: tl.constexpr,
     KEYS_FIRST: tl.constexpr = False,
 ):
-    """scale * q k^T in float32, -inf where a key may not be attended; k q^T with KEYS_FIRST.
+    """Compute scale * q k^T in float32, with -inf at hidden keys; k q^T with KEYS_FIRST.
 
-    What is computed from k q^T enters a product with q as it lies in registers; the transpose of a
-    tile would have to pass through shared memory.
+    A result in the layout of k q^T can be multiplied with q from registers; a transposed tile would
+    pass through shared memory.
 
-    Args: tiles of q and k; the numbers of their rows; how many keys of this batch item are real;
-    where this head's part of the mask starts, and its strides.
+    Args: tiles of q and k; indices of their rows; length: real keys of this batch item; mask: start
+    of this head's part of the mask, and its strides.
     """
     if KEYS_FIRST:
         score = tl.dot(k_KD, tl.trans(q_QD), input_precision="ieee") * scale
@@ -175,7 +218,7 @@ def score_tile(
     else:
         score = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale
         row, key = rows[:, None], keys[None, :]
-    if MASKED == 2:  # the same for all queries: read once a tile
+    if MASKED == 2:  # equal for all queries: read once per tile
         kept = tl.load(mask + key.to(tl.int64) * mask_key, mask=key < length, other=0) != 0
         score = tl.where(kept, score, float("-inf"))
     seen = (key < length) & (row < n_queries)
@@ -184,6 +227,6 @@ def score_tile(
     if MASKED == 1:
         at = mask + row.to(tl.int64) * mask_row + key.to(tl.int64) * mask_key
         kept = tl.load(at, mask=seen, other=0) != 0
-        # The same either way: with keys first `&` spills registers, in `topk.selection` its lack.
+        # Both give the same: with keys first `&` spills registers, in `topk.selection` its absence.
         seen = kept if KEYS_FIRST else seen & kept
     return tl.where(seen, score, float("-inf"))

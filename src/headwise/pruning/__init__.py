@@ -1,4 +1,4 @@
-"""Fewer heads: gates that learn which, other ways of choosing, and cutting them out."""
+"""Prune heads: choose them with gates or otherwise, cut them out, save, time and export."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -7,15 +7,14 @@ from headwise.pruning import choosing
 from headwise.pruning.choosing import Keep
 from headwise.pruning.gates import Gates
 from headwise.pruning.hard_concrete import HardConcrete
-from headwise.pruning.penalising import penalised
-from headwise.pruning.record import PruningRecord, record_of
-from headwise.pruning.target import Target
+from headwise.pruning.record import PruningRecord, check_whole, record_of
+from headwise.pruning.target import Target, penalised
 
 if TYPE_CHECKING:
-    from headwise.pruning.comparing import Speed, speed
     from headwise.pruning.cutting import prune, rebuild
     from headwise.pruning.exporting import Exported, export
-    from headwise.pruning.saving import load, save
+    from headwise.pruning.saving import check_replaceable, load, save, seal
+    from headwise.pruning.timing import Speed, speed
     from headwise.pruning.trainer import GatesCallback
 
 __all__ = [
@@ -27,6 +26,8 @@ __all__ = [
     "PruningRecord",
     "Speed",
     "Target",
+    "check_replaceable",
+    "check_whole",
     "choosing",
     "export",
     "load",
@@ -35,18 +36,21 @@ __all__ = [
     "rebuild",
     "record_of",
     "save",
+    "seal",
     "speed",
 ]
 _LATER = {  # lazy: these import transformers
     "Exported": "exporting",
     "GatesCallback": "trainer",
-    "Speed": "comparing",
+    "Speed": "timing",
+    "check_replaceable": "saving",
     "export": "exporting",
     "load": "saving",
     "prune": "cutting",
     "rebuild": "cutting",
     "save": "saving",
-    "speed": "comparing",
+    "seal": "saving",
+    "speed": "timing",
 }
 
 

@@ -1,7 +1,7 @@
-"""Which heads to keep, chosen without gates: by a measure, by trying, or by chance.
+"""Choose heads without gates: by a column of a table, greedily, or at random.
 
-All give a `Keep`, {site name: numbers of the heads to keep}, which `prune` takes. Sites that were
-not chosen among are not named, and keep all their heads.
+Each returns a `Keep`, {site name: numbers of the heads to keep}, for `prune`. Sites outside `where`
+are not named, and keep all their heads.
 """
 
 import math
@@ -30,16 +30,16 @@ def by_column(
     """Keep the `count` heads with the largest values of a column; the first of equal ones.
 
     Args:
-        table: what was measured, a row a head.
-        column: of numbers; every head chosen among must have one.
-        count: how many heads to keep, of all sites together.
-        where: a pattern of site names; heads of others are not chosen among.
+        table: one row per head.
+        column: a column of numbers; every head of the sites must have one.
+        count: the number of heads to keep, of all sites together.
+        where: a pattern of site names to choose among.
         lowest: keep the heads with the smallest values instead.
-        group: so many neighbouring heads stay or go together, by the mean of their values.
+        group: how many neighbouring heads stay or go together, by the mean of their values.
 
-    >>> worth = {"encoder.0.self": [0.1, 0.9], "encoder.1.self": [0.5, 0.2]}
-    >>> table = HeadTable.of({"worth": worth})
-    >>> by_column(table, "worth", 1)
+    >>> importance = {"encoder.0.self": [0.1, 0.9], "encoder.1.self": [0.5, 0.2]}
+    >>> table = HeadTable.of({"importance": importance})
+    >>> by_column(table, "importance", 1)
     {'encoder.0.self': [1], 'encoder.1.self': []}
     """
     values = {
@@ -67,14 +67,14 @@ def by_column(
 def random(
     model: nn.Module, count: int, *, seed: int = 0, where: Where = "*", group: int = 1
 ) -> Keep:
-    """Keep `count` heads drawn by chance: what any better choice has to beat.
+    """Keep `count` random heads: the baseline of any other choice.
 
     Args:
-        model: anything with sites.
-        count: how many heads to keep, of all chosen sites together.
-        seed: another seed, other heads.
+        model: a model with sites.
+        count: the number of heads to keep, of all chosen sites together.
+        seed: of the random choice.
         where: the sites to choose among.
-        group: so many neighbouring heads stay or go together.
+        group: how many neighbouring heads stay or go together.
     """
     sites = find_sites(model, where=where)
     groups = _groups([head for site in sites for head in site.heads], group)
@@ -95,19 +95,19 @@ def greedy(
     at_once: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Keep:
-    """Switch heads off one after the other, each time the one that is missed least.
+    """Mask heads one after the other, each time the one whose removal costs least.
 
-    A round measures the model once for each head left, so that N heads need some N^2 / 2
-    evaluations; `at_once` divides that (Michel et al., 2019, remove a tenth of the heads a round).
+    A round evaluates the model once for each head left, so that N heads need about N^2 / 2
+    evaluations; `at_once` divides that (Michel et al., 2019, remove a tenth of all heads at once).
 
     Args:
-        model: anything with sites; it is left as it was.
+        model: a model with sites; it is left as it was.
         measure: evaluates the model as it is, e.g. its accuracy.
-        count: how many heads to keep, of all chosen sites together.
-        better: whether a good model measures higher or lower.
+        count: the number of heads to keep, of all chosen sites together.
+        better: whether higher or lower values are better.
         where: the sites to choose among.
-        group: so many neighbouring heads stay or go together.
-        at_once: how many of these go in a round.
+        group: how many neighbouring heads stay or go together.
+        at_once: how many groups are removed per round.
         progress: called with (evaluations done, evaluations in all).
     """
     if at_once < 1:
@@ -146,7 +146,7 @@ def _evaluations(groups: int, kept: int, at_once: int) -> int:
 
 
 def _groups(heads: Sequence[Head], group: int) -> list[tuple[Head, ...]]:
-    """Neighbouring heads of a site together, `group` of them."""
+    """Return groups of `group` neighbouring heads of each site."""
     if group < 1:
         raise ValueError(f"group must be at least 1, got {group}.")
     together: dict[tuple[str, int], list[Head]] = {}
@@ -155,8 +155,8 @@ def _groups(heads: Sequence[Head], group: int) -> list[tuple[Head, ...]]:
     for (site, _), members in together.items():
         if len(members) != group:
             raise ValueError(
-                f"The heads of {site} cannot be taken {group} at a time; choose a group that "
-                "divides their number."
+                f"The heads of {site} cannot be grouped by {group}; choose a group that divides "
+                "their number."
             )
     return [tuple(members) for members in together.values()]
 
@@ -178,7 +178,7 @@ def _number(column: str, head: Head, value: float | int | str | None) -> float:
 
 
 def _as_keep(heads: Iterable[Head], sites: Iterable[str]) -> Keep:
-    """The heads by site, in order; a site without one has an empty list."""
+    """Return the heads by site, in order; a site without any has an empty list."""
     keep: Keep = {site: [] for site in sites}
     for head in sorted(heads):
         keep[head.site].append(head.index)

@@ -1,4 +1,4 @@
-"""Cutting heads out of a model: smaller projections, and the same outputs as with them masked."""
+"""Cut heads out of a model: smaller projections, and the outputs of the model with masked heads."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,30 @@ from headwise.hf.adoption import adopt, innermost, is_adopted, take_sites_away
 from headwise.hf.naming import attention_modules, interface_forward
 from headwise.hf.projections import holder_of, output_projection
 from headwise.pruning.choosing import Keep
-from headwise.pruning.configuring import tell_config
+from headwise.pruning.configuration import tell_config
 from headwise.pruning.gates import Gates
-from headwise.pruning.headless import Headless, JustBias
-from headwise.pruning.obstacles import ASKS_CONFIG, COUNTS, WIDTHS_OF_ALL, named, numbers_of
-from headwise.pruning.own_counts import with_counts
-from headwise.pruning.parts import Anatomy, Heads, anatomy
-from headwise.pruning.position_bias import cut_bias, separate, shares_bias, tell_tied
+from headwise.pruning.parts import (
+    ASKS_CONFIG,
+    COUNTS,
+    WIDTHS_OF_ALL,
+    Anatomy,
+    Heads,
+    anatomy,
+    has_own_output,
+    named,
+    numbers_of,
+)
 from headwise.pruning.record import PruningRecord, record_of
+from headwise.pruning.stand_ins import (
+    Headless,
+    JustBias,
+    cut_bias,
+    separate,
+    shares_bias,
+    tell_tied,
+    with_counts,
+)
 from headwise.sites import PRUNED, Site, find_sites, what_is_changed
-from headwise_papers.models.rnn import Seq2Seq
 
 Model = TypeVar("Model", bound=nn.Module)
 _WANTED = "keep must be {site name: numbers of the heads to keep}, as {'encoder.0.self': [0, 2]}"
@@ -35,35 +49,55 @@ def prune(
     *,
     scale: Mapping[str, Tensor | Sequence[float]] | None = None,
 ) -> Model:
-    """Cut all other heads out of the model's projections, in place; returns the model.
+    """Cut all other heads out of the model's projections, in place, and return the model.
 
-    Outputs are those of the model with these heads masked. Head numbers then count those left;
-    `record_of(model)` knows the original ones, also after pruning twice. What was wrong with the
-    request is said before anything is changed. An optimiser made before must be made anew.
+    Outputs are those of the model with the other heads masked. Afterwards heads are numbered anew;
+    `record_of(model)` knows the original numbers, also after pruning twice. A wrong request raises
+    before anything is changed. Create the optimiser after pruning.
 
-    Layers that share their weights (ALBERT) are one site: its heads are cut out of all of them.
-    Heads that share keys and values (Llama, Qwen2) go by whole groups, or the same number of each
-    group left, as each set of keys and values must serve the same number of heads. A layer may
-    lose all its heads; it then adds the bias of its output projection, and has no site any more
-    (a norm before it has then no effect, and no gradient).
+    - Layers that share their weights (ALBERT) are one site: its heads are cut out of all of them.
+    - Heads that share keys and values (Llama, Qwen2) are removed in whole groups, or the same
+      number from each group that stays.
+    - A layer may lose all its heads. It then adds the bias of its output projection and has no
+      site; a norm before it has no effect and no gradient.
+    - Attention that may treat heads in an unknown way is refused; `docs/prune.md` lists what is
+      known.
 
-    Attention of which Headwise does not know what belongs to which head is refused, see
-    `docs/pruning.md` for what is known.
+    Modules of your own need a `Site`, whose `num_heads` is then the number of heads left, and
+    linear layers query, key, value and out. Where names do not tell all, they define:
+
+    - `head_parameters() -> {name: axis}`, in the module with the site or the one around it: other
+      parameters with a slice for each head along this axis.
+    - `head_output() -> name`, if there are no such linear layers: the parameter by which outputs of
+      heads are multiplied. `head_parameters` then names everything to cut, this one too.
+    - `before_pruning(keep)`: called before heads are cut.
+    - `headwise_rebuild() -> (kind, class_name, settings)`, in the model: what `save` writes. `load`
+      calls `rebuild(class_name, settings)` of that kind; see `headwise.kinds.register`.
+    - `example_inputs(batch, length, target_length=None, *, padding=0) -> {name: tensor}`, in the
+      model: random inputs of `forward`, for `speed` and `export`.
 
     Args:
-        model: one of Headwise's, or a Hugging Face model, which must be adopted before.
-        keep: {site name: numbers of the heads to keep}; other sites keep all of theirs. Or the
-            gates of this model, which are undone; outputs stay those of eval mode with them.
-        scale: {site name: a factor for each head of `keep`, in its order}, which become a part of
-            the output projection. Gates bring their own, for those that ended between 0 and 1.
+        model: with sites; a Hugging Face model must be adopted before.
+        keep: {site name: numbers of the heads to keep}; other sites keep all their heads. Or the
+            gates of this model, which are undone; outputs stay those of eval mode.
+        scale: {site name: a factor for each head of `keep`, in its order}; factors are multiplied
+            into the output projection. Gates bring their own.
 
-    >>> from headwise_papers.models import Transformer, TransformerConfig
-    >>> model = Transformer(TransformerConfig(9, 9, width=8, heads=4))
-    >>> model = prune(model, {"encoder.0.self": [1, 3], "encoder.1.self": []})
-    >>> model.encoder[0].attention.query.weight.shape
-    torch.Size([4, 8])
+    >>> class Attention(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.query, self.key, self.value, self.out = (nn.Linear(8, 8) for _ in range(4))
+    ...         self.temperature = nn.Parameter(torch.ones(4, 1, 1))
+    ...         self.site = Site("encoder.0.self", 4, softmax_attention)
+    ...
+    ...     def head_parameters(self):
+    ...         return {"temperature": 0}
+    >>> from headwise.ops import softmax_attention
+    >>> model = prune(Attention(), {"encoder.0.self": [1, 3]})
+    >>> model.query.weight.shape, model.temperature.shape
+    (torch.Size([4, 8]), torch.Size([2, 1, 1]))
     >>> print(record_of(model))
-    18 of 24 heads left
+    2 of 4 heads left
     """
     _check_here(model)
     return _prune(model, keep, scale=scale)
@@ -75,7 +109,7 @@ def _prune(
     *,
     scale: Mapping[str, Tensor | Sequence[float]] | None = None,
 ) -> Model:
-    """`prune` without asking where the weights are: on the meta device shapes alone are cut."""
+    """Prune a model whose weights may be on the meta device."""
     gates = keep if isinstance(keep, Gates) else None
     if isinstance(keep, Gates):
         keep, scale = _of_gates(model, keep, scale)
@@ -101,16 +135,16 @@ def _prune(
     tell_tied(inner)
     inner.__dict__[PRUNED] = tell_config(inner, record.after(going))
     if isinstance(inner, PreTrainedModel) and not attention_modules(inner):
-        take_sites_away(inner)  # nothing is left to adopt
+        take_sites_away(inner)  # no attention is left
     return model
 
 
 def rebuild(model: Model, record: PruningRecord) -> Model:
-    """Give a fresh, unpruned model the shape of a pruned one, in place, to load its weights into.
+    """Give a fresh, unpruned model the shapes of a pruned one, in place, and return it.
 
     Args:
-        model: of the same configuration as the one that was pruned, adopted or not.
-        record: of what was pruned.
+        model: with the configuration of the model that was pruned; adopted or not.
+        record: what was pruned.
     """
     inner = innermost(model)
     fresh = isinstance(inner, PreTrainedModel) and not is_adopted(inner)
@@ -129,7 +163,7 @@ def rebuild(model: Model, record: PruningRecord) -> Model:
 
 
 def _check_here(model: nn.Module) -> None:
-    """Refuse weights that lie elsewhere: what stands in their place would be cut instead."""
+    """Raise if weights are offloaded or on the meta device: placeholders would be cut instead."""
     for path, module in model.named_modules():
         held: Any = getattr(module, "_hf_hook", None)  # accelerate's; a chain of them has `hooks`
         if any(getattr(hook, "offload", False) for hook in getattr(held, "hooks", (held,))):
@@ -147,7 +181,7 @@ def _check_here(model: nn.Module) -> None:
 
 
 def _check_names(sites: Mapping[str, Site], record: PruningRecord) -> None:
-    """Refuse sites that are not called as in the record, which would then be of other layers."""
+    """Raise if the names of sites are not those of the record."""
     for name, site in sites.items():
         if len(record.kept.get(name, ())) != site.num_heads:
             raise ValueError(
@@ -169,7 +203,7 @@ def _of_gates(model: nn.Module, gates: Gates, scale: object) -> tuple[Keep, dict
 
 
 def _items(keep: object) -> list[tuple[str, Any]]:
-    """Site names and heads, or one sentence if that is not what they are."""
+    """Return site names and heads; raise if `keep` is no such mapping."""
     if not isinstance(keep, Mapping):
         raise ValueError(f"{_WANTED}; got {str(keep)[:80]!r}.")
     for name in (held := cast(Mapping[Any, Any], keep)):
@@ -193,7 +227,7 @@ def _whole_numbers(name: str, heads: Any) -> list[int]:
 def _numbers(
     name: str, heads: Sequence[int], sites: Mapping[str, Site], record: PruningRecord
 ) -> list[int]:
-    """The heads to keep in order, or one sentence on what is wrong with them."""
+    """Return the heads to keep in order; raise if they are not heads of the site."""
     numbers = _whole_numbers(name, heads)
     if name not in sites and name in record.kept:
         if numbers:
@@ -215,7 +249,7 @@ def _factors(
     chosen: Mapping[str, list[int]],
     scale: Mapping[str, Tensor | Sequence[float]],
 ) -> dict[str, Tensor]:
-    """A factor for each head kept, in the order of their numbers; those of ones are left out."""
+    """Return a factor for each head kept, in the order of their numbers, where some is not 1."""
     factors: dict[str, Tensor] = {}
     for name, given in scale.items():
         values = torch.as_tensor(given, dtype=torch.float64).detach().cpu()
@@ -232,7 +266,7 @@ def _factors(
 
 
 def _groups_kept(found: Anatomy, keep: list[int]) -> list[int]:
-    """The sets of keys and values that are still asked."""
+    """Return the sets of keys and values that the heads still use."""
     each = found.heads.each
     left = [sum(head // each == group for head in keep) for group in range(found.heads.groups)]
     if len({count for count in left if count}) > 1:
@@ -246,7 +280,7 @@ def _groups_kept(found: Anatomy, keep: list[int]) -> list[int]:
 
 
 def _check_unwatched(sites: Sequence[Site], gates: Gates | None) -> None:
-    """Refuse what else is in effect on the sites; `gates` are about to be undone."""
+    """Raise if anything but `gates` is in effect on the sites."""
     own = set(gates.modules()) if gates is not None else set[nn.Module]()
     busy = [site for site in sites if site.changes > sum(gate in own for gate in site.gates)]
     if changed := what_is_changed(busy):
@@ -260,8 +294,8 @@ def _cut(
     groups: list[int],
     factors: Tensor | None,
 ) -> None:
-    if isinstance(found.holder, Seq2Seq):
-        _keep_output_biases(found.holder, keep)
+    if prepare := getattr(found.holder, "before_pruning", None):
+        prepare(keep)
     if shares_bias(found.holder):
         separate(innermost(model))
         cut_bias(found.holder, keep)
@@ -274,7 +308,7 @@ def _cut(
     for part in found.parts:
         _tell_layer(part.module)
     _tell_counts(found, Heads(len(keep), len(groups)))
-    if not keep and not isinstance(found.holder, Seq2Seq):
+    if not keep and not has_own_output(found.holder):
         _without_heads(model, found)
     found.site.num_heads = len(keep)
 
@@ -295,9 +329,9 @@ def _without_heads(model: nn.Module, found: Anatomy) -> None:
 
 
 def _results(holder: nn.Module) -> int:
-    """How many things attention returns: usually output and weights."""
+    """Return the number of values that attention returns: usually output and weights."""
     if shares_bias(holder):
-        return 3  # T5 hands its biases on
+        return 3  # T5 passes its biases on
     forward = interface_forward(type(holder))
     assert forward is not None
     last = inspect.getsource(forward).rpartition("return ")[2]
@@ -305,12 +339,12 @@ def _results(holder: nn.Module) -> int:
 
 
 def _tell_counts(found: Anatomy, now: Heads) -> None:
-    """Let what an attention module says of its heads be true again."""
+    """Update the numbers of heads that an attention module stores."""
     told = found.holder.__dict__
-    if "site" not in told or "config" not in told or isinstance(found.holder, Seq2Seq):
-        return
-    for name in [name for name in COUNTS if name in told] or [COUNTS[0]]:
+    for name in [name for name in COUNTS if name in told] or [COUNTS[0]] * found.site.hosted:
         told[name] = now.queries
+    if not found.site.hosted:
+        return
     for name in [name for name in WIDTHS_OF_ALL if name in told]:
         told[name] = now.queries * found.width
     if "num_key_value_heads" in told:
@@ -334,16 +368,3 @@ def _tell_layer(layer: nn.Module) -> None:
     elif hasattr(layer, "nf"):  # Conv1D
         assert isinstance(layer.weight, Tensor)
         layer.__dict__["nx"], layer.__dict__["nf"] = layer.weight.shape
-
-
-def _keep_output_biases(model: Seq2Seq, keep: list[int]) -> None:
-    """What removed heads add to every context stays: it moves into the bias of the next layer."""
-    heads = model.heads.output_bias.shape[0]
-    gone = [head for head in range(heads) if head not in keep]
-    constant_D = model.heads.output_bias[gone].sum(0)
-    if model.config.sum_heads == "mean":
-        constant_D = constant_D / model.config.heads
-    if model.mix is None:
-        model.output.bias.add_(model.output.weight @ constant_D)
-    else:
-        model.mix.bias.add_(model.mix.weight[:, model.config.hidden :] @ constant_D)

@@ -1,10 +1,10 @@
-"""Pruned models for other programs: ONNX, or PyTorch's exported graphs.
+"""Export pruned models to other programs: ONNX, or PyTorch's exported graphs.
 
     pruning.export("small/", "onnx")  # small/model.onnx
 
-Batch and lengths stay free. The result is checked against the model on inputs of other sizes than
-those it was traced with. What is exported is one forward pass: ids and mask in, logits out. Models
-that tell the two texts of a pair apart take the segment of each token too, `token_type_ids`.
+Batch size and lengths are dynamic. The result is checked against the model on inputs of other sizes
+than those it was traced with. The graph is one forward pass: ids and mask in, logits out. Models
+that tell the two texts of a pair apart take `token_type_ids` too.
 """
 
 import inspect
@@ -21,33 +21,32 @@ from torch import Tensor, nn
 
 from headwise.pruning.saving import load
 from headwise.recording.files import replacing
-from headwise_papers.models.transformer import Transformer
 
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 LARGEST = 1_900_000_000  # bytes; an ONNX file is a protocol buffer, which ends at 2 GiB
 REGISTRATION = "torch.onnx._internal.exporter._registration"  # the logger of its operators
-TOLERANCE = 1e-3  # of the largest logit; other kernels, other rounding
+TOLERANCE = 1e-3  # of the largest logit, as other kernels round differently
 TRACED, CHECKED = (2, 7, 5), ((1, 4, 9), (5, 11, 3), (3, 6, 6))  # items, source, target
+PADDING = 2  # tokens at the end of the last row
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What `export` wrote, and how far it is from the model."""
+    """The result of `export`: the file, and how much it differs from the model."""
 
     path: Path
     largest_difference: float  # of logits, over all inputs tried
-    inputs: tuple[str, ...]  # by name
+    inputs: tuple[str, ...]  # names
 
 
 def export(folder: Path | str, form: str = "onnx") -> Exported:
-    """Write the model of a folder as `model.onnx` or `model.pt2` beside it, and check it.
+    """Write the model in a folder as `model.onnx` or `model.pt2` into the folder, and check it.
 
-    ONNX gets weights of half precision in float32, as runtimes lack operators for them.
+    ONNX gets half-precision weights in float32, because runtimes lack operators for them.
 
     Args:
-        folder: that `save` made.
-        form: "onnx", for onnxruntime and others, or "torch", for `torch.export.load`. For the
-            former, install headwise[export].
+        folder: a folder that `save` wrote.
+        form: "onnx", which needs headwise[export], or "torch", for `torch.export.load`.
     """
     if form not in FILES:
         raise ValueError(f"form must be 'onnx' or 'torch', got {form!r}.")
@@ -71,7 +70,7 @@ def export(folder: Path | str, form: str = "onnx") -> Exported:
 
 
 class _Forward(nn.Module):
-    """A model as a function of tensors in a fixed order, to its logits."""
+    """A model as a function from tensors in a fixed order to logits."""
 
     def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -79,7 +78,7 @@ class _Forward(nn.Module):
         self.options = {"use_cache": False} if _takes(model, "use_cache") else {}
 
     def forward(self, *values: Tensor) -> Tensor:
-        """The logits, or the last hidden states of a model without."""
+        """Return the logits, or the last hidden states of a model without logits."""
         out: Any = self.model(**dict(zip(self.names, values, strict=True)), **self.options)
         if isinstance(out, Tensor):
             return out
@@ -91,9 +90,9 @@ def _takes(model: nn.Module, name: str) -> bool:
     return name in told and hasattr(getattr(model, "config", None), name)
 
 
-def _input_names(model: nn.Module) -> tuple[str, ...]:
-    if isinstance(model, Transformer):
-        return ("source", "source_lengths", "target")
+def _input_names(model: Any) -> tuple[str, ...]:
+    if hasattr(model, "example_inputs"):
+        return tuple(model.example_inputs(1, 1))
     first: Any = getattr(model, "main_input_name", None)
     config: Any = getattr(model, "config", None)
     if first == "pixel_values":
@@ -103,8 +102,8 @@ def _input_names(model: nn.Module) -> tuple[str, ...]:
         more = ("decoder_input_ids",) if config.is_encoder_decoder else ()
         return ("input_ids", "attention_mask", *segments, *more)
     raise ValueError(
-        f"{type(model).__name__} cannot be exported; Headwise's Transformer, and Hugging Face "
-        "models that read ids or images, can."
+        f"{type(model).__name__} cannot be exported; Hugging Face models that read ids or images, "
+        "and models with a method example_inputs (see headwise.pruning.prune), can."
     )
 
 
@@ -114,48 +113,49 @@ def _tells_segments_apart(model: nn.Module) -> bool:
 
 
 def _inputs(forward: _Forward, items: int, source: int, target: int) -> tuple[Tensor, ...]:
-    """Random inputs of a size, with padding and two segments where the inputs can say so."""
-    config: Any = forward.model.config
+    """Return random inputs of a size, with padding and two segments where there are such inputs."""
+    model: Any = forward.model
+    if hasattr(model, "example_inputs"):
+        return tuple(model.example_inputs(items, source, target, padding=PADDING).values())
+    config = model.config
     rng = torch.Generator().manual_seed(items)
     if forward.names == ("pixel_values",):
         shape = (items, config.num_channels, config.image_size, config.image_size)
         return (torch.randn(shape, generator=rng),)
-    fields = ("source_vocab", "target_vocab", "vocab_size")
-    words = min(getattr(config, name) for name in fields if hasattr(config, name))
-    ids = torch.randint(3, words, (items, source), generator=rng)
-    target_ids = torch.randint(3, words, (items, target), generator=rng)
+    ids, target_ids = (
+        torch.randint(3, config.vocab_size, (items, length), generator=rng)
+        for length in (source, target)
+    )
     lengths = torch.full((items,), source)
-    lengths[-1] = max(1, source - 2)
+    lengths[-1] = max(1, source - PADDING)
     place, end = torch.arange(source), lengths[:, None]
     known = {
-        "source": ids,
-        "source_lengths": lengths,
-        "target": target_ids,
         "input_ids": ids,
         "attention_mask": (place < end).long(),
-        "token_type_ids": (place >= end // 2).long(),  # the latter half is the second text
+        "token_type_ids": (place >= end // 2).long(),  # the second half is the second text
         "decoder_input_ids": target_ids,
     }
     return tuple(known[name] for name in forward.names)
 
 
-def _free(forward: _Forward) -> tuple[dict[int, Any], ...]:
-    """Which axes of each input may differ: the batch of all, and the length of what has one."""
-    batch, source, target = (torch.export.Dim.DYNAMIC for _ in range(3))
-    lengths = {"target": target, "decoder_input_ids": target}
+def _dynamic_axes(forward: _Forward) -> tuple[dict[int, Any], ...]:
+    """Return the axes of each input that differ between inputs of two sizes: batch and length."""
+    pairs = zip(*(_inputs(forward, *sizes) for sizes in (TRACED, CHECKED[0])), strict=True)
     return tuple(
-        {0: batch}
-        if name in ("pixel_values", "source_lengths")
-        else {0: batch, 1: lengths.get(name, source)}
-        for name in forward.names
+        {
+            axis: torch.export.Dim.DYNAMIC
+            for axis in range(one.dim())
+            if one.shape[axis] != other.shape[axis]
+        }
+        for one, other in pairs
     )
 
 
 def _exported(forward: _Forward) -> torch.export.ExportedProgram:
-    inputs, free = _inputs(forward, *TRACED), {"values": _free(forward)}
+    inputs, axes = _inputs(forward, *TRACED), {"values": _dynamic_axes(forward)}
     try:
-        return torch.export.export(forward, inputs, dynamic_shapes=free, strict=False)
-    except RuntimeError as problem:  # what torch cannot trace, by any of its names
+        return torch.export.export(forward, inputs, dynamic_shapes=axes, strict=False)
+    except RuntimeError as problem:  # the base of all of torch's tracing errors
         raise ValueError(
             f"PyTorch cannot trace this {type(forward.model).__name__}: "
             f"{str(problem).strip().splitlines()[0]}"
@@ -219,7 +219,7 @@ def _check_installed() -> None:
 
 @contextmanager
 def _quietly() -> Generator[None]:
-    """Without what tracing has to say about the insides of transformers and of itself."""
+    """Hide warnings of tracing about transformers and torch themselves."""
     logger = logging.getLogger(REGISTRATION)
     logger.addFilter(_not_of_torchvision)
     try:
@@ -231,5 +231,5 @@ def _quietly() -> Generator[None]:
 
 
 def _not_of_torchvision(record: logging.LogRecord) -> bool:
-    """False of what torch logs for each operator of a torchvision that is not installed."""
+    """Return False for messages about operators of a torchvision that is not installed."""
     return not record.getMessage().startswith("torchvision is not installed")

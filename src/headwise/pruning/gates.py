@@ -1,11 +1,11 @@
-"""Gates: a number between 0 and 1 a head, learned together with the model (Voita et al., 2019, §6).
+"""Gates: a factor between 0 and 1 for each head, learned with the model (Voita et al., 2019, §6).
 
     head_i  ->  g_i * head_i,   g_i ~ HardConcrete(log_alpha_i)
     loss    ->  loss + coefficient * sum_i P(g_i > 0)
 
-The penalty closes the gates of heads that the loss does not need; training tends to end with every
-gate open or closed. While they are on a model, gates are a part of it, `model.head_gates`: they
-move, train, are saved and are loaded with it.
+The penalty closes the gates of heads that the loss does not need; most gates end fully open or
+closed. While gates are on a model they are its submodule `model.head_gates`: they are moved,
+trained, saved and loaded with it.
 """
 
 import math
@@ -18,22 +18,20 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from headwise.pruning.choosing import Keep
-from headwise.pruning.drawing import counted_uniform
-from headwise.pruning.freezing import decoder_parameters
-from headwise.pruning.hard_concrete import EPSILON, HardConcrete, Mode, logistic
+from headwise.pruning.hard_concrete import EPSILON, HardConcrete, Mode, counted_uniform, logistic
 from headwise.recording import HeadTable
 from headwise.sites import Site, Where, find_sites, gated, in_backward
 
 Normalise = Literal["paper", "reference_code"]
-NAME = "head_gates"  # of the gates among a model's modules
-CLEARLY = 0.9  # a gate is decided when it is open, or closed, with at least this probability
+NAME = "head_gates"  # the name of the gates as a submodule
+CLEARLY = 0.9  # a gate is decided if it is open, or closed, with at least this probability
 
 
 class SiteGates(nn.Module):
-    """The gates of one site: called by it for the factors of its heads.
+    """The gates of one site, which calls them for the factors of its heads.
 
-    In training they are drawn, from noise that stays until the next forward pass of the model, so
-    that a forward pass repeated by gradient checkpointing has the same. Else they are fixed.
+    In training they are drawn from noise that stays until the next forward pass of the model, so
+    that a forward pass repeated by gradient checkpointing is the same. In eval mode they are fixed.
     """
 
     noise: Tensor
@@ -57,17 +55,17 @@ class SiteGates(nn.Module):
         self.register_buffer("learned", log_alpha.clone())  # log_alpha before it was held
 
     def forward(self) -> Float[Tensor, " H"]:
-        """One factor a head."""
+        """Return one factor for each head."""
         if self.training:
             return self.by_head(self.distribution.with_noise(self.log_alpha, self.noise))
         return self.by_head(self.distribution.deterministic(self.log_alpha, self.mode))
 
     @torch.no_grad()
     def hold(self, chosen: Bool[Tensor, " G"], *, at: float, when: Bool[Tensor, ""]) -> None:
-        """Put log_alpha of the chosen gates at `at` or above and of others at -`at` or below.
+        """Set log_alpha of the chosen gates to at least `at` and of the others to at most -`at`.
 
-        What was learned until the first time stays in `learned`. Where `when` is False nothing
-        happens; it is a tensor so that nothing waits for the device.
+        `learned` keeps log_alpha from before the first call. If `when` is False nothing happens; it
+        is a tensor so that nothing waits for the device.
         """
         self.learned.copy_(torch.where(self.held, self.learned, self.log_alpha))
         self.held.logical_or_(when)
@@ -75,49 +73,48 @@ class SiteGates(nn.Module):
         self.log_alpha.copy_(torch.where(when, held_G, self.log_alpha))
 
     def learned_log_alpha(self) -> Float[Tensor, " G"]:
-        """log_alpha, of gates that are held as it was before: how sure training had been."""
+        """Return log_alpha as training left it, before gates were held."""
         return torch.where(self.held, self.learned, self.log_alpha)
 
     def by_head(self, values: Shaped[Tensor, " G"]) -> Shaped[Tensor, " H"]:
-        """What is said of gates, said of the heads they stand before."""
+        """Repeat the value of each gate for its heads."""
         return values if self.group == 1 else values.repeat_interleave(self.group)
 
 
 class _Attached(NamedTuple):
-    """What undoing needs, in a tuple so that the model does not become a part of its own part."""
+    """The state that `undo` needs; a tuple, so that the model does not become its own submodule."""
 
     model: nn.Module
     hook: Any  # a RemovableHandle
-    frozen: list[nn.Parameter]  # by us
+    frozen: list[nn.Parameter]
 
 
 class Gates(nn.Module):
-    """Put a gate before every head of the chosen sites; they take effect at once.
+    """Gates for every head of the chosen sites; they take effect immediately.
 
         gates = Gates(model, where="encoder.*")
         optimizer = AdamW(gates.parameter_groups(model, learning_rate=0.05), lr=3e-5)
         for batch in batches:
             loss = task_loss(model, batch) + 0.05 * gates.penalty()
             ...
-        prune(model, gates)  # and the gates are off the model
+        prune(model, gates)  # and the gates are removed from the model
 
-    In training a forward pass of the model draws once, for all items of the batch and on all
-    processes alike; the numbers depend on `seed` and the count of draws alone, which is saved with
-    the model, so a resumed training repeats them. In eval mode gates are fixed. Put gates on before
-    a model is compiled or wrapped for several processes. With gradient checkpointing, each forward
-    pass needs its backward pass before the next one. Only forward passes draw: Headwise's
-    `model.encode` by itself goes on with the last draw.
+    In training each forward pass of the model draws once, the same for all rows of the batch and
+    all processes. The numbers depend on `seed` and the count of draws alone, which is saved with
+    the model, so that a resumed training repeats them. Add gates before a model is compiled or
+    wrapped for several processes. With gradient checkpointing, run the backward pass before the
+    next forward pass. Only `model.forward` draws; other methods use the last draw.
 
     Args:
-        model: anything with sites; a Hugging Face model must be adopted before.
+        model: a model with sites; a Hugging Face model must be adopted before.
         where: the sites that get gates.
-        distribution: of the gates.
-        initial: log_alpha at the start. The paper does not give it. 2.0 lets 94 % of the heads
-            through (77 % unchanged), which disturbs a trained model little and still leaves a
-            gradient; "reference_code" is what the authors' code did, uniform between plus and minus
-            sqrt(3 / H), which halves the heads of a trained model at first.
-        mode: what gates are in eval mode and for `keep`; see `HardConcrete.deterministic`.
-        group: so many neighbouring heads have one gate, e.g. those that share keys and values.
+        distribution: the distribution of the gates.
+        initial: log_alpha at the start. The paper does not give it. With 2.0, 94 % of the heads are
+            open (77 % unchanged), which disturbs a trained model little and still has a gradient.
+            "reference_code" is uniform between plus and minus sqrt(3 / H), as in the authors' code,
+            and closes half of the heads of a trained model at first.
+        mode: the gates of eval mode and of `keep`; see `HardConcrete.deterministic`.
+        group: how many neighbouring heads share a gate, e.g. those that share keys and values.
         seed: of the draws.
     """
 
@@ -138,7 +135,7 @@ class Gates(nn.Module):
         _check_model(model)
         self.distribution, self.group = distribution or HardConcrete(), group
         self.mode: Mode = mode
-        self.distribution.deterministic(torch.zeros(1), mode)  # raises if there is no such mode
+        self.distribution.deterministic(torch.zeros(1), mode)  # raises for an unknown mode
         self.seed, self.sites = seed, find_sites(model, where=where)
         first = next(model.parameters())
         starts = _initial(self.sites, group, initial, seed)
@@ -163,7 +160,7 @@ class Gates(nn.Module):
         self._attached: _Attached | None = _Attached(model, hook, [])
 
     def undo(self) -> None:
-        """Take the gates off the model and let its frozen parameters learn again.
+        """Remove the gates from the model and unfreeze its parameters.
 
         The gates keep their values. A second call does nothing.
         """
@@ -180,7 +177,7 @@ class Gates(nn.Module):
 
     def __enter__(self) -> "Gates":
         if self._attached is None:
-            raise ValueError("These gates were undone already; make new ones.")
+            raise ValueError("These gates were undone already; create new ones.")
         return self
 
     def __exit__(
@@ -192,13 +189,13 @@ class Gates(nn.Module):
         self.undo()
 
     def of(self, site: Site) -> SiteGates:
-        """The gates of one site."""
+        """Return the gates of one site."""
         found = self.get_submodule(_key(site))
         assert isinstance(found, SiteGates)
         return found
 
     def check_fit(self, model: nn.Module) -> None:
-        """Refuse a model that these gates are not on or, once undone, were not made for."""
+        """Raise if these gates are not on this model or, once undone, do not fit it."""
         if self._attached is not None and self._attached.model is not model:
             raise ValueError(f"These gates are not on this {type(model).__name__}.")
         here = {site.name: site.num_heads for site in find_sites(model)}
@@ -220,7 +217,7 @@ class Gates(nn.Module):
 
     @torch.no_grad()
     def _refill(self) -> None:
-        """Give each site its part of the noise of this draw."""
+        """Give each site its noise of this draw."""
         parts = [self.of(site) for site in self.sites]
         sizes = [len(part.log_alpha) for part in parts]
         noise_N = logistic(counted_uniform(self.seed, self.draws, sum(sizes)))
@@ -229,36 +226,36 @@ class Gates(nn.Module):
 
     @property
     def heads(self) -> int:
-        """How many heads have gates."""
+        """The number of heads with gates."""
         return sum(site.num_heads for site in self.sites)
 
     @property
     def open_heads(self) -> int:
-        """How many heads `keep` keeps."""
+        """The number of heads that `keep` keeps."""
         return sum(len(kept) for kept in self.keep().values())
 
     def log_alpha(self) -> Float[Tensor, " N"]:
-        """log_alpha of every gate, site after site."""
+        """Return log_alpha of every gate, site after site."""
         return torch.cat([self.of(site).log_alpha for site in self.sites])
 
     def expected_open(self) -> Float[Tensor, ""]:
-        """How many heads are open on average, sum_i P(g_i > 0)."""
+        """Return the expected number of open heads, sum_i P(g_i > 0)."""
         prob_N = self.distribution.prob_open(self.log_alpha())
         return prob_N.clamp(EPSILON, 1 - EPSILON).sum() * self.group
 
     def penalty(self, normalise: Normalise = "paper") -> Float[Tensor, ""]:
-        """What to add to the loss, times a coefficient, to close gates. P is kept off 0 and 1.
+        """Return the penalty; add it to the loss, times a coefficient. P is clipped off 0 and 1.
 
         Args:
-            normalise: "paper" is the sum of P(g > 0) over all heads; "reference_code" the mean over
-                sites of the sum over their heads, as the authors' code has it.
+            normalise: "paper" is the sum of P(g > 0) over all heads; "reference_code" is the mean
+                over sites of the sum over their heads, as in the authors' code.
         """
         _check_normalise(normalise)
         expected = self.expected_open()
         return expected if normalise == "paper" else expected / len(self.sites)
 
     def lambda_in_both(self, value: float, normalise: Normalise = "paper") -> str:
-        """The penalty's coefficient in the paper's and in the authors' code's counting."""
+        """Return a sentence with the coefficient in both normalisations of the penalty."""
         paper, code = self.coefficients(value, normalise).values()
         return (
             f"lambda {paper:.6g} of the sum over all heads (paper) = {code:.6g} of the "
@@ -266,7 +263,7 @@ class Gates(nn.Module):
         )
 
     def coefficients(self, value: float, normalise: Normalise = "paper") -> dict[str, float]:
-        """The same to be logged: `penalty_coefficient` counts as the paper does."""
+        """Return the coefficient for both normalisations of the penalty, to be logged."""
         _check_normalise(normalise)
         paper = value if normalise == "paper" else value / len(self.sites)
         return {
@@ -275,24 +272,21 @@ class Gates(nn.Module):
         }
 
     def prob_open(self) -> dict[str, Tensor]:
-        """P(g > 0) of each head, {site name: (H,)}; of settled gates, what it was before that."""
+        """Return P(g > 0) of each head, {site name: (H,)}, as it was before gates were settled."""
         return self._learned_by_head(self.distribution.prob_open)
 
     def deterministic(self) -> dict[str, Tensor]:
-        """The gates of eval mode, {site name: (H,)}."""
+        """Return the gates of eval mode, {site name: (H,)}."""
         return self._by_head(
             lambda log_alpha: self.distribution.deterministic(log_alpha, self.mode)
         )
 
     def keep(self) -> Keep:
-        """The heads whose gates are open in eval mode, for `prune`."""
+        """Return the heads whose gates are open in eval mode, for `prune`."""
         return {name: gate_H.nonzero().flatten().tolist() for name, gate_H in self._cpu_gates()}
 
     def scale(self) -> dict[str, Tensor]:
-        """The gates of the heads that `keep` keeps, in its order, for `prune` to fold in.
-
-        All are 1 in the mode "paper".
-        """
+        """Return the gates of the heads that `keep` keeps, in its order; 1 in the mode "paper"."""
         return {name: gate_H[gate_H > 0] for name, gate_H in self._cpu_gates()}
 
     def _cpu_gates(self) -> list[tuple[str, Tensor]]:
@@ -311,10 +305,10 @@ class Gates(nn.Module):
         }
 
     def table(self) -> HeadTable:
-        """The state of every gate: log_alpha, P(g > 0), P(g = 1), and the gate of eval mode.
+        """Return log_alpha, P(g > 0), P(g = 1) and the gate of eval mode for every head.
 
-        Where a `Target` settled the gates, the first three are those from just before: settling
-        puts every gate far from the middle, and would say nothing of how sure they were.
+        If a `Target` settled the gates, the first three are from before that, because settling
+        moves every gate far from the middle.
         """
         return HeadTable.of(
             {
@@ -326,10 +320,10 @@ class Gates(nn.Module):
         )
 
     def log(self, *, every_head: bool = False) -> dict[str, float]:
-        """How the gates stand, to be logged: heads open in eval mode, on average, and undecided.
+        """Return metrics: heads open in eval mode, expected open heads, and undecided heads.
 
         Args:
-            every_head: log P(g > 0) of each head too, as "prob_open.encoder.0.self.5".
+            every_head: add P(g > 0) of each head, as "prob_open.encoder.0.self.5".
         """
         table = self.table()
         open_by = [float(prob) for prob in table["prob_open"] if isinstance(prob, float)]
@@ -353,16 +347,16 @@ class Gates(nn.Module):
         learning_rate: float,
         freeze: Literal["decoder"] | None = None,
     ) -> list[dict[str, Any]]:
-        """Groups for an optimiser: the model's weights, and the gates with a rate of their own.
+        """Return parameter groups for an optimiser: the weights, and the gates.
 
-        Gates are not decayed. The weights have the optimiser's own rate and decay.
+        Gates have their own learning rate and no weight decay.
 
         Args:
             model: the model these gates are on.
-            learning_rate: of the gates. They travel some 4 units from open to closed, and Adam
-                moves them by about the learning rate a step.
-            freeze: "decoder" keeps decoder, target embedding and output matrix as they are, as the
-                paper does when it prunes the encoder; `undo` lets them learn again.
+            learning_rate: of the gates. They move about 4 units from open to closed, and Adam moves
+                them by about the learning rate in a step.
+            freeze: "decoder" freezes decoder, target embedding and output matrix, as the paper does
+                when it prunes the encoder; `undo` unfreezes them.
         """
         self._freeze(model, freeze)
         own = {id(parameter) for parameter in self.parameters()}
@@ -400,12 +394,12 @@ def _check_normalise(normalise: str) -> None:
 
 
 def _key(site: Site) -> str:
-    """A module's name may hold no dot."""
+    """Return a name for a submodule, which may hold no dot."""
     return site.name.replace(".", "_")
 
 
 def _initial(sites: list[Site], group: int, initial: float | str, seed: int) -> list[Tensor]:
-    """log_alpha of each site's gates at the start."""
+    """Return the initial log_alpha of each site's gates."""
     generator = torch.Generator().manual_seed(seed)
     starts: list[Tensor] = []
     for site in sites:
@@ -425,4 +419,34 @@ def _initial(sites: list[Site], group: int, initial: float | str, seed: int) -> 
     return starts
 
 
-__all__ = ["Gates", "SiteGates"]
+ENCODER = frozenset({"encoder", "encoder_norm", "embed_source"})  # names of modules
+DECODER = frozenset({"decoder"})
+
+
+def decoder_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return every parameter that is not of the encoder or the source embedding alone.
+
+    Voita et al. (2019) freeze these while the heads of the encoder are pruned, so that what the
+    heads did cannot move elsewhere. Parameters that encoder and decoder share, as the embeddings of
+    BART and T5, are the decoder's. Modules must be named as in Hugging Face models.
+    """
+    if not any(site.name.endswith(".cross") for site in find_sites(model)):
+        raise ValueError(
+            f"freeze='decoder' is for models with encoder and decoder; {type(model).__name__} has "
+            "no cross-attention. Use freeze=None."
+        )
+    named = list(model.named_parameters(remove_duplicate=False))
+    shared = {id(parameter) for name, parameter in named if not _of_encoder(name)}
+    unique = {id(parameter): parameter for _, parameter in named if id(parameter) in shared}
+    if not unique or len(unique) == len({id(parameter) for _, parameter in named}):
+        raise ValueError(
+            f"{type(model).__name__} has no modules named encoder and decoder; set requires_grad "
+            "of its parameters yourself and use freeze=None."
+        )
+    return list(unique.values())
+
+
+def _of_encoder(name: str) -> bool:
+    """Return whether the outermost module with one of these names is an encoder."""
+    said = next((part for part in name.split(".") if part in ENCODER | DECODER), None)
+    return said in ENCODER

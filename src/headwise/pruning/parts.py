@@ -1,47 +1,50 @@
-"""The tensors of a model of which every head of a site has a part, and how to cut them."""
+"""The tensors of a model that have a slice for each head of a site, and what cannot be cut.
 
-from collections.abc import Sequence
+Cutting the projections is right only if nothing else tells heads apart. So everything unknown is
+refused: parameters, buffers and layers with other names than these, numbers that the module
+computes with and that would become wrong, and biases of heads that are stored elsewhere.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from headwise.hf.adapters import Adapter
+from headwise.hf.naming import Adapter, interface_forward
 from headwise.hf.projections import (
-    BESIDE,
+    SIBLING,
     InputProjection,
     Projection,
+    code_of,
     holder_of,
     input_projections,
     output_projection,
 )
-from headwise.pruning.obstacles import layer_of_others, named, obstacle
-from headwise.pruning.position_bias import TABLE, shares_bias
+from headwise.pruning.stand_ins import NORM, TABLE, shares_bias
 from headwise.sites import Site
-from headwise_papers.models.attention import MultiHeadAttention
-from headwise_papers.models.relative import RelativeAttention
-from headwise_papers.models.rnn import Seq2Seq
 
-Kind = Literal["query", "shared"]  # a part for each head, or for each group that shares keys
+Kind = Literal["query", "shared"]  # a slice for each head, or for each group that shares keys
 WIDTHS = ("head_width", "head_dim", "attention_head_size", "key_value_proj_dim", "head_size")
-# Norms that treat each head alone, but have a weight for every head.
-NORMS = ("ChameleonLayerNorm", "CohereLayerNorm", "Cohere2LayerNorm")
+# Norms over the width of a single head that have a weight for every head.
+HEAD_NORMS = ("ChameleonLayerNorm", "CohereLayerNorm", "Cohere2LayerNorm")
 
 
 class Extra(NamedTuple):
-    """A parameter that attention of Hugging Face may have for each head beside its projections."""
+    """A parameter besides the projections that Hugging Face attention may have for each head."""
 
     name: str  # in the attention module
     kind: Kind
-    wide: bool = False  # whether a head has as many numbers as it is wide, not one
+    wide: bool = False  # whether a slice is as wide as a head, else it is one number
     axis: int = 0
 
 
 EXTRAS = (
-    Extra("sinks", "query"),  # what GPT-OSS can attend to instead of a word
+    Extra("sinks", "query"),  # what GPT-OSS can attend to instead of a token
     Extra("g_proj.weight", "query"),  # a factor for the output of each head: Step 3.7
-    Extra("gate_proj.weight", "query", wide=True),  # and for each number of it: AFMoE, HRM
+    Extra("gate_proj.weight", "query", wide=True),  # and for each number of the output: AFMoE, HRM
     Extra("gate_proj.bias", "query", wide=True),
     Extra("pos_bias_u", "query"),  # what Transformer-XL adds to queries: Conformers
     Extra("pos_bias_v", "query"),
@@ -50,23 +53,67 @@ EXTRAS = (
     Extra("linear_pos.weight", "query", wide=True),  # the keys of distances: Conformers
     Extra("relative_k_proj.weight", "query", wide=True),  # Parakeet
     Extra("relative_position_bias.relative_position_bias_table", "query", axis=1),  # Swin
-    Extra("q_norm.weight", "query"),  # of NORMS alone
+    Extra("q_norm.weight", "query"),  # of HEAD_NORMS alone
     Extra("q_norm.bias", "query"),
     Extra("k_norm.weight", "shared"),
     Extra("k_norm.bias", "shared"),
 )
 
 
+# Numbers of heads, and widths of all heads together, that `prune` updates.
+COUNTS = ("num_attention_heads", "num_heads", "n_heads", "n_head")
+WIDTHS_OF_ALL = ("all_head_size", "inner_dim", "split_size")
+SHARED_COUNTS = ("num_key_value_heads", "num_key_value_groups")
+# More of them in single classes, {class: {attribute: what it is}}.
+Number = Literal["query width", "groups", "group width"]
+NUMBERS: dict[str, dict[str, Number]] = {
+    "DbrxAttention": {"hidden_size": "query width"},
+    "Exaone4_5_VisionAttention": {"q_dim": "query width", "kv_dim": "group width"},
+    "GPTBigCodeAttention": {
+        "embed_dim": "query width",
+        "kv_heads": "groups",
+        "kv_dim": "group width",
+    },
+    "InternVLVisionAttention": {"embed_dim": "query width"},
+    "JanusVisionAttention": {"embed_dim": "query width"},
+    "QianfanOCRVisionAttention": {"embed_dim": "query width"},
+}
+# Classes that read numbers of heads from their configuration at each call, and nothing that follows
+# from these numbers; each module gets a configuration of its own, `OwnCounts`.
+ASKS_CONFIG = (
+    *("Phi3Attention", "Phi4MultimodalAttention", "MoonshineAttention"),
+    *("ParakeetEncoderAttention", "NemotronAsrStreamingEncoderAttention"),
+)
+WIDTH = re.compile(r"^(?!.*(window|grid)).*(dim|size|width)")  # other names of such widths
+# The name that a module's code gives to the last size of its input.
+INPUT_WIDTH = re.compile(r"^\s*\w+, \w+, ([a-z]\w+) = \w+\.(?:shape|size\(\))\s*$", re.MULTILINE)
+BIAS = re.compile(r"(rel|pos|distance|attention|attn)\w*_bias|_rpb_")  # of scores, not of a layer
+# Norms over the width of a head, the same for all heads.
+ALIKE = (
+    *("q_norm", "k_norm", "v_norm", "qk_norm"),
+    *("q_layernorm", "k_layernorm", "query_layernorm", "key_layernorm"),
+    *("q_layer_norm", "k_layer_norm"),
+)
+ROTATION = "rotary_emb"
+SCALES = ("scaling", "per_dim_scale")  # parameters as wide as a head
+POSITION_TABLE = "relative_position_bias"  # of Swin: biases by head, and their indices
+POSITIONS = "distance_embedding"  # a vector as wide as a head for each distance
+BEFORE = ("sequence_reduction",)  # layers before the projections: Segformer
+# Names of classes and modules of layers with quantised weights.
+QUANTISED = re.compile(r"quant|bitsandbytes|torchao|gptq|awq|hqq|eetq|fp8|fp4|aqlm|vptq")
+NORMS = re.compile(r"norm|(^|_)ln($|_)")
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A tensor with a slice a head along one axis.
+    """A tensor with a slice for each head along one axis.
 
     Args:
-        module: that has it.
-        name: of the parameter in the module.
-        axis: along which heads lie.
-        blocks: what lies there one after the other, each with a slice for every head or group.
-        unit: how many numbers a slice has along the axis.
+        module: the module that has it.
+        name: the name of the parameter in the module.
+        axis: the axis of the heads.
+        blocks: what is concatenated along the axis, each with a slice for every head or group.
+        unit: the size of a slice along the axis.
     """
 
     module: nn.Module
@@ -77,15 +124,15 @@ class Part:
 
     @property
     def tensor(self) -> Tensor:
-        """The parameter as it is now."""
+        """The current parameter."""
         return self.module.get_parameter(self.name)
 
     def size(self, queries: int, groups: int) -> int:
-        """How long the axis must be for so many heads."""
+        """Return the size of the axis for a number of heads and groups."""
         return sum(queries if kind == "query" else groups for kind in self.blocks) * self.unit
 
     def fits(self, heads: "Heads") -> bool:
-        """Whether the axis is as long as it must be."""
+        """Return whether the axis has the size that these heads need."""
         tensor, size = self.tensor, self.size(heads.queries, heads.groups)
         return tensor.dim() > self.axis and tensor.shape[self.axis] == size
 
@@ -104,46 +151,46 @@ class Part:
 
 @dataclass(frozen=True)
 class Heads:
-    """How many heads ask, and how many sets of keys and values they share."""
+    """The number of query heads, and of the sets of keys and values that they share."""
 
     queries: int
     groups: int
 
     @property
     def each(self) -> int:
-        """How many heads share one set."""
+        """The number of heads that share one set."""
         return self.queries // self.groups
 
 
 @dataclass(frozen=True, eq=False)
 class Anatomy:
-    """A site taken apart: what must be cut for it to have fewer heads."""
+    """The tensors to cut for a site to have fewer heads."""
 
     site: Site
     holder: nn.Module  # the module that calls the site
     heads: Heads
     width: int  # of a head
     parts: list[Part]
-    output: list[Part]  # those of `parts` that a head's output goes through: where gates fold in
+    output: list[Part]  # the parts that multiply the outputs of heads: gates are folded into them
 
 
 def anatomy(model: nn.Module, site: Site) -> Anatomy:
-    """Find every tensor that has a part for each head of a site.
+    """Find every tensor that has a slice for each head of a site.
 
-    Raises if the module has something whose share of a head is not known, see `obstacle`: cutting
-    the rest would leave it wrong.
+    Raises if the module has something that may differ between heads in an unknown way; see
+    `obstacle`.
     """
     path, holder = holder_of(model, site)
-    if isinstance(holder, Seq2Seq):
-        return _of_recurrent(site, holder)
+    if has_own_output(holder):
+        return _without_projections(site, holder)
     _check_plain(model, path, holder, site)
     inputs, output = input_projections(model, site), output_projection(model, site)
     width = _head_width(holder, output)
     groups = _key_rows(inputs, site, width) // width
     heads = Heads(site.num_heads, groups)
     writes = [Part(output.module, "weight", 0 if output.transposed else 1, ("query",), width)]
-    beside = [*_of_ours(model, holder, width), *_of_theirs(holder, heads, width)]
-    parts = [*_of_inputs(inputs, width), *writes, *beside]
+    extra = [*_declared(model, path, site), *_of_theirs(holder, heads, width)]
+    parts = [*_of_inputs(inputs, width), *writes, *extra]
     found = Anatomy(site, holder, heads, width, parts, writes)
     _check_sizes(found)
     _check_complete(model, found)
@@ -165,42 +212,53 @@ def _of_inputs(inputs: Sequence[InputProjection], width: int) -> list[Part]:
     return parts
 
 
-def _of_ours(model: nn.Module, holder: nn.Module, width: int) -> list[Part]:
-    """What Headwise's own attention has beside its projections."""
+def has_own_output(holder: nn.Module) -> bool:
+    """Return whether a module says itself where the output of its heads goes; see `prune`."""
+    return hasattr(holder, "head_output")
+
+
+def _declared(model: nn.Module, path: str, site: Site) -> list[Part]:
+    """Return the parts that the module with the site, or the one around it, declares."""
+    places = dict.fromkeys([path, path.rpartition(".")[0]])
+    return [part for place in places for part in _head_parameters(model.get_submodule(place), site)]
+
+
+def _head_parameters(module: nn.Module, site: Site) -> list[Part]:
+    declare: Any = getattr(module, "head_parameters", None)
     parts: list[Part] = []
-    chosen = getattr(holder, "chosen", None) if isinstance(holder, MultiHeadAttention) else None
-    if isinstance(chosen, nn.Module) and hasattr(chosen, "sharpness"):
-        parts.append(Part(chosen, "sharpness", 0, ("query",), 1))
-    for around in model.modules():
-        if isinstance(around, RelativeAttention) and around.heads is holder:
-            parts.append(Part(around.distance, "weight", 0, ("query",), width))
-            parts.append(Part(around, "content_bias", 0, ("query",), 1))
-            parts.append(Part(around, "distance_bias", 0, ("query",), 1))
+    for name, axis in declare().items() if declare else ():
+        owner, _, last = name.rpartition(".")
+        size = module.get_parameter(name).shape[axis]
+        parts.append(
+            Part(module.get_submodule(owner), last, axis, ("query",), size // site.num_heads)
+        )
     return parts
 
 
 def _of_theirs(holder: nn.Module, heads: Heads, width: int) -> list[Part]:
-    """What attention of Hugging Face may have for each head beside its projections."""
+    """Return the parts besides the projections that a Hugging Face module has."""
     parts: list[Part] = []
     found = dict(holder.named_parameters())
     for extra in EXTRAS:
         path, _, last = extra.name.rpartition(".")
         owner = holder.get_submodule(path) if extra.name in found else holder
-        if extra.name in found and (path not in ("q_norm", "k_norm") or named(owner, NORMS)):
+        if extra.name in found and (path not in ("q_norm", "k_norm") or named(owner, HEAD_NORMS)):
             part = Part(owner, last, extra.axis, (extra.kind,), width if extra.wide else 1)
             parts += [part] if part.fits(heads) else []  # else it is an obstacle
-    table = getattr(holder, TABLE, None)  # UMT5 has one a layer; T5's is shared
+    table = getattr(holder, TABLE, None)  # UMT5 has one in each layer; T5's is shared
     if isinstance(table, nn.Embedding) and not shares_bias(holder):
         parts.append(Part(table, "weight", 1, ("query",), 1))
     return parts
 
 
-def _of_recurrent(site: Site, model: Seq2Seq) -> Anatomy:
-    names = ("score_weight", "score_bias", "output_weight", "output_bias")
-    parts = [Part(model.heads, name, 0, ("query",), 1) for name in names]
-    # a gate acts before the output map, so it leaves the output bias alone
+def _without_projections(site: Site, holder: nn.Module) -> Anatomy:
+    """Return the parts of a module without linear projections, which declares all of them."""
+    parts, output = _head_parameters(holder, site), cast(Any, holder).head_output()
+    weight = holder.get_parameter(output)
     heads = Heads(site.num_heads, site.num_heads)
-    return Anatomy(site, model, heads, 1, parts, [parts[2]])
+    found = Anatomy(site, holder, heads, 1, parts, [p for p in parts if p.tensor is weight])
+    _check_sizes(found)
+    return found
 
 
 def _head_width(holder: nn.Module, output: Projection) -> int:
@@ -230,15 +288,15 @@ def _check_sizes(found: Anatomy) -> None:
 
 
 def _check_plain(model: nn.Module, path: str, holder: nn.Module, site: Site) -> None:
-    """Refuse layers that are not plain linear ones, with what to do about them."""
-    if isinstance(holder, Adapter):  # cutting tells modules with a config of their own alone
+    """Raise if a layer is not a plain linear one, and say what to do."""
+    if isinstance(holder, Adapter):  # `prune` cannot update their number of heads
         raise ValueError(
             f"{type(holder).__name__} of {site.name} computes attention outside transformers' "
             "attention interface, so it cannot be pruned."
         )
     layers = dict(holder.named_children())
     parent = model.get_submodule(path.rpartition(".")[0])
-    for name in BESIDE if path else ():
+    for name in (SIBLING,) if path else ():
         child = getattr(getattr(parent, name.split(".")[0], None), name.split(".")[1], None)
         layers |= {name: child} if isinstance(child, nn.Module) else {}
     if problem := layer_of_others(layers):
@@ -246,7 +304,7 @@ def _check_plain(model: nn.Module, path: str, holder: nn.Module, site: Site) -> 
 
 
 def _check_complete(model: nn.Module, found: Anatomy) -> None:
-    """Everything inside must be known to be cut, or to be no head's."""
+    """Raise if the module has something that is neither cut nor the same for all heads."""
     cut = [part.tensor for part in found.parts]
     added_after = [getattr(part.module, "bias", None) for part in found.output]
     known = [*cut, *(bias for bias in added_after if isinstance(bias, Tensor))]
@@ -255,3 +313,146 @@ def _check_complete(model: nn.Module, found: Anatomy) -> None:
         raise ValueError(
             f"{type(found.holder).__name__} of {found.site.name} {problem}, so it cannot be pruned."
         )
+
+
+def obstacle(
+    model: nn.Module, holder: nn.Module, *, heads: int, width: int, known: Sequence[Tensor]
+) -> str | None:
+    """Return why heads of a module cannot be cut, as the rest of a sentence; None if they can.
+
+    Args:
+        model: the whole model.
+        holder: the module that calls the site.
+        heads: its number of heads.
+        width: the width of a head.
+        known: its parameters that are cut, or that come after the heads are mixed.
+    """
+    theirs = interface_forward(type(holder)) is not None  # of Hugging Face
+    strange = _strange_parameter(holder, width, known)
+    if theirs and strange is None:
+        strange = _strange_layer(holder, known)
+    if strange is not None and _is_joint_norm(holder, strange, width):
+        return (
+            f"has {strange.rpartition('.')[0]}, which normalises all heads together: without some "
+            "of them the others would no longer be the same"
+        )
+    if strange is not None:
+        return f"has {strange}, of which headwise does not know what belongs to which head"
+    if theirs and (number := _stale_number(holder, heads, width)):
+        return f"computes with {number}, which pruning would leave wrong"
+    if theirs and (outside := _bias_outside(model, holder, heads)):
+        return f"is given {outside} from outside, which headwise does not cut"
+    return None
+
+
+def named(module: nn.Module, classes: Collection[str]) -> str | None:
+    """Return the name of the first class of a module that is listed, if any."""
+    return next((kind.__name__ for kind in type(module).__mro__ if kind.__name__ in classes), None)
+
+
+def numbers_of(holder: nn.Module) -> dict[str, Number]:
+    """Return the attributes in which a class of `NUMBERS` stores counts, and what they count."""
+    listed = named(holder, NUMBERS)
+    return {} if listed is None else NUMBERS[listed]
+
+
+def _strange_parameter(holder: nn.Module, width: int, known: Sequence[Tensor]) -> str | None:
+    """Return a parameter that is neither known nor the same for all heads."""
+    ids = {id(tensor) for tensor in known}
+    for name, parameter in holder.named_parameters():
+        layer, _, last = name.rpartition(".")
+        alike = (layer in ALIKE or name in SCALES) and parameter.shape == (width,)
+        alike |= layer == POSITIONS and parameter.shape[1:] == (width,)
+        of_no_head = layer == NORM or (shares_bias(holder) and (layer, last) == (TABLE, "weight"))
+        of_no_head |= layer.split(".")[0] in BEFORE
+        if id(parameter) not in ids and not alike and not of_no_head:
+            return name
+    return None
+
+
+def _is_joint_norm(holder: nn.Module, name: str, width: int) -> bool:
+    """Return whether a parameter is that of a norm over several heads together, as OLMo 2's."""
+    layer = name.rpartition(".")[0]
+    if not layer or NORMS.search(layer.lower()) is None:
+        return False
+    if re.search(rf"self\.{layer}\((hidden|cross_attention)_states\)", code_of(type(holder))):
+        return False  # a norm of the module's input
+    shape = holder.get_parameter(name).shape
+    return len(shape) == 1 and shape[0] > width and shape[0] % width == 0
+
+
+def _strange_layer(holder: nn.Module, known: Sequence[Tensor]) -> str | None:
+    """Return a layer or buffer that may treat heads differently."""
+    ids = {id(tensor) for tensor in known}
+    known_layers = {*ALIKE, *BEFORE, ROTATION, NORM, TABLE, POSITIONS}
+    for name, child in holder.named_children():
+        projects = any(id(tensor) in ids for tensor in child.parameters())
+        passive = isinstance(child, nn.Dropout | nn.Identity)
+        if not (projects or passive or name in known_layers):
+            return name
+        known_layers |= {name} if name == POSITION_TABLE and projects else set[str]()
+    buffers = (name for name, _ in holder.named_buffers())
+    return next((name for name in buffers if name.split(".")[0] not in known_layers), None)
+
+
+def _stale_number(holder: nn.Module, heads: int, width: int) -> str | None:
+    """Return a number in the module's code that pruning would make wrong and does not update."""
+    source = code_of(type(holder))
+    found = re.search(r"self\.config\.\w*heads\b", source)
+    if found and not named(holder, ASKS_CONFIG):
+        return found[0]
+    for name in INPUT_WIDTH.findall(source):
+        if re.search(rf"(?:view|reshape)\([^()]*\b{name}\b|\b{name} // ", source):
+            return f"{name}, the width of the model, as that of all heads"
+    told = {*COUNTS, *WIDTHS_OF_ALL, *SHARED_COUNTS, *numbers_of(holder)}
+    for name in dict.fromkeys(re.findall(r"self\.(\w+)", source)):
+        value = holder.__dict__.get(name)
+        # with one head the width of all heads is the width of a head, which does not change
+        wide = heads > 1 and value == heads * width and WIDTH.search(name) is not None
+        if type(value) is int and name not in told and (wide or "heads" in name):
+            return f"self.{name}"
+    return None
+
+
+def _bias_outside(model: nn.Module, holder: nn.Module, heads: int) -> str | None:
+    """Return a table of biases by head outside all attention modules, as BEiT has."""
+    holders = {path: each for path, each in model.named_modules() if "site" in each.__dict__}
+    inside = {id(parameter) for each in holders.values() for parameter in each.parameters()}
+    here = next(path for path, each in holders.items() if each is holder)
+    for name, parameter in model.named_parameters():
+        per_head = parameter.dim() > 1 and heads in parameter.shape
+        if BIAS.search(name) and per_head and id(parameter) not in inside:
+            around = name
+            while around and not any(path.startswith(f"{around}.") for path in holders):
+                around = around.rpartition(".")[0]
+            if not around or here.startswith(f"{around}."):  # the table is of this stack
+                return name
+    return None
+
+
+def layer_of_others(layers: Mapping[str, nn.Module]) -> str | None:
+    """Return what to do about the first layer with an adapter or with quantised weights.
+
+    Args:
+        layers: the layers of an attention module by name.
+    """
+    for name, layer in layers.items():
+        kind = f"{type(layer).__module__}.{type(layer).__qualname__}"
+        if hasattr(layer, "base_layer") or kind.startswith("peft."):
+            return (
+                f"has an adapter on {name} ({type(layer).__name__}); merge the adapters first: "
+                "model.merge_and_unload()"
+            )
+        if _is_quantised(layer, kind):
+            return f"has a quantised {name} ({type(layer).__name__}); prune before quantising"
+    return None
+
+
+def _is_quantised(layer: nn.Module, kind: str) -> bool:
+    weight = getattr(layer, "weight", None)
+    narrow = isinstance(weight, Tensor) and (
+        not weight.is_floating_point()
+        or weight.dtype.itemsize == 1
+        or QUANTISED.search(type(weight).__module__) is not None
+    )
+    return narrow or QUANTISED.search(kind.lower()) is not None or hasattr(layer, "qweight")

@@ -1,12 +1,12 @@
-"""Pruned models on disk: safetensors and JSON, loaded without the unpruned weights.
+"""Save and load pruned models: safetensors and JSON, without the unpruned weights.
 
     pruning.save(model, "small/", tokenizer)
     model = pruning.load("small/")
 
-A folder holds `model.safetensors`, `config.json` of the original class, and `pruning.json` with the
-record, attention backends, versions and checksums, which the pruned run of a translator holds too.
-Checksums find what was damaged or changed by mistake; against somebody who changes both file and
-checksum there is only that nothing is ever unpickled or run.
+A folder holds `model.safetensors`, `config.json` of the original class, and `pruning.json` with
+record, attention backends, versions and checksums. Checksums find files that were damaged or
+changed by mistake. They do not stop somebody who changes both file and checksum; but nothing is
+ever unpickled, and no code of a folder is run.
 """
 
 import json
@@ -21,22 +21,29 @@ from torch import Tensor, nn
 
 from headwise.hf.adoption import innermost
 from headwise.json_files import read_json
-from headwise.pruning import own
-from headwise.pruning.backends import backends_of, set_backends
-from headwise.pruning.configuring import layers_in_config
+from headwise.kinds import find_kind
+from headwise.pruning.configuration import backends_of, layers_in_config, set_backends
 from headwise.pruning.cutting import rebuild
-from headwise.pruning.folders import recover, replacing_folder
-from headwise.pruning.headless import Headless
-from headwise.pruning.recipe import RECIPE, Recipe, files_named, unnamed, versions
-from headwise.pruning.record import PruningRecord, record_of
-from headwise.recording.checksums import digest
+from headwise.pruning.record import (
+    RECIPE,
+    PruningRecord,
+    Recipe,
+    files_named,
+    record_of,
+    unnamed,
+    versions,
+)
+from headwise.pruning.stand_ins import Headless
+from headwise.recording.checksums import digests
+from headwise.recording.files import recover, replacing_folder
 from headwise.sites import Site, what_is_changed
 
-UNSEALED = ("environment.json",)  # its checksum would differ always, as it tells the time
+UNSEALED = "environment.json"  # of a run: it holds the time, so its checksum always differs
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"
-OF_RUN = "model.json"  # the settings of a run's model, as its config.json is that of the run
+OF_RUN = "model.json"  # the settings of a run's model; config.json has those of the run
 EXPORTED = frozenset({"model.onnx", "model.pt2"})
-TOLD = "headwise_pruning"  # where config.json tells other programs what was pruned
+TRANSFORMERS = "transformers"  # the kind of Hugging Face models
+TOLD = "headwise_pruning"  # the key of config.json that tells other programs what was pruned
 
 
 @runtime_checkable
@@ -44,35 +51,35 @@ class SavesItself(Protocol):
     """A tokenizer or image processor of transformers."""
 
     def save_pretrained(self, save_directory: Path) -> object:
-        """Write all its files into a folder."""
+        """Write the files into a folder."""
         ...
 
 
 def save(model: nn.Module, folder: Path | str, tokenizer: SavesItself | None = None) -> None:
-    """Write a pruned model into a folder, all of it or nothing.
+    """Write a pruned model into a folder, whole or not at all.
 
-    A folder that `save` made before is replaced; any other that holds files is refused. If writing
-    fails, as on a full disk, what was there stays.
+    A folder that `save` wrote before is replaced; any other folder with files is refused. If
+    writing fails, as on a full disk, the old folder stays.
 
-    Before it is put in place the new folder is opened as `load` opens it: files are read again for
-    their checksums, and a model without memory for weights is built, pruned and compared with the
-    names and shapes in the file.
+    Before the new folder replaces the old one it is checked: files are read again for their
+    checksums, and a model without weights is built, pruned and compared with the names and shapes
+    in the file.
 
     Args:
-        model: one that `prune` has pruned; adopted or not.
-        folder: to make or replace.
-        tokenizer: saved beside it, with its own `save_pretrained`.
+        model: a model that `prune` has pruned; adopted or not.
+        folder: made or replaced.
+        tokenizer: saved in the same folder, with its own `save_pretrained`.
     """
     folder, inner = Path(folder), innermost(model)
     record = record_of(inner)
     if record is None:
         raise ValueError(
-            f"Nothing was pruned of this {type(inner).__name__}; save it as you save any model."
+            f"Nothing was pruned from this {type(inner).__name__}; save it as you save any model."
         )
     _check_known(inner)
     _check_unchanged(inner)
     recover(folder)
-    _check_free(folder)
+    check_replaceable(folder, as_run=False)
     tensors = _tensors(inner)
     try:
         with replacing_folder(folder) as new:
@@ -81,29 +88,25 @@ def save(model: nn.Module, folder: Path | str, tokenizer: SavesItself | None = N
             if tokenizer is not None:
                 _save_tokenizer(tokenizer, new)
             seal(new, inner, record)
-            _check_opens(new, folder)
+            _check_opens(new, folder, type(inner))
     except (SafetensorError, OSError) as problem:  # a full disk, by either name
         reason = getattr(problem, "strerror", None) or problem
         raise OSError(f"{folder} could not be written ({reason}); it is as it was.") from problem
 
 
 def seal(folder: Path, model: nn.Module, record: PruningRecord) -> None:
-    """Write `pruning.json` of the files that are in a folder, the last one of it.
+    """Write `pruning.json` with the checksums of all files of a folder, as its last file.
 
     Args:
         folder: with the weights and settings of the model.
-        model: that is in it.
-        record: of what was pruned.
+        model: the model in the folder.
+        record: what was pruned.
     """
     Recipe(
+        kind=_rebuilt_from(model)[0],
         class_name=type(model).__name__,
-        own=own.is_own(model),
         record=record,
-        files={
-            path.relative_to(folder).as_posix(): digest(path)
-            for path in sorted(folder.rglob("*"))  # a tokenizer may have folders
-            if path.is_file() and path.name not in UNSEALED
-        },
+        files=digests(folder, without=(UNSEALED,)),
         tied=_tied(model.state_dict()),
         buffers=_buffers(model),
         versions=versions(),
@@ -112,17 +115,16 @@ def seal(folder: Path, model: nn.Module, record: PruningRecord) -> None:
 
 
 def load(folder: Path | str, *, attn_implementation: str | None = None) -> Any:
-    """The model that `save` wrote, on the CPU and in eval mode; a Hugging Face one not adopted.
+    """Load the model that `save` wrote, on the CPU and in eval mode; it is not adopted.
 
-    Of a pruned run of a translator it is the Transformer; `headwise translate` opens all of it.
-    Only JSON and safetensors are read, never a pickle, whatever else lies in the folder. A folder
-    that is not whole, or was changed since, is refused with one sentence.
+    From a pruned run of a translator it loads the model alone; `headwise translate` opens the run.
+    Only JSON and safetensors are read, never a pickle. A folder that is not whole, or was changed,
+    is refused.
 
     Args:
-        folder: that `save` wrote.
-        attn_implementation: the attention backend of a Hugging Face model, by transformers' name.
-            By default it is the one the model was saved with, if that was eager, sdpa or
-            flex_attention; else transformers chooses.
+        folder: a folder that `save` wrote.
+        attn_implementation: the attention backend of a Hugging Face model. By default the one it
+            was saved with, if that was eager, sdpa or flex_attention; else transformers chooses.
     """
     folder = Path(folder)
     recover(folder)
@@ -135,15 +137,18 @@ def load(folder: Path | str, *, attn_implementation: str | None = None) -> Any:
     return model.eval()
 
 
-def _check_opens(new: Path, folder: Path) -> None:
-    """Open a folder as `load` does, with the shapes of its tensors in the place of weights."""
+def _check_opens(new: Path, folder: Path, wanted: type[nn.Module]) -> None:
+    """Open a folder as `load` does, with the shapes of its tensors instead of weights."""
     try:
         recipe = Recipe.read(new)
         recipe.check_files(new)
         with safe_open(new / WEIGHTS, framework="pt") as held, torch.device("meta"):
             names: list[str] = held.keys()
             shapes = {name: torch.empty(held.get_slice(name).get_shape()) for name in names}
-            _fill(rebuild(_built(new, recipe), recipe.record), shapes, recipe, new)
+            made = _built(new, recipe)
+            if type(made) is not wanted:
+                raise ValueError(f"kind {recipe.kind!r} makes another {type(made).__name__}.")
+            _fill(rebuild(made, recipe.record), shapes, recipe, new)
     except ValueError as problem:
         said = str(problem).replace(str(new), str(folder))
         raise ValueError(
@@ -151,16 +156,26 @@ def _check_opens(new: Path, folder: Path) -> None:
         ) from problem
 
 
+def _rebuilt_from(model: nn.Module) -> tuple[str, dict[str, Any] | None]:
+    """Return the kind that rebuilds a model, and its settings; None for Hugging Face models."""
+    describe: Any = getattr(model, "headwise_rebuild", None)
+    if describe is None:
+        return TRANSFORMERS, None
+    kind, _, settings = describe()
+    return kind, settings
+
+
 def _check_known(model: nn.Module) -> None:
-    """`load` finds a class by its name, in headwise or in transformers."""
+    """Raise if `load` could not find the class of a model."""
     import transformers
 
     kind = type(model)
-    if not own.is_own(model) and getattr(transformers, kind.__name__, None) is not kind:
+    known = _rebuilt_from(model)[0] != TRANSFORMERS
+    if not known and getattr(transformers, kind.__name__, None) is not kind:
         raise ValueError(
-            f"{kind.__module__}.{kind.__qualname__} is not a model of headwise or transformers, so "
-            "load could not build it; save its state_dict() and record_of(model) yourself, and use "
-            "rebuild."
+            f"{kind.__module__}.{kind.__qualname__} is not a model of transformers and has no "
+            "method headwise_rebuild (see headwise.pruning.prune), so load could not build it; "
+            "define that, or save its state_dict() and record_of(model) yourself, and use rebuild."
         )
 
 
@@ -170,23 +185,29 @@ def _check_unchanged(model: nn.Module) -> None:
         raise ValueError(f"{changed}, which a folder cannot hold; undo that before save().")
 
 
-def _check_free(folder: Path) -> None:
+def check_replaceable(folder: Path, *, as_run: bool | None = None) -> None:
+    """Raise if a folder holds anything but a pruned model, as saving there would delete it.
+
+    Args:
+        folder: where a model is to be saved; it need not exist.
+        as_run: whether that is saved as a run, which replaces runs alone; None is either.
+    """
     if not folder.exists():
         return
     if not folder.is_dir():
         raise ValueError(f"A model is saved in a folder, but {folder} is a file.")
-    ours = {RECIPE, *EXPORTED}
-    if (folder / RECIPE).exists() and not (folder / OF_RUN).exists():  # else words would be lost
-        ours |= files_named(folder)
-    if foreign := unnamed(folder, ours):
+    written = set[str]()
+    if (folder / RECIPE).is_file() and as_run in (None, (folder / UNSEALED).is_file()):
+        written = {RECIPE, UNSEALED, *EXPORTED, *files_named(folder)}
+    if foreign := unnamed(folder, written):
         raise ValueError(
-            f"{folder} holds {foreign[0]}, which headwise.pruning.save did not write and would "
-            "delete; choose another folder."
+            f"{folder} holds {foreign[0]}, which is no part of a pruned model of this kind and "
+            "would be deleted; choose another folder."
         )
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Each tensor once, and an empty one for each that went with the last head of a layer."""
+    """Return each tensor once, and an empty one for each that a layer without heads has lost."""
     state, contiguous = model.state_dict(), torch.contiguous_format
     tied = _tied(state)
     kept = {
@@ -194,7 +215,7 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
         for name, tensor in state.items()
         if name not in tied
     }
-    # transformers fills what is missing with random weights, but refuses what has another shape
+    # transformers gives missing tensors random weights, but refuses those of another shape
     return kept | {name: torch.empty(0) for name in _lost(model)}
 
 
@@ -208,7 +229,7 @@ def _lost(model: nn.Module) -> list[str]:
 
 
 def _tied(state: Mapping[str, Tensor]) -> dict[str, str]:
-    """Which names are another's."""
+    """Return the names of tensors that are saved under another name."""
     first: dict[tuple[Any, ...], str] = {}
     tied: dict[str, str] = {}
     for name, tensor in state.items():
@@ -219,7 +240,7 @@ def _tied(state: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _save_tokenizer(tokenizer: SavesItself, folder: Path) -> None:
-    """Its files; trouble of the tokenizers library, whose errors have no class, is an OSError."""
+    """Save a tokenizer; raise an OSError if its library, whose errors have no class, fails."""
     try:
         tokenizer.save_pretrained(folder)
     except Exception as problem:
@@ -229,10 +250,9 @@ def _save_tokenizer(tokenizer: SavesItself, folder: Path) -> None:
 
 
 def _write_settings(model: nn.Module, record: PruningRecord, folder: Path) -> PruningRecord:
-    """config.json and, of a model that generates, its settings; the record, with what they hide."""
-    if own.is_own(model):
-        settings = own.settings_of(model)
-    else:
+    """Write config.json and generation settings; return the record with what they replace."""
+    settings = _rebuilt_from(model)[1]
+    if settings is None:
         config: Any = model.config
         settings = json.loads(config.to_json_string())
         settings["architectures"] = [type(model).__name__]
@@ -276,17 +296,21 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _built(folder: Path, recipe: Recipe, backend: str | None = None) -> nn.Module:
-    """An unpruned model of the recipe's class; its weights do not matter."""
-    path = folder / (OF_RUN if recipe.own and OF_RUN in recipe.files else SETTINGS)
+    """Return an unpruned model of the recipe's class; its weights do not matter."""
+    own = recipe.kind != TRANSFORMERS
+    path = folder / (OF_RUN if own and OF_RUN in recipe.files else SETTINGS)
     settings: dict[str, Any] = read_json(path, dict)
-    if recipe.own and recipe.class_name in own.NAMED:
-        if backend is not None:
-            raise ValueError(
-                f"attn_implementation is for Hugging Face models, but {folder} holds a "
-                f"{recipe.class_name} of headwise; leave it out."
-            )
-        return own.built(recipe.class_name, settings)
-    return _hugging_face(folder, recipe, settings, backend)
+    if not own:
+        return _hugging_face(folder, recipe, settings, backend)
+    if backend is not None:
+        raise ValueError(
+            f"attn_implementation is for Hugging Face models, but {folder} holds a "
+            f"{recipe.class_name}; leave it out."
+        )
+    make = find_kind(recipe.kind).rebuild
+    if make is None:
+        raise ValueError(f"Models of the kind {recipe.kind!r} cannot be rebuilt.")
+    return make(recipe.class_name, settings)
 
 
 def _hugging_face(
@@ -316,7 +340,7 @@ def _hugging_face(
 
 
 def _constructed(folder: Path, kind: Any, settings: dict[str, Any], backend: str | None) -> Any:
-    """Build a model; some classes choose now what they attend with, so they are told."""
+    """Build a model with a backend, which some classes choose when they are built."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers.initialization import no_init_weights
 
@@ -332,10 +356,9 @@ def _constructed(folder: Path, kind: Any, settings: dict[str, Any], backend: str
 
 
 def _harmless(settings: Any) -> Any:
-    """Settings without those that name code of others to compute with, fetched from the hub.
+    """Return settings without those that name code to fetch from the hub.
 
-    Numbers that JSON does not have are turned back, {"__float__": "Infinity"} as transformers
-    writes them.
+    Infinite numbers, which transformers writes as {"__float__": "Infinity"}, are restored.
     """
     if isinstance(settings, list):
         return [_harmless(each) for each in cast(list[Any], settings)]
@@ -351,7 +374,7 @@ def _harmless(settings: Any) -> Any:
 
 
 def _fill(model: nn.Module, tensors: dict[str, Tensor], recipe: Recipe, folder: Path) -> None:
-    """Give the model its weights, each of them, in the precision they were saved in."""
+    """Give the model all its weights, in the precision they were saved in."""
     lost = _lost(model)
     given = {name: tensor for name, tensor in tensors.items() if name not in lost}
     known = {name: given[first] for name, first in recipe.tied.items() if first in given}
@@ -367,18 +390,18 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], recipe: Recipe, folder: 
     for name, dtype in recipe.buffers.items():
         wanted = getattr(torch, dtype, None)
         if name not in buffers or not isinstance(wanted, torch.dtype):
-            raise ValueError(f"{folder / RECIPE} speaks of {name} in {dtype}, which there is not.")
+            raise ValueError(f"{folder / RECIPE} names a buffer {name} in {dtype}; there is none.")
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, buffers[name].to(wanted))
 
 
 def _tie(model: nn.Module, tied: Mapping[str, str], folder: Path) -> None:
-    """Let parameters that are another one's be that one again."""
+    """Share parameters again that were shared when the model was saved."""
     known = model.state_dict().keys()
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name, first in tied.items():
         if not {name, first} <= known:
-            raise ValueError(f"{folder / RECIPE} ties {name} to {first}, which there is not.")
+            raise ValueError(f"{folder / RECIPE} ties {name} to {first}; there is no such tensor.")
         if name in parameters and first in parameters:
             parent, _, last = name.rpartition(".")
             setattr(model.get_submodule(parent), last, parameters[first])

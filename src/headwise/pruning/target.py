@@ -1,50 +1,54 @@
-"""Target: how many heads to keep is given, and the penalty's coefficient is steered there.
+"""Target: keep a given number of heads by steering the coefficient of the penalty.
 
-A gate counts as open by (P(g > 0) + P(g = 1)) / 2, which is above one half exactly when the gate
-is open in eval mode. The sum of that over heads, after `reach` the number of open heads itself, is
-compared with a goal that falls in a straight line from where the gates stood after the warmup to
-the heads to keep, and the coefficient follows the error:
+The openness of a gate is (P(g > 0) + P(g = 1)) / 2, which is above one half exactly if the gate is
+open in eval mode. Its sum over heads, or after `reach` the number of open heads, is compared with a
+goal. The goal falls linearly from the sum after the warmup to the number of heads to keep, and the
+coefficient follows the error:
 
     error_t  = (open_t - goal_t) / heads, or 0 where it is less than half a head
     I_t      = I_(t-1) + integral / steps * error_t     while the gates can follow
-             = I_(t-1) - EASE / steps                   too many open, but they all fall already
-                                                        (after `reach` it waits: EASE is 0)
+             = I_(t-1) - EASE / steps                   if too many are open, but all fall already
+                                                        (after `reach` EASE is 0)
     lambda_t = initial * exp(I_t + proportional * error_t)
 
-The exponential makes the control the same for losses of any scale, and keeps lambda above 0: too
-few open heads lower it, and the loss opens the gates it needs.
+The exponential makes the control independent of the scale of the loss, and keeps lambda positive:
+too few open heads lower it, and the loss opens the gates it needs.
 
-An optimiser such as Adam moves a gate by no more than its learning rate an update. When nearly all
-open gates fall, a larger lambda makes none of them faster: it only drowns what the loss says of
-each, and which are left would be chance. So lambda grows only while some open gates still rise.
+An optimiser such as Adam moves a gate by no more than its learning rate in an update. If nearly all
+open gates fall, a larger lambda makes none of them faster; it only drowns the loss, and which gates
+stay open becomes random. So lambda grows only while some open gates still rise.
 
     steps x   0 ... warmup ........ reach ........ settle ........ 1
     lambda    0     steered, the    steered, the   0; the chosen gates are held
               |     goal falls      goal stands    open and the others closed
 
-Gates are settled from `settle` on, or as soon as after `reach` the right number has been open for
-`patience` updates in a row, so that a number hit by chance does not count. Settled means that the
-heads with the largest log_alpha are held at 5 or more and all others at -5 or less: the number is
-exact from then on, and the weights learn to do with what is left.
+Gates are settled from `settle` on, or earlier: after `reach`, once the right number has been open
+for `patience` updates in a row. Settled means that the heads with the largest log_alpha are held at
+5 or more and all others at -5 or less. The number is exact from then on, and the weights adapt.
 """
+
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from headwise.pruning.choosing import Keep
-from headwise.pruning.gates import Gates
+from headwise.pruning.gates import Gates, Normalise
 
 HELD = 5.0  # log_alpha of a settled gate; 98.5 % of its draws are exactly 1, or exactly 0
-TOGETHER = 0.85  # gates cannot follow when more than this share of the open ones falls
-EASE = 20.0  # by how much log lambda would fall over all steps while they cannot
-MEMORY = 0.1  # weight of the newest update in the share that falls, a mean over some ten updates
-FAR = 0.1  # settling this share of the heads away from those to keep is worth a note
-UNSURE = 0.5  # and so is settling when this share of the heads is undecided
+TOGETHER = 0.85  # gates cannot follow if more than this share of the open ones falls
+EASE = 20.0  # the fall of log lambda over all steps while they cannot
+MEMORY = 0.1  # weight of the newest update in the moving average of the share that falls
+FAR = 0.1  # `note` tells if the number of open heads was off by more than this share
+UNSURE = 0.5  # `note` tells if more than this share of the heads was undecided
 
 
 class Target(nn.Module):
-    """Keep so many heads; call `step()` once an update and add `loss()` to the loss.
+    """A controller that keeps exactly so many heads.
+
+    Call `step()` once per update and add `loss()` to the loss:
 
         target = Target(gates, keep=12, steps=2000)
         for batch in batches:
@@ -53,21 +57,21 @@ class Target(nn.Module):
             ...
         keep = gates.keep()  # exactly 12 heads
 
-    It is a part of the gates, `gates.target`, so that it is saved and resumed with the model.
+    It is the submodule `gates.target`, so that it is saved and resumed with the model.
 
     Args:
-        gates: on a model.
-        keep: how many heads to keep.
-        steps: how many updates there will be.
-        warmup: share of the steps with no penalty.
+        gates: the gates on a model.
+        keep: the number of heads to keep.
+        steps: the number of updates.
+        warmup: share of the steps without penalty.
         reach: share of the steps after which the goal is `keep`.
         settle: share of the steps after which gates are settled at the latest.
-        patience: updates in a row with the right number of open heads that settle them earlier.
-        initial: lambda at the start, of the penalty in the paper's normalisation. Too low costs
-            steps, too high closes heads before the loss could say which.
-        integral: how fast lambda grows with the error, over all steps: a tenth of the heads
-            too many throughout would multiply it by exp(integral / 10).
-        proportional: how much lambda answers to the error at once.
+        patience: updates in a row with the right number of open heads that settle gates earlier.
+        initial: lambda at the start, for the penalty in the paper's normalisation. A low value
+            costs steps; a high one closes heads before the loss could decide which.
+        integral: growth of lambda with the error over all steps: a constant excess of a tenth of
+            the heads multiplies it by exp(integral / 10).
+        proportional: immediate response of lambda to the error.
     """
 
     start: Tensor
@@ -110,7 +114,7 @@ class Target(nn.Module):
         self.heads_to_keep, self.steps, self.patience = keep, steps, patience
         self.warmup, self.reach, self.settle = warmup, reach, settle
         self.initial, self.integral, self.proportional = initial, integral, proportional
-        self._gates = (gates,)  # in a tuple: the gates hold this, and not the other way round
+        self._gates = (gates,)  # a tuple, so that the gates are not registered as a submodule
         self._register_state(gates)
         gates.add_module("target", self)
 
@@ -134,20 +138,20 @@ class Target(nn.Module):
         return self._gates[0]
 
     def loss(self) -> Float[Tensor, ""]:
-        """What to add to the loss now: lambda times the gates' penalty."""
+        """Return lambda times the gates' penalty, to be added to the loss."""
         return self.coefficient.clone() * self.gates.penalty()
 
     def goal(self) -> Float[Tensor, ""]:
-        """How many heads should be open by now."""
+        """Return the number of heads that should be open now."""
         share = self.updates.float() / self.steps
         done = ((share - self.warmup) / max(self.reach - self.warmup, 1e-9)).clamp(0, 1)
         return self.start - (self.start - self.heads_to_keep) * done
 
     @torch.no_grad()
     def step(self) -> None:
-        """Begin an update: move lambda, and hold the gates once they are settled.
+        """Start an update: adjust lambda, and hold the gates once they are settled.
 
-        Everything stays on the gates' device; nothing waits for it.
+        Nothing waits for the gates' device.
         """
         self.updates.add_(1)
         log_alpha_N = self.gates.log_alpha().float()
@@ -156,7 +160,7 @@ class Target(nn.Module):
         self._hold()
 
     def _openness(self, log_alpha_N: Tensor) -> Tensor:
-        """Between 0 and 1 for each gate; above one half if it is open in the paper's sense."""
+        """Return the openness of each gate; above one half if it is open in the mode "paper"."""
         distribution = self.gates.distribution
         return (distribution.prob_open(log_alpha_N) + distribution.prob_one(log_alpha_N)) / 2
 
@@ -174,7 +178,7 @@ class Target(nn.Module):
         self.coefficient.copy_(torch.where(steering, self.initial * exponent.exp(), 0.0))
 
     def _excess(self, open_N: Tensor) -> Tensor:
-        """How many heads too many are open. Counts whether the number is right, too."""
+        """Return the excess of open heads; count updates in a row with the right number."""
         reached = self.updates >= self.reach * self.steps
         number = (open_N >= 0.5).sum() * self.gates.group
         is_right = reached & (number == self.heads_to_keep)
@@ -183,7 +187,7 @@ class Target(nn.Module):
         return torch.where(reached, number, open_N.sum() * self.gates.group) - self.goal()
 
     def _all_fall(self, log_alpha_N: Tensor, open_N: Tensor) -> Tensor:
-        """Whether nearly all open gates have been falling of late."""
+        """Return whether nearly all open gates have been falling recently."""
         is_open_N = open_N >= 0.5
         falls_N = (log_alpha_N < self.previous) & is_open_N
         share = falls_N.sum() / is_open_N.sum().clamp(min=1)
@@ -203,14 +207,14 @@ class Target(nn.Module):
         return torch.zeros_like(self.chosen).index_fill_(0, places, True)
 
     def _hold(self) -> None:
-        """Keep settled gates where they were put; leave others alone."""
+        """Keep settled gates in place."""
         parts = [self.gates.of(site) for site in self.gates.sites]
         chosen = self.chosen.split([len(part.log_alpha) for part in parts])
         for part, chosen_G in zip(parts, chosen, strict=True):
             part.hold(chosen_G, at=HELD, when=self.settled)
 
     def keep(self) -> Keep:
-        """Exactly the heads to keep, whether settled or not: those of the largest log_alpha."""
+        """Return exactly the heads to keep: those with the largest log_alpha."""
         chosen = self.chosen if self.settled else self._best(self.gates.log_alpha().detach())
         parts = [self.gates.of(site) for site in self.gates.sites]
         split = chosen.split([len(part.log_alpha) for part in parts])
@@ -220,17 +224,17 @@ class Target(nn.Module):
         }
 
     def log(self) -> dict[str, float]:
-        """How the control stands, to be logged; the coefficient in both countings of the penalty.
+        """Return metrics: the coefficient in both normalisations, and the goal.
 
-        Once gates are settled, `open_when_settled` is how many heads steering had left open: the
-        further from those to keep, the more of the choice was made by settling alone.
+        Once gates are settled, `open_when_settled` is the number of heads that steering had left
+        open. If it is far from the heads to keep, settling made part of the choice.
         """
         rows = self.gates.coefficients(self.coefficient.item())
         rows["goal_heads"] = self.goal().item()
         return rows | ({"open_when_settled": float(self.left)} if self.settled else {})
 
     def note(self) -> str | None:
-        """A sentence for a report where settling moved many gates, or unsure ones, else None."""
+        """Return a sentence if settling moved many or undecided gates, else None."""
         if not self.settled:
             return None
         left, heads = int(self.left), self.gates.heads
@@ -258,7 +262,50 @@ def _check_heads(gates: Gates, keep: int) -> None:
             f"keep must be a multiple of the {gates.group} heads that share a gate, got {keep}."
         )
     if hasattr(gates, "target"):
-        raise ValueError("These gates have a target already; make new gates for another.")
+        raise ValueError("These gates have a target already; create new gates for another.")
 
 
-__all__ = ["Target"]
+Batch = TypeVar("Batch")
+Value = Tensor | tuple[Tensor, Tensor | int]  # a loss, or a sum and the number of its terms
+
+
+def penalised(
+    loss: Callable[[nn.Module, Batch], Value],
+    gates: Gates,
+    penalty: float | Target,
+    *,
+    normalise: Normalise = "paper",
+    every: int = 1,
+) -> Callable[[nn.Module, Batch], Any]:
+    """Add the gates' penalty to a loss, for `headwise.training.fit` or a loop of your own.
+
+    Args:
+        loss: from model and batch to a scalar, or to a sum and the number of its terms. The penalty
+            is then multiplied by that number, so that it is added to the mean.
+        gates: the gates on the model.
+        penalty: the coefficient, or a `Target`, whose `step` is then called here.
+        normalise: the normalisation of the penalty; see `Gates.penalty`.
+        every: batches per update, as `accumulate` of FitConfig; a target steps once per update.
+    """
+    calls = 0
+
+    def with_penalty(model: nn.Module, batch: Batch) -> Value:
+        nonlocal calls
+        if isinstance(penalty, Target) and calls % every == 0:
+            penalty.step()
+        calls += 1
+        value = loss(model, batch)
+        added = penalty_loss(gates, penalty, normalise=normalise)
+        if isinstance(value, Tensor):
+            return value + added
+        total, number = value
+        return total + added * number, number
+
+    return with_penalty
+
+
+def penalty_loss(gates: Gates, penalty: float | Target, *, normalise: Normalise) -> Tensor:
+    """Return what a coefficient or a target adds to the loss now."""
+    if isinstance(penalty, Target):
+        return penalty.loss()
+    return penalty * gates.penalty(normalise)

@@ -1,4 +1,4 @@
-"""Gates in the Trainer of Hugging Face transformers: a callback.
+"""A callback that trains gates with the Trainer of Hugging Face transformers.
 
     hw.adopt(model)
     gates = Gates(model, where="encoder.*")
@@ -6,7 +6,8 @@
     callback = GatesCallback(gates, penalty=0.05)
     Trainer(model, args, ..., optimizers=(optimizer, None), callbacks=[callback]).train()
 
-Gates are a part of the model, so the Trainer's checkpoints hold them, and resuming restores them.
+Gates are a submodule of the model, so the Trainer's checkpoints hold them, and resuming restores
+them.
 """
 
 from typing import Any
@@ -16,27 +17,26 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from headwise.hf.callback import FigureCallback
+from headwise.hf.callback import MetricsCallback
 from headwise.pruning.gates import Gates, Normalise
-from headwise.pruning.penalising import penalty_loss
-from headwise.pruning.target import Target
+from headwise.pruning.target import Target, penalty_loss
 
 
-class GatesCallback(FigureCallback):
-    """Add the gates' penalty in each update, steer a target, and log how the gates stand.
+class GatesCallback(MetricsCallback):
+    """A callback that adds the gates' penalty in each update, steers a target, and logs the gates.
 
-    The penalty's gradient is added to that of the loss just before the optimiser's step, which is
-    the gradient of loss + penalty, once an update however many batches, processes and kinds of
-    loss there are. Clipping comes before it, so a step that is clipped prunes as much as another.
-    The `loss` that is logged is the model's own; the penalty is logged beside it (for TensorBoard
-    and other reporters, which are told before callbacks, see `first_in`). Where the Trainer sums
-    losses over the batches of an update or over processes, as transformers 5.17 does with those of
-    BERT's classifiers, the same coefficient weighs so much less beside that sum.
+    - The penalty's gradient is added to that of the loss just before the optimiser's step, once per
+      update, whatever the number of batches and processes.
+    - Gradients are clipped before that, so clipping does not change how fast gates close.
+    - The logged `loss` is the model's own; the penalty is logged separately. Reporters such as
+      TensorBoard are called before callbacks; see `first_in`.
+    - Where the Trainer sums losses over batches or processes, as transformers 5.17 does for BERT's
+      classifiers, the same coefficient has less effect relative to that sum.
 
     Args:
-        gates: on the model that is trained.
+        gates: the gates on the model that is trained.
         penalty: the coefficient, or a `Target`.
-        normalise: how the coefficient counts; see `Gates.penalty`.
+        normalise: the normalisation of the penalty; see `Gates.penalty`.
         every_head: log P(g > 0) of every head.
     """
 
@@ -54,17 +54,17 @@ class GatesCallback(FigureCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
-        """Check that the optimiser moves the gates, and print the coefficient in both countings."""
+        """Check that the optimiser trains the gates, and print the coefficient."""
         _check_optimizer(parts.get("optimizer"), self.gates)
         if args.fp16 and not args.max_grad_norm:
             raise ValueError(
                 "With fp16 gradients are scaled until they are clipped, and the penalty would be "
-                "lost in them; use bf16, or max_grad_norm above 0."
+                "negligible beside them; use bf16, or max_grad_norm above 0."
             )
         if state.is_world_process_zero:
-            tqdm.write(self._said())  # print, but not into the progress bar
+            tqdm.write(self._summary())  # print, but not into the progress bar
 
-    def _said(self) -> str:
+    def _summary(self) -> str:
         if not isinstance(self.penalty, Target):
             return f"Gates, {self.gates.lambda_in_both(self.penalty, self.normalise)}."
         return (
@@ -76,7 +76,7 @@ class GatesCallback(FigureCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
-        """Move the coefficient, where a target steers it."""
+        """Let a target adjust the coefficient."""
         if isinstance(self.penalty, Target):
             self.penalty.step()
 
@@ -99,7 +99,7 @@ class GatesCallback(FigureCallback):
         logs: dict[str, float] | None = None,
         **parts: Any,
     ) -> None:
-        """Put how the gates stand into the Trainer's log of training."""
+        """Add metrics of the gates to the Trainer's log of training."""
         if logs is None or "loss" not in logs:
             return
         with torch.no_grad():
@@ -109,7 +109,7 @@ class GatesCallback(FigureCallback):
             rows |= self.penalty.log()
         else:
             rows |= self.gates.coefficients(self.penalty, self.normalise)
-        self.add_figures(rows, logs, state)
+        self.add_metrics(rows, logs, state)
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer | None, gates: Gates) -> None:
@@ -118,8 +118,8 @@ def _check_optimizer(optimizer: torch.optim.Optimizer | None, gates: Gates) -> N
     own = {id(parameter) for parameter in gates.parameters()}
     if not own <= set[int]().union(*learning):
         raise ValueError(
-            "The optimiser does not know these gates; put them on the model before the Trainer "
-            "is made, and build the optimiser from gates.parameter_groups(...)."
+            "The optimiser does not know these gates; create them before the Trainer, and build "
+            "the optimiser from gates.parameter_groups(...)."
         )
     if any(group & own and group - own for group in learning):
         raise ValueError(

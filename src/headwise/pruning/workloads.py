@@ -1,4 +1,4 @@
-"""What a forward pass of a model costs: inputs to try it with, FLOPs, and memory."""
+"""The cost of a forward pass: inputs to try a model with, parameters, FLOPs and memory."""
 
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -13,56 +13,51 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from headwise.hf.adoption import innermost
-from headwise_papers.data.vocabulary import SPECIALS
-from headwise_papers.models import Transformer
 
 Inputs = Mapping[str, Tensor]
 MakeInputs = Callable[[nn.Module, int, int], Inputs]
 
 
 def random_text(model: nn.Module, batch: int, length: int) -> Inputs:
-    """Ids drawn at random, all rows of one length; both sides of a translation are as long.
+    """Return random ids, all rows of one length; source and target have the same length.
 
-    Marks such as padding are not drawn; what an encoder before a decoder reads ends with the end
-    mark, which some models look for.
+    Special tokens are not drawn. The input of an encoder before a decoder ends with the end
+    token, which some models need.
 
     Args:
-        model: a Hugging Face model that reads text, or a Transformer.
+        model: a Hugging Face model that reads text, or one with a method `example_inputs`.
         batch: rows.
-        length: tokens of each.
+        length: tokens of each row.
     """
     inner = innermost(model)
+    if make := getattr(inner, "example_inputs", None):
+        return make(batch, length)
     device = next(model.parameters()).device
     random = torch.Generator().manual_seed(0)
 
-    def ids(vocabulary: int, marks: Collection[int]) -> Tensor:
-        words = torch.tensor([word for word in range(vocabulary) if word not in marks])
+    def ids(vocabulary: int, special: Collection[int]) -> Tensor:
+        words = torch.tensor([word for word in range(vocabulary) if word not in special])
         drawn = torch.randint(0, len(words), (batch, length), generator=random)
         return words[drawn].to(device)
 
-    if isinstance(inner, Transformer):
-        lengths = torch.full((batch,), length, device=device)
-        config, marks = inner.config, range(len(SPECIALS))
-        source, target = ids(config.source_vocab, marks), ids(config.target_vocab, marks)
-        return {"source": source, "source_lengths": lengths, "target": target}
     if not isinstance(inner, PreTrainedModel) or inner.main_input_name != "input_ids":
         raise ValueError(
-            f"{type(inner).__name__} is no Transformer of headwise and no Hugging Face model that "
-            "reads text; give inputs=, a function of the model, batch and length."
+            f"{type(inner).__name__} is no Hugging Face model that reads text and has no method "
+            "example_inputs; give inputs=, a function of the model, batch and length."
         )
     settings: Any = inner.config.get_text_config()
-    marks = set(_marks(settings))
-    inputs = {"input_ids": ids(settings.vocab_size, marks)}
+    special = set(_special_ids(settings))
+    inputs = {"input_ids": ids(settings.vocab_size, special)}
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     if settings.is_encoder_decoder:
-        inputs["decoder_input_ids"] = ids(settings.vocab_size, marks)
+        inputs["decoder_input_ids"] = ids(settings.vocab_size, special)
         if isinstance(settings.eos_token_id, int):
             inputs["input_ids"][:, -1] = settings.eos_token_id
     return inputs
 
 
 def without_full_masks(inputs: Inputs) -> Inputs:
-    """The same for a Hugging Face model, without attention masks that hide nothing.
+    """Return the inputs of a Hugging Face model without attention masks that hide nothing.
 
     >>> given = {"input_ids": torch.ones(1, 2), "attention_mask": torch.ones(1, 2)}
     >>> list(without_full_masks(given))
@@ -75,60 +70,58 @@ def without_full_masks(inputs: Inputs) -> Inputs:
     }
 
 
-def _marks(settings: Any) -> Iterator[int]:
-    """Ids that stand for no word, as far as a model's settings name them."""
+def _special_ids(settings: Any) -> Iterator[int]:
+    """Yield the ids of special tokens that a model's settings name."""
     for name in dir(settings):
         if name.endswith("token_id"):
             value = getattr(settings, name)
             yield from value if isinstance(value, list) else [] if value is None else [value]
 
 
-def room_of(model: nn.Module) -> int | None:
-    """How many positions a model has; None if it names no limit."""
-    inner = innermost(model)
-    if isinstance(inner, Transformer):
-        return inner.config.max_length
-    return min(_positions(inner), default=None)
+def max_length_of(model: nn.Module) -> int | None:
+    """Return the maximum length of a model's input; None if it names none."""
+    return min(_positions(innermost(model)), default=None)
 
 
 def _positions(model: nn.Module) -> Iterator[int]:
     config: Any = getattr(model, "config", None)
-    named = getattr(config, "max_position_embeddings", None)
+    hosted = isinstance(model, PreTrainedModel)
+    named = getattr(config, "max_position_embeddings" if hosted else "max_length", None)
     if isinstance(named, int) and named > 0:
         yield named
     for name, module in model.named_modules():
-        # RoBERTa and its kin count positions from the one after that of padding
+        # RoBERTa and similar models count positions from the one after that of padding
         if name.split(".")[-1] == "position_embeddings" and isinstance(module, nn.Embedding):
             before = 0 if module.padding_idx is None else module.padding_idx + 1
             yield module.num_embeddings - before
 
 
 def decodes(model: nn.Module) -> bool:
-    """Whether a model makes text, which takes it many passes."""
+    """Return whether a model generates text, which takes many passes."""
     inner = innermost(model)
     if isinstance(inner, PreTrainedModel):
         return bool(inner.can_generate())
-    return isinstance(inner, Transformer)
+    return hasattr(inner, "decode")
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Numbers in the weights, those that are shared once."""
+    """Return the number of parameters; shared ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def count_flops(model: nn.Module, inputs: Inputs) -> int:
-    """Floating-point operations of the matrix products of a forward pass, two a multiplication."""
-    # fused attention is counted on some devices only; written out, it is matrix products
+    """Return the FLOPs of the matrix products of a forward pass, two for a multiplication."""
+    # fused attention is counted on some devices only; the math backend is matrix products
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         model(**inputs)
     return int(counter.get_total_flops())
 
 
 def peak_memory(model: nn.Module, inputs: Inputs) -> int:
-    """Bytes of the weights and of what a forward pass holds at most beside them.
+    """Return the bytes of the weights plus the peak memory of a forward pass.
 
-    On a CUDA device the allocator is asked. Elsewhere tensors are followed as they come and go,
-    what an operation needs while it runs not included.
+    On a CUDA device the allocator is asked. Elsewhere living tensors are counted, without what an
+    operation needs while it runs.
     """
     device = next(model.parameters()).device
     held = {id(t.untyped_storage()): t for t in (*model.parameters(), *model.buffers())}
@@ -139,13 +132,13 @@ def peak_memory(model: nn.Module, inputs: Inputs) -> int:
         before = torch.cuda.memory_allocated(device)
         model(**inputs)
         return weights + torch.cuda.max_memory_allocated(device) - before
-    with _Following() as following:
+    with _LivingBytes() as living:
         model(**inputs)
-    return weights + following.most
+    return weights + living.most
 
 
-class _Following(TorchDispatchMode):
-    """Counts the bytes of tensors that operations make, while they live."""
+class _LivingBytes(TorchDispatchMode):
+    """A count of the bytes of tensors that operations make, while they live."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,7 +150,7 @@ class _Following(TorchDispatchMode):
     ) -> object:
         for given in tree_leaves((args, kwargs)):
             if isinstance(given, Tensor):
-                self._known.add(given.untyped_storage())  # was there before, so does not count
+                self._known.add(given.untyped_storage())  # existed before, so does not count
         made = func(*args, **(kwargs or {}))
         for leaf in cast(list[object], tree_leaves(made)):
             if isinstance(leaf, Tensor):

@@ -1,11 +1,10 @@
-"""What is kept of a run: the folder, the table of heads, and the recorders that fill them."""
+"""Runs, tables of heads, and the recorders that fill them."""
 
 from headwise.recording.heads import HeadTable
 from headwise.recording.pointing import Pointing
-from headwise.recording.profile import Profile
+from headwise.recording.profile import Profile, Samples
 from headwise.recording.reading import Gold, Reading, Words
 from headwise.recording.run import Run
-from headwise.recording.samples import Samples
 from headwise.recording.tally import Tally, bootstrap_weights
 
 __all__ = [

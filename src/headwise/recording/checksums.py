@@ -1,14 +1,13 @@
 """Checksums of what is written, so that a damaged file is noticed when it is opened.
 
-Those of tensors are kept in the file itself, which is whole or absent: no second file can lag
-behind it. Those of a folder that other libraries fill are in a list of their own. They find what
-was damaged or changed by mistake, not what somebody changed on purpose. Files of earlier versions
-have none and are opened unchecked.
+The checksum of tensors is in their file, which is whole or absent. The checksums of a folder that
+other libraries fill are in a list of their own. They detect damage and mistakes, not changes on
+purpose. Files that other programs wrote have none and are opened unchecked.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 
 import safetensors.torch
@@ -23,6 +22,7 @@ __all__ = [
     "check_checksums",
     "check_files",
     "digest",
+    "digests",
     "plain_note",
     "read_tensors",
     "sealed_note",
@@ -37,18 +37,28 @@ AGAIN = "Copy or save the model again."
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def digests(folder: Path, *, without: Collection[str] = ()) -> dict[str, str]:
+    """Return the SHA-256 of each file in a folder, by its path there; `without` some of them."""
+    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*"))}
+    return {
+        name: digest(path)
+        for name, path in paths.items()
+        if path.is_file() and name not in without
+    }
+
+
 def check_files(folder: Path, files: Mapping[str, str], advice: str = AGAIN) -> None:
-    """Refuse a folder whose files are not those that were written.
+    """Raise if the files of a folder are not those that were written.
 
     Args:
         folder: that holds them.
         files: the SHA-256 of each, by its path in the folder.
-        advice: what to do about it, the end of the error message.
+        advice: end of the error message.
     """
     for name, wanted in files.items():
         path, within = folder / name, PurePosixPath(name)
@@ -63,18 +73,13 @@ def check_files(folder: Path, files: Mapping[str, str], advice: str = AGAIN) -> 
 
 def write_checksums(folder: Path) -> None:
     """Write the checksums of all files in a folder into it, before it is moved to its place."""
-    path = folder / LIST
-    files = {
-        one.relative_to(folder).as_posix(): digest(one)
-        for one in sorted(folder.rglob("*"))
-        if one.is_file() and one != path
-    }
+    files = digests(folder, without=(LIST,))
     text = json.dumps({ALGORITHM: files}, indent=2, ensure_ascii=False) + "\n"
-    path.write_text(text, encoding="utf-8", newline="\n")
+    (folder / LIST).write_text(text, encoding="utf-8", newline="\n")
 
 
 def check_checksums(folder: Path) -> None:
-    """Refuse a folder whose files are not those that `write_checksums` saw; it may have no list."""
+    """Raise if files differ from those that `write_checksums` saw; a folder may have no list."""
     path = folder / LIST
     if path.is_file():
         held = read_json(path, {ALGORITHM: {...: str}})
@@ -83,7 +88,7 @@ def check_checksums(folder: Path) -> None:
 
 
 def sealed_note(tensors: Mapping[str, Tensor], note: Mapping[str, str]) -> dict[str, str]:
-    """The note of a file of tensors, with the checksum of both.
+    """Return the note of a file of tensors, with the checksum of both.
 
     Args:
         tensors: by name, on the CPU and contiguous.
@@ -95,12 +100,12 @@ def sealed_note(tensors: Mapping[str, Tensor], note: Mapping[str, str]) -> dict[
 
 
 def plain_note(note: Mapping[str, str]) -> dict[str, str]:
-    """The note without the checksum that `sealed_note` added."""
+    """Return the note without the checksum that `sealed_note` added."""
     return {name: text for name, text in note.items() if name not in (KEY, KIND)}
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU; refused if the checksum they have is wrong."""
+    """Return the tensors of a safetensors file, on the CPU; raise if their checksum is wrong."""
     tensors = safetensors.torch.load_file(path)
     with safe_open(path, framework="pt") as file:
         note = dict(file.metadata() or {})
@@ -118,7 +123,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str,
 
 
 def _of_tensors(tensors: Mapping[str, Tensor], note: Mapping[str, str]) -> str:
-    """The SHA-256 of a note and of the names, kinds, shapes and bytes of tensors."""
+    """Return the SHA-256 of a note and of the names, dtypes, shapes and bytes of tensors."""
     found = hashlib.sha256(json.dumps(dict(note), sort_keys=True).encode())
     for name in sorted(tensors):  # files keep tensors in an order of their own
         tensor = tensors[name]

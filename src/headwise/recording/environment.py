@@ -1,4 +1,4 @@
-"""Where and with what a run was made: what somebody needs who wants to make it again."""
+"""Provenance of a run: commit, versions and hardware, for those who want to repeat it."""
 
 import os
 import platform
@@ -24,7 +24,7 @@ _FILTERS = re.compile(r"filter\..*\.(?:clean|process|required)", re.DOTALL)
 
 
 def describe_environment(*, seed: object) -> dict[str, Any]:
-    """Commit, versions, hardware, seed, command line and time, as JSON can hold them."""
+    """Return commit, versions, hardware, seed, command line and time, ready for JSON."""
     # a copy of the tree without its history, or with an older one, can be told which commit it is
     told = os.environ.get("HEADWISE_COMMIT")
     commit = told or _git("rev-parse", "HEAD")
@@ -45,7 +45,7 @@ def describe_environment(*, seed: object) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str | None]:
-    """Read from the installed packages' metadata: importing transformers would take seconds."""
+    """Read versions from package metadata: importing transformers would take seconds."""
     found: dict[str, str | None] = {}
     for name in ("headwise", "torch", "transformers"):
         try:
@@ -56,7 +56,7 @@ def _versions() -> dict[str, str | None]:
 
 
 def _changes() -> str | None:
-    """Changed files of the current folder's repository as git lists them, or None if unknown.
+    """Return changed files of the repository as git lists them, or None if unknown.
 
     Untracked files do not count, since run folders are often among them. Filters of files do not
     run, so a file that a filter changes counts as changed when it was touched since its checkout.
@@ -72,7 +72,7 @@ def _changes() -> str | None:
 
 
 def _git(*arguments: str, settings: Mapping[str, str] = {}) -> str | None:
-    """Answer of git about the current folder, or None without git or a repository.
+    """Ask git about the current folder; None without git or a repository.
 
     Nothing is written, fetched or started that the repository's own settings name.
     """

@@ -1,4 +1,4 @@
-"""HeadTable: what was measured of each head, in one table that sorts, filters, prints and plots."""
+"""HeadTable: measures of all heads in one table that sorts, filters, prints and plots."""
 
 import csv
 import io
@@ -17,13 +17,14 @@ from torch import Tensor
 
 from headwise.config import printable, suggestion
 from headwise.recording import files
-from headwise.recording.head_cells import Value, printed, printed_names
+from headwise.recording.columns import Value, printed, printed_names
 from headwise.sites import Head
 
 if TYPE_CHECKING:
     import matplotlib.figure
     import pandas
 
+Panel = Mapping[int, Sequence[float | int | None]]  # layer -> value by head
 BETWEEN = 2  # spaces between printed columns
 Row = dict[str, Value]
 Measured = Value | SupportsFloat  # what becomes a value: numpy's numbers and tensors too
@@ -31,11 +32,10 @@ Measured = Value | SupportsFloat  # what becomes a value: numpy's numbers and te
 
 @dataclass(frozen=True, repr=False)
 class HeadTable:
-    """A row a head, a column a measure. None stands for "not measured"; nan is refused.
+    """Table with one row per head and one column per measure; None means "not measured".
 
-    Columns X_low and X_high beside X are the ends of X's interval; they are printed as one with it.
-
-    Every method returns a new table and leaves this one as it was.
+    Columns X_low and X_high are the ends of X's interval and are printed with it. nan is refused.
+    Every method returns a new table.
 
     >>> table = HeadTable.of({"confidence": {"encoder.0.self": [0.25, 0.75]}})
     >>> table.row(Head("encoder.0.self", 1))
@@ -56,7 +56,7 @@ class HeadTable:
             _check_column(name, values, self.heads)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For copy and pickle, which cannot take a read-only dictionary."""
+        """Support copy and pickle, which cannot copy a read-only dictionary."""
         return HeadTable, (self.heads, dict(self.columns))
 
     @staticmethod
@@ -92,7 +92,7 @@ class HeadTable:
         return len(self.heads)
 
     def __iter__(self) -> Iterator[tuple[Head, Row]]:
-        """Head and row, from top to bottom."""
+        """Yield head and row, from top to bottom."""
         for place, head in enumerate(self.heads):
             yield head, {name: values[place] for name, values in self.columns.items()}
 
@@ -103,7 +103,7 @@ class HeadTable:
         return self.columns[column]
 
     def row(self, head: Head) -> Row:
-        """All measures of one head."""
+        """Return all measures of one head."""
         if head not in self.heads:
             hint = suggestion(str(head), map(str, self.heads[:8]))
             raise ValueError(f"The table has no head {head}. {hint}")
@@ -111,11 +111,11 @@ class HeadTable:
         return {name: values[place] for name, values in self.columns.items()}
 
     def with_column(self, name: str, values: Sequence[Value]) -> "HeadTable":
-        """The table with one more column, or with that column replaced; one value per row."""
+        """Add or replace a column, one value per row."""
         return HeadTable(self.heads, {**self.columns, name: tuple(values)})
 
     def join(self, other: "HeadTable") -> "HeadTable":
-        """The columns of both tables, for the heads of either; None where a head has no value."""
+        """Join the columns of two tables; None where a head is in one of them only."""
         both = self.columns.keys() & other.columns.keys()
         if both:
             raise ValueError(
@@ -130,7 +130,7 @@ class HeadTable:
         return HeadTable(heads, columns)
 
     def sort(self, by: str, *, descending: bool = True) -> "HeadTable":
-        """Rows in the order of one column; equal rows keep their order and None comes last."""
+        """Sort rows by one column; equal rows keep their order and None comes last."""
         values = self[by]
         known = [place for place, value in enumerate(values) if value is not None]
         if len({isinstance(values[place], str) for place in known}) > 1:
@@ -140,18 +140,18 @@ class HeadTable:
         return self._take(known + unknown)
 
     def filter(self, predicate: Callable[[Head, Row], bool]) -> "HeadTable":
-        """The rows for which `predicate(head, row)` holds."""
+        """Keep the rows for which `predicate(head, row)` is true."""
         rows = enumerate(self)
         return self._take([place for place, (head, row) in rows if predicate(head, row)])
 
     def top(self, count: int, by: str) -> "HeadTable":
-        """The `count` heads with the largest values of one column, largest first."""
+        """Keep the `count` heads with the largest values of one column, largest first."""
         if count < 0:
             raise ValueError(f"count must be 0 or more, got {count}.")
         return self.sort(by)._take(range(min(count, len(self))))
 
     def layers(self, column: str) -> dict[str, dict[int, list[Value]]]:
-        """One column by kind of attention, layer and head; None where the table has no such head.
+        """Return one column by kind of attention, layer and head; None for missing heads.
 
         >>> table = HeadTable.of({"peak": {"encoder.0.self": [1, 2], "decoder.0.cross": [3]}})
         >>> table.layers("peak")
@@ -166,7 +166,7 @@ class HeadTable:
         return {kind: dict(sorted(layers.items())) for kind, layers in kinds.items()}
 
     def plot(self, column: str) -> "matplotlib.figure.Figure":
-        """Heat maps of one column, layer by head: a panel per kind of attention, one colour scale.
+        """Draw heat maps of one column, layer by head, one panel per kind of attention.
 
         Head 7 of layer 3 is where L3 and H7 meet. A cell without a value stays empty. When values
         lie on both sides of zero the colours part there. The figure knows no window: save it with
@@ -175,13 +175,11 @@ class HeadTable:
         numbers = [value for value in self[column] if _is_number(value)]
         if not numbers or len(numbers) + self[column].count(None) != len(self):
             raise ValueError(f"Only a column of numbers can be plotted, {column!r} is not one.")
-        from headwise.recording.head_maps import draw  # lazy: it imports matplotlib
-
         panels = cast(dict[str, dict[int, list[float | None]]], self.layers(column))
-        return draw(panels, title=column)
+        return _draw(panels, title=column)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """A data frame whose index is the heads' names. Needs pandas."""
+        """Convert to a data frame with the heads' names as index. Needs pandas."""
         try:
             import pandas
         except ModuleNotFoundError:
@@ -192,13 +190,13 @@ class HeadTable:
         return pandas.DataFrame(dict(self.columns), index=index)
 
     def to_json(self) -> dict[str, Any]:
-        """The table as JSON can hold it; `from_json` is its inverse."""
+        """Convert to JSON values; `from_json` is the inverse."""
         columns = {name: list(values) for name, values in self.columns.items()}
         return {"heads": [str(head) for head in self.heads], "columns": columns}
 
     @staticmethod
     def from_json(value: Any) -> "HeadTable":
-        """The table that `to_json` wrote."""
+        """Make a table from what `to_json` returned."""
         table = cast(dict[str, Any], value) if isinstance(value, dict) else {}
         heads, columns = table.get("heads"), table.get("columns")
         if not isinstance(heads, list) or not isinstance(columns, dict):
@@ -211,7 +209,7 @@ class HeadTable:
         return HeadTable(parsed, {name: tuple(values) for name, values in lists.items()})
 
     def to_csv(self, path: Path | str) -> None:
-        """Write the table with a head's name first in each line; None becomes an empty cell."""
+        """Write a CSV file, the head's name first in each line; None becomes an empty cell."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["head", *self.columns])
@@ -219,7 +217,7 @@ class HeadTable:
         files.write_text(Path(path), text.getvalue())
 
     def to_parquet(self, path: Path | str) -> None:
-        """Write the table as a Parquet file, a column `head` first. Needs pandas and pyarrow."""
+        """Write a Parquet file with `head` as first column. Needs pandas and pyarrow."""
         if find_spec("pyarrow") is None:
             raise ValueError(
                 "to_parquet() needs pyarrow, which is not installed; pip install pandas pyarrow, "
@@ -232,7 +230,7 @@ class HeadTable:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        """Whole columns, as many as the console has room for, and the names of the others."""
+        """Print as many whole columns as fit, and the names of the others."""
         cells = printed(self.columns)
         widths = {
             # a long name is broken at its spaces, so that the column stays narrow
@@ -283,7 +281,7 @@ class HeadTable:
 
 
 def plain_number(value: object) -> object:
-    """A Python number for a numpy number or a tensor without axes; all else stays as it is."""
+    """Return a Python number for a numpy number or a tensor without axes; else the value."""
     return cast(Any, value).item() if getattr(value, "ndim", None) == 0 else value
 
 
@@ -315,9 +313,68 @@ def _is_number(value: Value) -> TypeGuard[float | int]:
 
 
 def _kind_and_layer(site: str) -> tuple[str, int]:
-    """("encoder.self", 3) for "encoder.3.self"; a site without a layer is in layer 0."""
+    """Return ("encoder.self", 3) for "encoder.3.self"; without a layer number it is 0."""
     parts = site.split(".")
     place = next((place for place, part in enumerate(parts) if part.isdigit()), None)
     if place is None:
         return site, 0
     return ".".join(parts[:place] + parts[place + 1 :]), int(parts[place])
+
+
+def _draw(panels: Mapping[str, Panel], *, title: str) -> "matplotlib.figure.Figure":
+    """Draw one panel per kind, all on one colour scale; every value is written in its cell.
+
+    Args:
+        panels: kind of attention -> layer -> value by head; None leaves a cell empty. At least one
+            value is a number.
+        title: what the values are.
+    """
+    from matplotlib.cm import ScalarMappable  # lazy: only plots need matplotlib
+    from matplotlib.figure import Figure
+
+    widths = [max(map(len, panel.values())) for panel in panels.values()]
+    tallest = max(map(len, panels.values()))
+    figure = Figure(figsize=(1.5 + 0.6 * sum(widths), 1.2 + 0.45 * tallest), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False, width_ratios=widths)[0]
+    scale, colours = _colours(panels)
+    for axis, (kind, panel) in zip(axes, panels.items(), strict=True):
+        _draw_panel(axis, panel, scale, colours)
+        axis.set_title(kind)
+    figure.colorbar(ScalarMappable(scale, colours), ax=list(axes), label=title)
+    return figure
+
+
+def _colours(panels: Mapping[str, Panel]) -> tuple[Any, Any]:
+    from matplotlib import colormaps
+    from matplotlib.colors import Normalize
+
+    rows = [row for panel in panels.values() for row in panel.values()]
+    values = [value for row in rows for value in row if value is not None]
+    low, high = min(values), max(values)
+    if low < 0 < high:
+        reach = max(-low, high)
+        return Normalize(-reach, reach), colormaps["RdBu_r"]
+    return Normalize(low, high), colormaps["viridis"]
+
+
+def _draw_panel(axis: Any, panel: Panel, scale: Any, colours: Any) -> None:
+    width = max(map(len, panel.values()))
+    nan = float("nan")  # what matplotlib leaves empty
+    grid = [
+        [nan if value is None else value for value in [*row, *[None] * (width - len(row))]]
+        for row in panel.values()
+    ]
+    axis.imshow(grid, cmap=colours, norm=scale, aspect="auto")
+    axis.set_xticks(range(width), [f"H{head}" for head in range(width)])
+    axis.set_yticks(range(len(panel)), [f"L{layer}" for layer in panel])
+    for place, row in enumerate(panel.values()):
+        for head, value in enumerate(row):
+            if value is not None:
+                ink = _ink(colours(float(scale(value))))
+                axis.text(head, place, f"{value:.2g}", ha="center", va="center", color=ink, size=8)
+
+
+def _ink(background: tuple[float, float, float, float]) -> str:
+    """Return black or white, whichever is easier to read on a colour."""
+    red, green, blue, _ = background
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"

@@ -1,4 +1,4 @@
-"""How often a head's strongest word is a right one, against annotation."""
+"""Pointing: how often a head's strongest word is a right one, by annotation."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,35 +9,32 @@ from torch import Tensor
 
 from headwise.ops.attended import Attended
 from headwise.recording.profile import is_causal
-from headwise.recording.reading import Gold, Reading, reading_of
-from headwise.recording.tally import REPLICATES, Tally
-from headwise.recording.word_rows import WordRows
+from headwise.recording.reading import Gold, Reading, WordRows, reading_of
+from headwise.recording.tally import REPLICATES, Tallies
 from headwise.sites import Site
 
 __all__ = ["Gold", "Pointing", "baselines_at", "kind_of"]
 
-Tallies = dict[tuple[str, str], Tally]  # by (label, site)
 Asked = tuple[str, str]  # of a kind of site, under a label
 
 
 @dataclass
 class Pointing:
-    """A recorder of agreement between heads and annotation, in words.
+    """Recorder of agreement between heads and annotation, in words.
 
     Before each forward pass set `reading`, with its `gold`. An annotated word is a hit if its
-    strongest word is one of the right ones. What cannot be found is not asked: words that were
-    cut off, and, in a decoder, right words that come later. The baseline of a label is the best
-    that one fixed distance could do (Voita et al., 2019, section 5.2), in each kind of site for
-    itself: an encoder and a decoder read other words. `drain()` gives each label as a share with a
-    95 % interval over sentences, in the order of the alphabet; `merge`, `state` and `load` are as
-    in `Profile`.
+    strongest word is one of the right ones. Words that were cut off do not count, nor, in a
+    decoder, right words that come later. The baseline of a label is the best that one fixed
+    distance could do (Voita et al., 2019, section 5.2), for each kind of site, as an encoder and a
+    decoder read other words. `drain()` returns each label as a share with a 95 % interval over
+    sentences, in alphabetical order; `merge`, `state` and `load` are as in `Profile`.
     """
 
     name: str = "pointing"
     replicates: int = REPLICATES  # of the bootstrap
     seed: int = 0  # of the bootstrap
     reading: Reading | None = None
-    _tallies: Tallies = field(default_factory=dict[tuple[str, str], Tally])
+    _tallies: Tallies = field(default_factory=Tallies)
     _offsets: dict[Asked, Counter[int]] = field(default_factory=dict[Asked, Counter[int]])
     _annotated: Counter[Asked] = field(default_factory=Counter[Asked])
     _asked: "dict[tuple[object, ...], _Asked]" = field(
@@ -52,31 +49,26 @@ class Pointing:
         if not any(gold.kind == kind for gold in reading.gold):
             return
         rows = reading.rows(site, attended)
-        asked = self._ask(kind, rows, looks_back=is_causal(site, attended))
+        asked = self._ask(kind, rows, causal=is_causal(site, attended))
         if self._counting.setdefault(kind, site.name) == site.name:
             self._count_offsets(kind, asked)
         hits_LBH = asked.hits(rows.strongest)
         weights_BR = reading.weights(self.replicates, seed=self.seed, device=hits_LBH.device)
         for place, label in enumerate(asked.labels):
             if asked.annotated[place]:
-                tally = self._tallies.setdefault((label, site.name), Tally())
+                tally = self._tallies.at(label, site.name)
                 tally.add(hits_LBH[place], asked.chances[place, :, None], weights=weights_BR)
 
     def drain(self) -> dict[str, dict[str, list[float | None]]]:
-        """{label, and its ends: {site: share of hits, one value a head}}, and start afresh."""
-        columns: dict[str, dict[str, list[float | None]]] = {}
-        # in a fixed order, since batches need not all have the same labels; sites stay as met
-        by_label = sorted(self._tallies.items(), key=lambda item: item[0][0])
-        for (label, site), tally in by_label:
-            for column, values in tally.shares().columns(label).items():
-                columns.setdefault(column, {})[site] = values
-        self._tallies.clear()
+        """Return {label, and its ends: {site: share of hits per head}}, and start again."""
+        columns = self._tallies.columns()
+        self._tallies.by_key.clear()
         return columns
 
     def baselines(self) -> dict[str, float]:
-        """{label: share of annotated words that the commonest distance gets right}.
+        """Return {label: share of annotated words that the commonest distance gets right}.
 
-        A label that was asked of several kinds of sites stands here once for each, as
+        A label that was recorded at several kinds of sites has one entry for each, as
         "encoder.self: previous" and "decoder.self: previous"; see `baselines_at`.
         """
         return {
@@ -86,55 +78,43 @@ class Pointing:
         }
 
     def offsets(self) -> dict[str, dict[int, int]]:
-        """{label: {distance to a right word: how many annotated words have one there}}.
+        """Return {label: {distance to a right word: how many annotated words have one there}}.
 
         Labels are written as in `baselines()`.
         """
         return {name: dict(sorted(self._offsets[asked].items())) for name, asked in self._names()}
 
     def state(self) -> dict[str, Tensor]:
-        """All counts, for `load`."""
-        # numbered, since files keep their tensors in an order of their own
-        tallies = {
-            f"tally/{place:06d}/{site}/{label}/{part}": tensor
-            for place, ((label, site), tally) in enumerate(self._tallies.items())
-            for part, tensor in tally.state().items()
-        }
+        """Return all counts, for `load`."""
         offsets = {
             f"offsets/{kind}/{label}": torch.tensor(
                 [(0, self._annotated[kind, label]), *sorted(counts.items())], dtype=torch.long
             )
             for (kind, label), counts in self._offsets.items()
         }
-        return tallies | offsets
+        return {f"tally/{key}": x for key, x in self._tallies.state().items()} | offsets
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state()` gave; what was counted since is forgotten."""
-        self._tallies.clear()
+        """Replace all counts by those of a `state()`."""
+        parts = {key.partition("/")[::2]: tensor for key, tensor in sorted(state.items())}
+        self._tallies.load({key: x for (part, key), x in parts.items() if part == "tally"})
         self._offsets.clear()
         self._annotated.clear()
-        for key in sorted(state):
-            sort, first, rest = key.split("/", 2)
-            if sort == "offsets":
-                (_, annotated), *counts = state[key].tolist()
-                self._annotated[first, rest] = annotated
-                self._offsets[first, rest] = Counter(dict(counts))
-            elif rest.endswith("/hits"):
-                site, _, label = rest.removesuffix("/hits").partition("/")
-                chances = state[key.removesuffix("hits") + "chances"]
-                tally = self._tallies.setdefault((label, site), Tally())
-                tally.load({"hits": state[key], "chances": chances})
+        for (part, key), counted in parts.items():
+            if part == "offsets":
+                kind, _, label = key.partition("/")
+                (_, self._annotated[kind, label]), *counts = counted.tolist()
+                self._offsets[kind, label] = Counter(dict(counts))
 
     def merge(self, other: "Pointing") -> None:
         """Add the counts of another, of other sentences."""
-        for key, tally in other._tallies.items():
-            self._tallies.setdefault(key, Tally()).merge(tally)
+        self._tallies.merge(other._tallies)
         for asked, counts in other._offsets.items():
             self._offsets.setdefault(asked, Counter()).update(counts)
         self._annotated.update(other._annotated)
 
     def _names(self) -> list[tuple[str, Asked]]:
-        """What was asked, by label, and how it is written for others."""
+        """Return the names of labels, with their kind where there are several, by label."""
         kinds = Counter(label for _, label in self._offsets)
         in_order = sorted(self._offsets, key=lambda asked: asked[::-1])
         return [
@@ -142,18 +122,18 @@ class Pointing:
             for kind, label in in_order
         ]
 
-    def _ask(self, kind: str, rows: WordRows, *, looks_back: bool) -> "_Asked":
-        """What is asked of sites of a kind, worked out once a batch."""
+    def _ask(self, kind: str, rows: WordRows, *, causal: bool) -> "_Asked":
+        """Return the gold of a kind of site, computed once per batch."""
         if self._asked_of is not self.reading:
             self._asked.clear()
             self._counting.clear()
             self._asked_of = self.reading
         assert self.reading is not None
         # layers of a kind share these very words; so do calls of cached decoding at one position
-        key = (kind, id(rows.queries), id(rows.keys), looks_back)
+        key = (kind, id(rows.queries), id(rows.keys), causal)
         if key not in self._asked:
             gold = [gold for gold in self.reading.gold if gold.kind == kind]
-            self._asked[key] = _asked(gold, rows, looks_back=looks_back)
+            self._asked[key] = _asked(gold, rows, causal=causal)
         return self._asked[key]
 
     def _count_offsets(self, kind: str, asked: "_Asked") -> None:
@@ -165,7 +145,7 @@ class Pointing:
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """The gold of one kind of site, ready to be compared with where heads look.
+    """Gold of one kind of site, ready to be compared with what heads attend to.
 
     R words are annotated; each word's (label, item) is its cell. A right key of a word has the code
     word * span + key + 1.
@@ -182,7 +162,7 @@ class _Asked:
     offsets: list[dict[int, int]]  # of each label
 
     def hits(self, strongest_BHW: Tensor) -> Tensor:
-        """(L, B, H), how many annotated words of each sentence each head gets right."""
+        """Return (L, B, H), how many annotated words of each sentence each head gets right."""
         key_RH = strongest_BHW[self.item, :, self.query]
         words = torch.arange(len(key_RH), device=key_RH.device)
         code_RH = words[:, None] * self.span + key_RH + 1
@@ -192,12 +172,12 @@ class _Asked:
         return none_XH.index_add(0, self.cell, hit_RH).view(*self.chances.shape, hit_RH.shape[1])
 
 
-def _asked(gold: Sequence[Gold], rows: WordRows, *, looks_back: bool) -> _Asked:
+def _asked(gold: Sequence[Gold], rows: WordRows, *, causal: bool) -> _Asked:
     labels = list(dict.fromkeys(one.label for one in gold))
     batch, most = rows.queries.present.shape
     label_N = torch.cat([torch.full((len(g.right),), labels.index(g.label)) for g in gold])
     right_N3 = torch.cat([one.right.cpu() for one in gold])
-    can_N = _can_be_found(right_N3, rows, looks_back=looks_back)
+    can_N = _can_be_found(right_N3, rows, causal=causal)
     label_N, (item_N, query_N, key_N) = label_N[can_N], right_N3[can_N].unbind(dim=1)
     code_N = (label_N * batch + item_N) * most + query_N
     code_R, word_N = code_N.unique(return_inverse=True)
@@ -218,8 +198,8 @@ def _asked(gold: Sequence[Gold], rows: WordRows, *, looks_back: bool) -> _Asked:
     )
 
 
-def _can_be_found(right_N3: Tensor, rows: WordRows, *, looks_back: bool) -> Tensor:
-    """Which right keys are words of this call, and not later than a causal query."""
+def _can_be_found(right_N3: Tensor, rows: WordRows, *, causal: bool) -> Tensor:
+    """Return which right keys are words of this call, and not later than a causal query."""
     item_N, query_N, key_N = right_N3.unbind(dim=1)
     asks_BW, there_BW = rows.queries.present, rows.keys.present
     if len(item_N) and int(item_N.max()) >= len(asks_BW):
@@ -228,7 +208,7 @@ def _can_be_found(right_N3: Tensor, rows: WordRows, *, looks_back: bool) -> Tens
             "count items from 0 in each batch."
         )
     can_N = _is_word(asks_BW, item_N, query_N) & _is_word(there_BW, item_N, key_N)
-    return can_N & (key_N <= query_N) if looks_back else can_N
+    return can_N & (key_N <= query_N) if causal else can_N
 
 
 def _is_word(present_BW: Tensor, item_N: Tensor, number_N: Tensor) -> Tensor:
@@ -242,7 +222,7 @@ def _is_word(present_BW: Tensor, item_N: Tensor, number_N: Tensor) -> Tensor:
 def _distances(
     label_R: Tensor, word_N: Tensor, offset_N: Tensor, *, labels: int
 ) -> list[dict[int, int]]:
-    """Of each label, in how many words each distance is right; one word counts it once."""
+    """Count, for each label, the words for which each distance is right."""
     found: list[dict[int, int]] = [{} for _ in range(labels)]
     if len(offset_N):
         furthest = int(offset_N.abs().max())
@@ -257,7 +237,7 @@ def _distances(
 
 
 def kind_of(site: str) -> str:
-    """A site's name without its layer.
+    """Return a site's name without its layer.
 
     >>> kind_of("decoder.3.cross")
     'decoder.cross'
@@ -267,7 +247,7 @@ def kind_of(site: str) -> str:
 
 
 def baselines_at(baselines: Mapping[str, float], kind: str) -> dict[str, float]:
-    """{label: share} for sites of one kind, from `Pointing.baselines()`.
+    """Return {label: share} for sites of one kind, from `Pointing.baselines()`.
 
     Args:
         baselines: labels, with the kind before them where there are several.

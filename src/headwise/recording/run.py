@@ -1,4 +1,4 @@
-"""Run: the folder of one execution, and the only thing one part hands over to another."""
+"""Run: the folder of one execution."""
 
 import json
 import math
@@ -13,20 +13,20 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from headwise.config import Dataclass, Kind, from_json, to_json
+from headwise.config import Dataclass, Kind, flat, from_json, to_json
 from headwise.json_files import check_shape, parse_json, read_json, read_text
 from headwise.recording import files
 from headwise.recording.checksums import plain_note, read_tensors, sealed_note
 from headwise.recording.environment import describe_environment
 from headwise.recording.heads import HeadTable, plain_number
-from headwise.recording.locking import is_locked_here
 
+CONFIG, ENVIRONMENT = "config.json", "environment.json"
 TABLE = {"heads": [str], "columns": {...: [(str, float, None)]}}  # shape of heads.json
 _UNSET = object()  # stands for a setting that a config does not have
 
 
 class Run:
-    """A folder with the settings, surroundings, metrics, tensors and figures of one execution.
+    """Folder with the settings, environment, metrics, tensors and figures of one execution.
 
     `config.json`, `environment.json`, `metrics.jsonl`, `trace/<recorder>/...`, `heads.json`,
     `figures.json`, `report.html` and checkpoints. Files are whole or absent, and only JSON,
@@ -45,41 +45,48 @@ class Run:
     """
 
     def __init__(self, folder: Path) -> None:
-        """For `create` and `open`, which check the folder first."""
+        """Store the folder; use `create` or `open`, which check it."""
         self.folder = folder
         self._metrics_file: TextIO | None = None
 
     @staticmethod
-    def create(folder: Path | str, config: Dataclass) -> "Run":
-        """Start a run in a new or empty folder, or continue the run with this config that is there.
+    def create(folder: Path | str, config: Dataclass, kind: str = "") -> "Run":
+        """Start a run in a new or empty folder, or resume the one there with the same config.
 
         Args:
             folder: made when missing.
-            config: a frozen dataclass; kept as `config.json`.
+            config: a frozen dataclass; kept in `config.json`.
+            kind: kept with it, such as "translation"; `headwise.kinds` says what opens the run.
         """
         folder = Path(folder)
         run, settings = Run(folder), to_json(config)
-        if run.has("config.json"):
+        if run.has(CONFIG):
             _check_same(folder, run.config(), settings)
+            _check_same(folder, {"kind": run.kind}, {"kind": kind})
         else:
             _check_free(folder)
-            run.write_json("config.json", settings)
-        if is_locked_here(folder):
+            run.write_json(CONFIG, {"kind": kind, "settings": settings})
+        if files.is_locked_here(folder):
             files.remove_leftovers(folder)
         run._write_environment(seed=settings.get("seed"))
         return run
 
     @staticmethod
     def open(folder: Path | str) -> "Run":
-        """The run that is in a folder; raises when there is none."""
+        """Open the run in a folder; raise when there is none."""
         folder = Path(folder)
         if not folder.is_dir():
             raise ValueError(f"A run is a folder, but {folder} is not one; check the path.")
         run = Run(folder)
-        if not run.has("config.json"):
+        if not run.has(CONFIG):
             raise ValueError(f"{folder} holds no run: config.json is missing; check the path.")
         run.config()
         return run
+
+    @staticmethod
+    def is_in(folder: Path) -> bool:
+        """Return whether a folder holds a run, whole or damaged: a model's folder does not."""
+        return (folder / ENVIRONMENT).is_file()
 
     def __enter__(self) -> "Run":
         return self
@@ -99,7 +106,7 @@ class Run:
             self._metrics_file = None
 
     def path(self, name: str) -> Path:
-        """Where a file of the run is, or would be."""
+        """Return the path of a file of the run, which need not exist."""
         path = self.folder / name
         folder, there = _resolved(self.folder), _resolved(path)
         if there == folder or not there.is_relative_to(folder):
@@ -107,21 +114,26 @@ class Run:
         return path
 
     def has(self, name: str) -> bool:
-        """Whether the run has this file."""
+        """Return whether the run has this file."""
         return self.path(name).is_file()
 
     def names(self, pattern: str) -> list[str]:
-        """Names of the files that match a pattern such as "trace/confidence/*", sorted."""
+        """Return the names of files that match a pattern such as "trace/confidence/*", sorted."""
         found = (path for path in self.folder.glob(pattern) if path.is_file())
         names = (path.relative_to(self.folder) for path in found if not path.name.startswith("."))
         return sorted(name.as_posix() for name in names)
 
     def config(self) -> dict[str, Any]:
-        """The settings; `headwise.config.from_json` makes the dataclass of them."""
-        return self.read_json("config.json", dict)
+        """Return the settings; `headwise.config.from_json` makes the dataclass of them."""
+        return self.read_json(CONFIG, {"kind": str, "settings": dict})["settings"]
+
+    @property
+    def kind(self) -> str:
+        """The kind that `create` was given; "" for a run of no kind."""
+        return self.read_json(CONFIG, {"kind": str, "settings": dict})["kind"]
 
     def log(self, step: int, **metrics: SupportsFloat) -> None:
-        """Append metrics to `metrics.jsonl`, at once on disk; nan and infinity raise.
+        """Append metrics to `metrics.jsonl` and flush; nan and infinity raise.
 
         Args:
             step: when they were measured.
@@ -136,10 +148,10 @@ class Run:
         self._metrics_file.flush()
 
     def metrics(self) -> list[dict[str, float | int]]:
-        """What was logged, a dictionary per step, by step.
+        """Return what was logged, one dictionary per step, by step.
 
-        Lines of one step are put together; where they name the same metric the later one counts, as
-        a resumed run repeats the steps after its checkpoint. A half-written last line is left out.
+        Lines of one step are merged; the later value of a metric counts, as a resumed run repeats
+        the steps after its checkpoint. A half-written last line is skipped.
         """
         path = self.path("metrics.jsonl")
         by_step: dict[int, dict[str, float | int]] = {}
@@ -172,7 +184,7 @@ class Run:
         return read_text(self._existing(name))
 
     def read_json(self, name: str, shape: Any = object) -> Any:
-        """Read a JSON file of the run; what is not whole is refused.
+        """Read a JSON file of the run; raise if it is damaged.
 
         Args:
             name: of the file.
@@ -222,7 +234,7 @@ class Run:
                 raise OSError(f"{self.path(name)} could not be written: {problem}") from None
 
     def load_tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors that `save_tensors` wrote, on the CPU, if their checksum is right."""
+        """Return the tensors that `save_tensors` wrote, on the CPU; raise on a wrong checksum."""
         path = self._existing(name)
         try:
             return read_tensors(path)
@@ -230,7 +242,7 @@ class Run:
             raise _broken_tensors(path, problem) from None
 
     def note(self, name: str) -> dict[str, str]:
-        """The note that `save_tensors` kept with the tensors, without loading them."""
+        """Return the note of `save_tensors` without loading the tensors."""
         path = self._existing(name)
         try:
             with safe_open(path, framework="pt") as file:
@@ -243,7 +255,7 @@ class Run:
         self.write_json("heads.json", table.to_json())
 
     def heads(self) -> HeadTable:
-        """The table of heads."""
+        """Return the table of heads."""
         held = self.read_json("heads.json", TABLE)
         try:
             return HeadTable.from_json(held)
@@ -251,11 +263,11 @@ class Run:
             raise ValueError(f"{self.path('heads.json')} cannot be used: {problem}") from None
 
     def save_figures(self, figures: Mapping[str, Any]) -> None:
-        """Write the figures, the numbers a run was made for, to `figures.json`."""
+        """Write the results of the run to `figures.json`."""
         self.write_json("figures.json", dict(figures))
 
     def figures(self) -> dict[str, Any]:
-        """The figures by name."""
+        """Return the results by name."""
         figures = self.read_json("figures.json", dict)
         if not figures:
             raise ValueError(f"{self.path('figures.json')} holds no figures; delete it.")
@@ -267,13 +279,13 @@ class Run:
         return self.path(name)
 
     def _write_environment(self, *, seed: object) -> None:
-        """The first start is kept as it was; each later one is added under "resumed"."""
+        """Write `environment.json`; each later start is added under "resumed"."""
         now = describe_environment(seed=seed)
-        if self.has("environment.json"):
-            first = self.read_json("environment.json", dict)
-            check_shape(first.get("resumed", []), list, name=str(self.path("environment.json")))
+        if self.has(ENVIRONMENT):
+            first = self.read_json(ENVIRONMENT, dict)
+            check_shape(first.get("resumed", []), list, name=str(self.path(ENVIRONMENT)))
             now = {**first, "resumed": [*first.get("resumed", []), now]}
-        self.write_json("environment.json", now)
+        self.write_json(ENVIRONMENT, now)
 
 
 def _resolved(path: Path) -> Path:
@@ -293,8 +305,8 @@ def _finite(name: str, value: object, *, step: int) -> float | int:
 
 
 def _check_same(folder: Path, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    names = [*wanted, *(name for name in there if name not in wanted)]
-    for name in names:
+    there, wanted = flat(there), flat(wanted)
+    for name in dict.fromkeys([*wanted, *there]):
         old, new = there.get(name, _UNSET), wanted.get(name, _UNSET)
         if old != new:
             old, new = ("unset" if value is _UNSET else repr(value) for value in (old, new))
@@ -313,7 +325,7 @@ def _check_free(folder: Path) -> None:
 
 
 def _drop_half_line(path: Path) -> None:
-    """Cut off what a killed process left of a last line, so that the next line starts afresh."""
+    """Truncate a half-written last line of a killed process."""
     if path.is_file():
         whole = path.read_bytes().rfind(b"\n") + 1
         os.truncate(path, whole)

@@ -12,14 +12,14 @@ of a share is narrower than this doubt allows.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["FEWEST_SENTENCES", "REPLICATES", "Shares", "Tally", "bootstrap_weights"]
+__all__ = ["FEWEST_SENTENCES", "REPLICATES", "Shares", "Tallies", "Tally", "bootstrap_weights"]
 
 REPLICATES = 200
 GRAIN = 2.0**-24  # float32's own, next to 1: sums of its multiples are exact up to 2^29
@@ -42,11 +42,11 @@ class Shares:
     high: Tensor
 
     def at(self, *places: Any) -> "Shares":
-        """The same of some, chosen as one chooses from a tensor."""
+        """Index value, low and high alike."""
         return Shares(self.value[places], self.low[places], self.high[places])
 
     def columns(self, name: str) -> dict[str, list[float | None]]:
-        """{name, name_low, name_high: one value a head}, None where there is none to give."""
+        """Return {name, name_low, name_high: one value per head}; None for nan."""
         ends = {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
         return {column: _plain(values) for column, values in ends.items()}
 
@@ -58,10 +58,10 @@ def _plain(values: Tensor) -> list[float | None]:
 def bootstrap_weights(
     sentences: Sequence[int], *, replicates: int = REPLICATES, seed: int = 0
 ) -> Float[Tensor, "B R"]:
-    """How often each sentence counts in each replicate: draws from Poisson(1), in float64.
+    """Return how often each sentence counts in each replicate: draws from Poisson(1).
 
     Args:
-        sentences: numbers in the corpus; the same number gives the same row, in any company.
+        sentences: numbers in the corpus; the same number always gives the same row.
         replicates: R, how many columns.
         seed: another seed gives other draws.
 
@@ -77,26 +77,26 @@ def bootstrap_weights(
 
 
 def _mixed(number: Tensor) -> Tensor:
-    """The finaliser of splitmix64 (Steele et al., 2014); products wrap around."""
+    """Apply the finaliser of splitmix64 (Steele et al., 2014); products wrap around."""
     number = (number ^ _shifted(number, 30)) * FIRST_FACTOR
     number = (number ^ _shifted(number, 27)) * SECOND_FACTOR
     return number ^ _shifted(number, 31)
 
 
 def _shifted(number: Tensor, places: int) -> Tensor:
-    """To the right, with zeros coming in: torch's own shift brings in the sign."""
+    """Shift to the right with zeros; torch's own shift repeats the sign."""
     return (number >> places) & ((1 << (64 - places)) - 1)
 
 
 def _poisson_steps() -> Tensor:
-    """P(X <= x) of Poisson(1) for x = 0, 1, ...: what reaches the last is once in 10^19."""
+    """Return P(X <= x) of Poisson(1) for x = 0, 1, ..., up to a chance of 10^-19."""
     mass = [math.exp(-1) / math.factorial(count) for count in range(20)]
     return torch.tensor(mass, dtype=torch.float64).cumsum(0)
 
 
 @dataclass
 class Tally:
-    """Hits out of chances, summed over sentences, once plainly and once in each replicate.
+    """Sums of hits and chances over sentences, plain and for each replicate.
 
     Sums stay on the device where they are made. Hits may be any numbers, such as weights; they are
     rounded to multiples of `grain`, so that sums, and all that follows from them, do not depend on
@@ -130,7 +130,7 @@ class Tally:
         *,
         weights: Float[Tensor, "B R"],
     ) -> None:
-        """Count some sentences, or more of the latest: those whose weights are the same tensor.
+        """Count some sentences, or more of the latest ones, which have the same weights tensor.
 
         Args:
             hits: summed over each sentence, any further axes (heads, say).
@@ -146,12 +146,12 @@ class Tally:
         self._add_sums(_weighted(whole_BR, hits), torch.cat([sums, fresh_B.double()]))
 
     def merge(self, other: "Tally") -> None:
-        """Add what another has counted of other sentences."""
+        """Add the sums of another tally, of other sentences."""
         if other._hits is not None and other._chances is not None:
             self._add_sums(other._hits, other._chances)
 
     def shares(self) -> Shares:
-        """Hits by chances, with the 2.5 and 97.5 percentiles of the replicates.
+        """Return hits by chances, with the 2.5 and 97.5 percentiles of the replicates.
 
         Where fewer than `FEWEST_SENTENCES` sentences had a chance there are no ends.
         """
@@ -172,39 +172,39 @@ class Tally:
         return Shares(value.masked_fill(chances[0] == 0, math.nan), low, high)
 
     def state(self) -> dict[str, Tensor]:
-        """All there is, on the CPU; nothing before the first `add`."""
+        """Return all sums on the CPU; nothing before the first `add`."""
         if self._hits is None or self._chances is None:
             return {}
         return {"hits": self._hits.cpu(), "chances": self._chances.cpu()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take up what `state()` gave."""
+        """Replace the sums by those of a `state()`."""
         hits, chances = state.get("hits"), state.get("chances")
         if hits is not None and chances is not None and len(chances) != len(hits) + 1:
             raise ValueError(
-                "Sums with a count of their sentences were wanted, but these were put away by an "
-                "older version; count again from the start."
+                f"Sums of {len(hits)} rows need {len(hits) + 1} rows of chances, got "
+                f"{len(chances)}; count again from the start."
             )
         self._hits, self._chances = hits, chances
         self._weights = self._counted = None
 
     @property
     def hits(self) -> Tensor:
-        """The plain sums of hits."""
+        """Plain sums of hits."""
         return torch.zeros(0).double() if self._hits is None else self._hits[0]
 
     @property
     def chances(self) -> Tensor:
-        """The plain sums of chances."""
+        """Plain sums of chances."""
         return torch.zeros(0).double() if self._chances is None else self._chances[0]
 
     @property
     def sentences(self) -> Tensor:
-        """How many sentences had a chance."""
+        """Number of sentences with a chance."""
         return torch.zeros(0).double() if self._chances is None else self._chances[-1]
 
     def _newly_counted(self, had: Tensor, weights: Tensor) -> Tensor:
-        """Which sentences had their first chance; decoding step by step brings them back."""
+        """Return which sentences had their first chance; decoding step by step repeats them."""
         if self._weights is not weights or self._counted is None:
             self._weights, self._counted = weights, torch.zeros_like(had)
         fresh = had & ~self._counted
@@ -224,6 +224,50 @@ class Tally:
         self._chances = self._chances.to(chances.device) + chances
 
 
+@dataclass
+class Tallies:
+    """Tallies by measure and site, with one state for all; see `Tally` for the arguments."""
+
+    bounded: bool = True
+    grain: float = GRAIN
+    by_key: dict[tuple[str, str], Tally] = field(default_factory=dict[tuple[str, str], Tally])
+
+    def at(self, measure: str, site: str) -> Tally:
+        """Return the tally of a measure at a site, made when missing."""
+        return self.by_key.setdefault((measure, site), Tally(self.bounded, self.grain))
+
+    def columns(self) -> dict[str, dict[str, list[float | None]]]:
+        """Return {measure, and its ends: {site: one value per head}}, measures by name."""
+        found: dict[str, dict[str, list[float | None]]] = {}
+        # in a fixed order, since batches need not all have the same measures; sites stay as met
+        for (measure, site), tally in sorted(self.by_key.items(), key=lambda item: item[0][0]):
+            for column, values in tally.shares().columns(measure).items():
+                found.setdefault(column, {})[site] = values
+        return found
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all sums, for `load`."""
+        # numbered, since files keep their tensors in an order of their own
+        return {
+            f"{place:06d}/{site}/{measure}/{part}": tensor
+            for place, ((measure, site), tally) in enumerate(self.by_key.items())
+            for part, tensor in tally.state().items()
+        }
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Replace all sums by those of a `state()`."""
+        self.by_key.clear()
+        for key in sorted({name.rpartition("/")[0] for name in state}):
+            _, site, measure = key.split("/", 2)
+            parts = {part: state[f"{key}/{part}"] for part in ("hits", "chances")}
+            self.at(measure, site).load(parts)
+
+    def merge(self, other: "Tallies") -> None:
+        """Add the sums of others, of other sentences."""
+        for key, tally in other.by_key.items():
+            self.at(*key).merge(tally)
+
+
 def _weighted(whole_BR: Tensor, sums: Tensor) -> Tensor:
-    """(R, ...): sums of sentences, each as often as each replicate says."""
+    """Return (R, ...): sums of sentences, weighted by each replicate."""
     return (whole_BR.T @ sums.flatten(1)).view(-1, *sums.shape[1:])

@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from headwise.config import flat
 from headwise.recording import HeadTable, Run
 from headwise.reporting.charts import curves_of
 from headwise.reporting.inspection import findings, opening_row, read_inspection, read_object
@@ -73,7 +74,7 @@ def _contents(run: Run) -> dict[str, Any]:
         "attention": attention,
         "provenance": {
             "Environment": _flat(environment),
-            "Settings": run.config(),
+            "Settings": flat(run.config()),
             "More results": {name: figures[name] for name in figures if name not in small},
         },
         "data": data,

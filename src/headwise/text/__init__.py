@@ -1,3 +1,3 @@
-"""Text that inspections read: words, treebanks, coreference, and files of public sets."""
+"""Text that workflows read: words, treebanks, coreference sets and files of public data."""
 
 __all__: list[str] = []

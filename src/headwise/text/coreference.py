@@ -1,7 +1,7 @@
 """Coreference sets: GAP, WinoBias, Winogender and LitBank, as passages with mentions to resolve.
 
-A mention comes with every word that counts as a right answer, those of the other mentions of the
-same entity before it (in GAP also after it), and with those of other entities that could mislead.
+A mention comes with its right answers, all words of earlier mentions of the same entity (in GAP
+also later ones), and with its distractors, the words of mentions of other entities.
 
 | set | passages | mentions | files below the data folder |
 | --- | --- | --- | --- |
@@ -18,12 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headwise.config import suggestion
-from headwise.text.coreference_files import COREFERENCE, coreference_file
 from headwise.text.mentions import PRONOUNS, Mention, Passage, Span, make_mention, mention_kind
-from headwise.text.source import DataFile, data_folder
+from headwise.text.source import DataFile, data_folder, github
 from headwise.text.words import words_in
-
-__all__ = ["read_coreference"]
 
 _THIRD_PERSON = frozenset(words_in("he him his she her hers they them their theirs"))
 _ARTICLES = ("the", "a", "an")
@@ -31,8 +28,83 @@ _BRACKETED = re.compile(r"\[\s*([^\]]*?)\s*\]")
 _CORNERS = re.compile(r"(\()?(\d+)(\))?")
 
 
+class _Set(NamedTuple):
+    path: str  # with {part}
+    origin: str
+    repository: str
+    commit: str
+    source: str  # in the repository, with {part}, or {kind} and {split}; "": made of many files
+    checksums: dict[str, str]  # of the unpacked file, by part
+
+
+COREFERENCE = {
+    "gap": _Set(
+        "gap/gap-{part}.tsv",
+        "gap-{part}.tsv of github.com/google-research-datasets/gap-coreference at 83135f26",
+        "google-research-datasets/gap-coreference",
+        "83135f26",
+        "gap-{part}.tsv",
+        {
+            "development": "b9a01434fcf58d8c2f9bc762480c27e58ce466cf1ffe8b09cfecbc7a20d2d634",
+            "validation": "2d784f66b390404f554704b9aef6dcde8845e79dda9886b8391cf7e9a24fdb98",
+            "test": "1c35e36d5b14f6313ec3f6cd67b275de282595dd59e59390e00cfff9897a6819",
+        },
+    ),
+    "winobias": _Set(
+        "winobias/{part}.txt",
+        "WinoBias/wino/data/{kind}.txt.{split} of github.com/uclanlp/corefBias at 0bce984d",
+        "uclanlp/corefBias",
+        "0bce984d",
+        "WinoBias/wino/data/{kind}.txt.{split}",
+        {
+            "pro_stereotyped_type1.dev": (
+                "dd55a0d220fe4c0ceb63dd4648223fb4fe1a58d5ad95c116a002ad24b0e292a5"
+            ),
+            "pro_stereotyped_type1.test": (
+                "db7838907238a758eeb5779e48f38c013b892910d6fe864456c59f04245c6689"
+            ),
+            "pro_stereotyped_type2.dev": (
+                "8f0250de723cea9328e3eaf7169e07936f01aa5909ce7aa580db66eb803f4e86"
+            ),
+            "pro_stereotyped_type2.test": (
+                "ea1c1fd94fa612e3cc44d7fa3cc4cb76021bb63fdf94f9826f430051e9052438"
+            ),
+            "anti_stereotyped_type1.dev": (
+                "a4e0ebae344e78b56f657a42e8ae684b9db7747d177c5e7149c0907ebb7f3bf6"
+            ),
+            "anti_stereotyped_type1.test": (
+                "331db5bd74bfefebf146a60b67645152a4a1991570d2a56f57154103ac361dd2"
+            ),
+            "anti_stereotyped_type2.dev": (
+                "763ad829ad724f9a85ead689ba8ca69072020cb1238def6210f0fc6a47b97e59"
+            ),
+            "anti_stereotyped_type2.test": (
+                "336571ac1ea8c06cd2aba8e5dd2bd98e00acc0c48da3e4ec5ec7e54eb2633a8f"
+            ),
+        },
+    ),
+    "winogender": _Set(
+        "winogender/all_sentences.tsv",
+        "data/all_sentences.tsv of github.com/rudinger/winogender-schemas at 1c7f8b48",
+        "rudinger/winogender-schemas",
+        "1c7f8b48",
+        "data/all_sentences.tsv",
+        {"": "bd69da16bf228cb8df63fd0843aec2d8b5c36a7f21bf8c7b168bcc83932556c8"},
+    ),
+    "litbank": _Set(
+        "litbank/litbank_coref.conll",
+        "coref/conll/*.conll of github.com/dbamman/litbank at 3e50db0f, joined in the order of "
+        "their names",
+        "dbamman/litbank",
+        "3e50db0f",
+        "",
+        {"": "0377fbb23e6af2d6b76336970257317534ef17d1409318e550e92f1131ffcecf"},
+    ),
+}
+
+
 class _Marked(NamedTuple):
-    """A mention as annotated."""
+    """Annotated mention."""
 
     entity: str
     span: Span
@@ -46,21 +118,22 @@ def read_coreference(
     verify: bool = True,
     most_words: int = 128,
 ) -> Iterator[Passage]:
-    """The passages of a set that have a mention to resolve.
+    """Read the passages of a set that have a mention to resolve.
 
-    GAP: pronouns that refer to neither name are left out; the annotated occurrence of the right
-    name counts, other occurrences of it do not. WinoBias: an occupation in the sentence that is not
-    marked is a distractor. Winogender: of occupation and participant one is right. LitBank: a
-    document is cut into passages of whole sentences; a mention counts when its entity was mentioned
-    before in the passage, and words inside the mention itself are neither right nor wrong.
+    - GAP: pronouns that refer to neither name are left out; only the annotated occurrence of the
+      right name counts.
+    - WinoBias: an unmarked occupation in the sentence is a distractor.
+    - Winogender: either the occupation or the participant is right.
+    - LitBank: documents are split into passages of whole sentences. A mention counts if the passage
+      mentions its entity before; words inside the mention are neither right nor wrong.
 
     Args:
         name: "gap", "winobias", "winogender" or "litbank".
         part: "development", "validation" or "test" of GAP, "pro_stereotyped_type1.dev" and the like
             of WinoBias; the others have one part.
-        folder: the data folder; None takes the one HEADWISE_DATA names.
-        verify: refuse files that are not the known ones.
-        most_words: of a passage of LitBank; a longer sentence is a passage of its own.
+        folder: the data folder; None: the one that HEADWISE_DATA names.
+        verify: raise if a checksum is unknown.
+        most_words: per passage of LitBank; a longer sentence is a passage of its own.
     """
     if name not in COREFERENCE:
         raise ValueError(f"There is no coreference set {name!r}. {suggestion(name, COREFERENCE)}")
@@ -78,8 +151,34 @@ def read_coreference(
             return _litbank(lines, file, most_words=most_words)
 
 
+def coreference_parts(name: str) -> tuple[str, ...]:
+    """Return the parts of a set; an undivided set has one part named ""."""
+    return tuple(COREFERENCE[name].checksums)
+
+
+def coreference_file(name: str, part: str = "") -> DataFile:
+    """Return the file of a part of a set.
+
+    >>> coreference_file("gap", "test").name
+    'gap/gap-test.tsv'
+    """
+    known = COREFERENCE[name]
+    if part not in known.checksums:
+        parts = coreference_parts(name)
+        raise ValueError(f"{name} has no part {part!r}. {suggestion(part, parts)}")
+    kind, _, split = part.partition(".")
+    names = {"part": part, "kind": kind, "split": split}
+    source = known.source.format(**names)
+    return DataFile(
+        known.path.format(**names),
+        known.checksums[part],
+        known.origin.format(**names),
+        (github(known.repository, known.commit, source),) if source else (),
+    )
+
+
 def _cut(text: str, marked: Sequence[Span]) -> tuple[tuple[str, ...], list[Span]]:
-    """Words of a text, cut also where marked characters begin and end, and the marked words."""
+    """Split a text into words, also at marked characters; return words and marked words."""
     edges = sorted({0, len(text), *(edge for span in marked for edge in span)})
     words: list[str] = []
     begins: dict[int, int] = {}  # edge -> words before it
@@ -150,7 +249,7 @@ def _winobias(lines: Sequence[str], file: DataFile) -> Iterator[Passage]:
 
 
 def _bare(phrase: str) -> str:
-    """A person without article."""
+    """Return a phrase without its article."""
     words = phrase.lower().split()
     return " ".join(words[1:] if len(words) > 1 and words[0] in _ARTICLES else words)
 
@@ -166,7 +265,7 @@ def _without_brackets(marked: str) -> tuple[str, list[Span]]:
 
 
 def _phrases(words: Sequence[str], phrases: Iterable[str]) -> list[Span]:
-    """Where phrases stand among words, case aside, each with the article before it."""
+    """Find phrases among words, ignoring case; spans include the article before."""
     lowered, found = [word.lower() for word in words], list[Span]()
     for phrase in phrases:
         wanted = words_in(phrase)
@@ -215,7 +314,7 @@ def _litbank(lines: Sequence[str], file: DataFile, *, most_words: int) -> Iterat
 def _sentences(
     lines: Sequence[str], file: DataFile
 ) -> Iterator[tuple[list[str], list[_Marked]] | None]:
-    """Words and mentions of each sentence; None at the end of a document."""
+    """Yield words and mentions of each sentence; None at the end of a document."""
     words: list[str] = []
     marked: list[_Marked] = []
     begun: dict[str, list[int]] = defaultdict(list)
@@ -244,7 +343,7 @@ def _sentences(
 
 
 def _passage(words: Sequence[str], marked: Sequence[_Marked]) -> Iterator[Passage]:
-    """A passage with those mentions whose entity was mentioned before, if there are any."""
+    """Yield a passage with the mentions whose entity was mentioned before, if any."""
     mentions: list[Mention] = []
     ordered = sorted(marked, key=lambda mention: mention.span)
     for place, (entity, span) in enumerate(ordered):

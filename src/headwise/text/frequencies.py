@@ -1,4 +1,4 @@
-"""How common words are: counted once over a corpus, asked for by rank."""
+"""Word frequencies of a corpus, as ranks."""
 
 import json
 from bisect import bisect_left
@@ -11,8 +11,6 @@ from pathlib import Path
 from headwise.json_files import read_json
 from headwise.text.source import write_whole
 
-__all__ = ["WordRanks"]
-
 
 @dataclass(frozen=True)
 class WordRanks:
@@ -23,8 +21,8 @@ class WordRanks:
     [0, 1, 1, 4]
 
     Args:
-        counts: how often each word was seen.
-        lower: words are counted and asked for in lower case.
+        counts: of each word.
+        lower: ignore case.
     """
 
     counts: Mapping[str, int]
@@ -32,7 +30,7 @@ class WordRanks:
 
     @staticmethod
     def count(sentences: Iterable[Sequence[str]], *, lower: bool = True) -> "WordRanks":
-        """Count a stream of sentences in words; memory grows with the vocabulary only."""
+        """Count the words of a stream of sentences; memory grows with the vocabulary only."""
         counts: Counter[str] = Counter()
         for words in sentences:
             counts.update(map(str.lower, words) if lower else words)
@@ -41,28 +39,28 @@ class WordRanks:
         return WordRanks(dict(counts), lower)
 
     def rank(self, word: str) -> int:
-        """How many words are more common: 0 for the commonest, the same for equally common ones.
+        """Return the number of more common words: 0 for the most common word.
 
-        A word that was never seen is rarer than all that were.
+        An unseen word is rarer than all others.
         """
         seen = self.counts.get(word.lower() if self.lower else word, 0)
         return bisect_left(self._falling, -seen)
 
     def merged(self, other: "WordRanks") -> "WordRanks":
-        """The counts of both, for corpora counted in several processes."""
+        """Add the counts of another corpus."""
         if self.lower != other.lower:
             raise ValueError("Counts in lower case do not go with counts as written; count again.")
         return WordRanks(dict(Counter(self.counts) + Counter(other.counts)), self.lower)
 
     def save(self, path: Path) -> None:
-        """Write counts as JSON, the commonest first."""
+        """Write counts as JSON, the most common word first."""
         ordered = dict(sorted(self.counts.items(), key=lambda item: (-item[1], item[0])))
         content = {"lower": self.lower, "counts": ordered}
         write_whole(path, json.dumps(content, ensure_ascii=False, indent=0).encode())
 
     @staticmethod
     def load(path: Path) -> "WordRanks":
-        """Read what `save` wrote."""
+        """Read counts written by `save`."""
         if not path.is_file():
             raise ValueError(f"There are no word counts {path}; check the path.")
         try:
@@ -76,5 +74,5 @@ class WordRanks:
 
     @cached_property
     def _falling(self) -> list[int]:
-        """The counts of all words, negated, from the commonest on."""
+        """Negated counts of all words, the most common first."""
         return sorted(-times for times in self.counts.values())

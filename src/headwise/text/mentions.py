@@ -1,21 +1,10 @@
-"""Mentions: expressions in a passage, and the words that they refer back to."""
+"""Mentions: expressions in a passage, and their antecedents."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from headwise.text.words import is_mark, word_spans, words_in
-
-__all__ = [
-    "PRONOUNS",
-    "Mention",
-    "MentionKind",
-    "Passage",
-    "Span",
-    "head_word",
-    "make_mention",
-    "mention_kind",
-]
+from headwise.text.words import is_punctuation, word_spans, words_in
 
 MentionKind = Literal["pronoun", "proper", "nominal"]
 PRONOUNS = frozenset(
@@ -25,23 +14,23 @@ PRONOUNS = frozenset(
         "one oneself who whom whose which that this these those thou thee thy thine ye"
     )
 )
-# what follows these inside a mention only describes it: "the captain of the ship"
+# words after these only describe the mention: "the captain of the ship"
 _POSTMODIFIERS = frozenset(
     words_in("of in on at to for from with by who whom whose which that , ; : ( -- — and or")
 )
-Span = tuple[int, int]  # the first word and one past the last, or characters likewise
+Span = tuple[int, int]  # first word and one past the last; or characters
 
 
 @dataclass(frozen=True)
 class Mention:
-    """An expression whose entity was mentioned before.
+    """Expression whose entity was mentioned before.
 
     Args:
-        span: its first word, and one past its last.
-        head: the word that stands for it as a query.
+        span: first word, and one past the last.
+        head: the word that is the query.
         kind: "pronoun", "proper" or "nominal".
-        antecedents: words of which any is right, in order.
-        distractors: words of mentions of other entities, in order; none of them is right.
+        antecedents: words of the right answers, in order.
+        distractors: words of mentions of other entities, in order.
     """
 
     span: Span
@@ -53,7 +42,7 @@ class Mention:
 
 @dataclass(frozen=True)
 class Passage:
-    """Some words of text that a model reads at once, and the mentions in it that are asked for."""
+    """Text that a model reads in one sequence, with the mentions to resolve."""
 
     words: tuple[str, ...]
     text: str
@@ -61,12 +50,12 @@ class Passage:
 
     @property
     def spans(self) -> list[Span]:
-        """Where each word begins and ends in the text."""
+        """Character span of each word in the text."""
         return word_spans(self.words, self.text)
 
 
 def head_word(words: Sequence[str], span: Span) -> int:
-    """The word that stands for a mention: the last one before what only describes it.
+    """Return the head word of a mention: the last one before its postmodifiers.
 
     >>> head_word("the old captain of the ship 's crew".split(), (0, 6))
     2
@@ -76,13 +65,17 @@ def head_word(words: Sequence[str], span: Span) -> int:
         if words[place].lower() in _POSTMODIFIERS:
             end = place
             break
-    while end - 1 > first and (is_mark(words[end - 1]) or words[end - 1] in ("'s", "\u2019s")):
+    while end - 1 > first and _may_follow_head(words[end - 1]):
         end -= 1
     return end - 1
 
 
+def _may_follow_head(word: str) -> bool:
+    return is_punctuation(word) or word in ("'s", "\u2019s")
+
+
 def mention_kind(words: Sequence[str], span: Span) -> MentionKind:
-    """Pronoun: a single word of a list; proper: its head is capitalised; nominal: all others.
+    """Classify a mention: a pronoun of a list; proper if its head is capitalised; else nominal.
 
     >>> [mention_kind(["She", "met", "Ann", "Lee"], span) for span in ((0, 1), (2, 4))]
     ['pronoun', 'proper']
@@ -90,20 +83,19 @@ def mention_kind(words: Sequence[str], span: Span) -> MentionKind:
     if span[1] - span[0] == 1 and words[span[0]].lower() in PRONOUNS:
         return "pronoun"
     head = words[head_word(words, span)]
-    # capital letters alone may be emphasis at the beginning of a chapter; "I" is a pronoun
     return "proper" if head[:1].isupper() else "nominal"
 
 
 def make_mention(
     words: Sequence[str], span: Span, *, right: Iterable[Span], wrong: Iterable[Span]
 ) -> Mention:
-    """A mention in the words of its passage.
+    """Make a mention from spans in the words of its passage.
 
     Args:
         words: of the passage.
         span: of the mention; its own words are neither right nor wrong.
-        right: the spans of its antecedents.
-        wrong: the spans of other entities.
+        right: spans of its antecedents.
+        wrong: spans of other entities.
     """
     inside = set(range(*span))
     antecedents = {word for place in right for word in range(*place)} - inside

@@ -1,4 +1,4 @@
-"""Public data in a folder the user names: found, checked, and never fetched unasked."""
+"""Files of public data sets in a folder that the user names."""
 
 import hashlib
 import lzma
@@ -8,28 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-__all__ = ["VARIABLE", "DataFile", "data_folder", "write_whole"]
-
 VARIABLE = "HEADWISE_DATA"
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file of a public data set: where it lies below the data folder, and what it must hold."""
+    """File of a public data set: its path below the data folder, its checksum and its origin."""
 
     name: str  # for example "sst/sst2.dev.tsv"; compressed files add ".xz"
     sha256: str  # of the unpacked file
     origin: str  # where the public copy is and what to do with it, a clause
-    urls: tuple[str, ...] = ()  # what `headwise.text.fetching.fetch` makes the file of
-    make: Callable[[Sequence[bytes]], bytes] | None = None  # None: the downloads, joined
-    other_sha256: tuple[str, ...] = ()  # of other versions that are as good
+    urls: tuple[str, ...] = ()  # downloads that the file is made of
+    make: Callable[[Sequence[bytes]], bytes] | None = None  # None: concatenate the downloads
+    other_sha256: tuple[str, ...] = ()  # of other accepted versions
 
     def read(self, folder: Path, *, verify: bool = True) -> bytes:
-        """The unpacked contents, from the file itself or its .xz.
+        """Return the unpacked contents, from the file itself or its .xz.
 
         Args:
             folder: the data folder, see `data_folder`.
-            verify: refuse contents whose checksum is not the known one.
+            verify: raise if the checksum is unknown.
         """
         contents = self._contents(folder)
         if verify and not self.is_known(contents):
@@ -41,9 +39,9 @@ class DataFile:
         return contents
 
     def lines(self, folder: Path, *, verify: bool = True) -> list[str]:
-        """The lines of a UTF-8 text file, ended by "\\n" only, as `read` reads it.
+        """Return the lines of a UTF-8 text file, split at "\\n" only.
 
-        Other characters that count as line breaks stand inside some texts and are kept.
+        Some texts contain other line breaks, which are kept.
         """
         try:
             text = self.read(folder, verify=verify).decode("utf-8")
@@ -56,16 +54,16 @@ class DataFile:
         return text.rstrip("\n").split("\n")
 
     def path(self, folder: Path) -> Path | None:
-        """The file itself or its .xz, or None if neither is there."""
+        """Return the path of the file itself or its .xz, or None if neither exists."""
         both = (folder / self.name, folder / f"{self.name}.xz")
         return next((path for path in both if path.is_file()), None)
 
     def is_known(self, contents: bytes) -> bool:
-        """Whether unpacked contents have a known checksum."""
+        """Return whether unpacked contents have a known checksum."""
         return hashlib.sha256(contents).hexdigest() in (self.sha256, *self.other_sha256)
 
     def is_right(self, folder: Path) -> bool:
-        """Whether the file is there, whole and known."""
+        """Return whether the file exists with a known checksum."""
         return self.path(folder) is not None and self.is_known(self._contents(folder))
 
     def _contents(self, folder: Path) -> bytes:
@@ -83,13 +81,18 @@ class DataFile:
             raise ValueError(f"{path} is not a whole xz file ({problem}); get it again.") from None
 
 
+def github(repository: str, commit: str, path: str) -> str:
+    """Return the address of a file of a GitHub repository; the commit may be shortened."""
+    return f"https://github.com/{repository}/raw/{commit}/{path}"
+
+
 def data_folder(folder: Path | None, *, wanted: str, origin: str) -> Path:
-    """The folder given, or else the one HEADWISE_DATA names.
+    """Return the given folder, or else the one that HEADWISE_DATA names.
 
     Args:
-        folder: None takes the environment variable.
-        wanted: what is looked for, for the message.
-        origin: where it can be had, a clause for the message.
+        folder: None: the environment variable.
+        wanted: name of the data, for error messages.
+        origin: of the data, a clause for error messages.
     """
     named = os.environ.get(VARIABLE)
     if folder is None and not named:
@@ -100,13 +103,13 @@ def data_folder(folder: Path | None, *, wanted: str, origin: str) -> Path:
     found = folder if folder is not None else Path(named or "")
     if not found.is_dir():
         raise ValueError(
-            f"{wanted} is looked for in {found}, which is not a folder; check {VARIABLE}."
+            f"{wanted} was expected in {found}, which is not a folder; check {VARIABLE}."
         )
     return found
 
 
 def write_whole(path: Path, contents: bytes) -> None:
-    """Write a whole file, or nothing: under a temporary name first. Missing folders are made."""
+    """Write a file under a temporary name and rename it. Missing folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{uuid4().hex[:8]}.partial"
     try:

@@ -1,81 +1,50 @@
-"""Treebanks in CoNLL-U (universaldependencies.org/format): sentences and who depends on whom.
+"""Dependency trees: read from CoNLL-U (universaldependencies.org/format), or parsed by a library.
 
-Words are those of the running text, so that a model can read what was written. A multiword token
-whose words make it up letter by letter ("don't" = "do" + "n't") is cut into them; any other ("im"
-= "in dem", German) stays one word, which depends on what the first of its words with a head outside
-it depends on. Empty nodes, of ellipsis, are left out.
-
-Named sets lie in `ud` below the data folder: en_ewt (train, dev, test), de_gsd and ru_gsd (dev,
-test), tl_trg and tl_ugnayan (test).
+Words are those of the running text, so that a model can read the text as written. A multiword token
+whose words spell it out ("don't" = "do" + "n't") is split into them. Any other ("im" = "in dem",
+German) stays one word, with the head of the first of its words that depends on a word outside.
+Empty nodes, of ellipsis, are left out.
 """
 
-import gzip
-import lzma
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from headwise.config import suggestion
-from headwise.text.making import github
-from headwise.text.source import DataFile, data_folder
+from headwise.text.corpus import numbered_lines
 from headwise.text.words import word_spans
 
-__all__ = [
-    "TREEBANKS",
-    "Tree",
-    "read_named_treebank",
-    "read_treebank",
-    "treebank_file",
-    "trees_in",
-]
-
 COLUMNS = 10
-_COMMITS = {  # of the repositories github.com/UniversalDependencies/…
-    "en_ewt": ("UD_English-EWT", "15d613d8"),
-    "de_gsd": ("UD_German-GSD", "297fcf35"),
-    "ru_gsd": ("UD_Russian-GSD", "5400f2fd"),
-    "tl_trg": ("UD_Tagalog-TRG", "7151bec1"),
-    "tl_ugnayan": ("UD_Tagalog-Ugnayan", "5186042b"),
-}
-TREEBANKS = {  # parts, and the checksums of the unpacked files
-    "en_ewt": {
-        "train": "3fb78e2b55482c8ee00caa653af436c88c9e5bc9a73ce26e4ae3ddc79d2b7e7b",
-        "dev": "531a54ff90d6ab12201c5a50c3e78e6ddac4de69abc4bce5d275d3cd29efe2b6",
-        "test": "e266e515a0a7547657ed3d90d9ba46487d6bd251f27ad4269d4e8a427c8555cd",
-    },
-    "de_gsd": {
-        "dev": "00431f2624cbbf66796c097a9303bbc8f8e8ca88ef35c4c5664aa396b2d674c9",
-        "test": "bceb8e867ba3ee7f1449d44fb31538d63a514f07e6763e7d9a5ffe794407bed4",
-    },
-    "ru_gsd": {
-        "dev": "e3e3d4e8d1d7544e531b2b81ae64257efacc97f93276ce6d2ce52fd1de052fa2",
-        "test": "f26e022329162a1c6306f76644d06f770f1572501755421165387137fe63138d",
-    },
-    "tl_trg": {"test": "d21eb1072f6da530de2e0e3a9065a76ae36559efd43afc7c6d48264024afa8c1"},
-    "tl_ugnayan": {"test": "f48eb82e9baab1bf928330924e45fad2dded3b14b688178be864aa97ea68c9ef"},
+# relations of spaCy's English pipelines (ClearNLP) that have other names in Universal Dependencies
+_UNIVERSAL = {
+    "dobj": "obj",
+    "dative": "iobj",
+    "nsubjpass": "nsubj:pass",
+    "csubjpass": "csubj:pass",
+    "auxpass": "aux:pass",
+    "ROOT": "root",
 }
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A sentence and its dependencies."""
+    """Sentence with its dependencies."""
 
     words: tuple[str, ...]
-    heads: tuple[int, ...]  # of each word, counted from 0; -1: a root
+    heads: tuple[int, ...]  # index of the head of each word; -1: a root
     relations: tuple[str, ...]  # of each word to its head, e.g. "nsubj" or "nsubj:pass"
     tags: tuple[str, ...]  # universal parts of speech, e.g. "NOUN"
     text: str  # as written
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """Where each word begins and ends in the text."""
+        """Character span of each word in the text."""
         return word_spans(self.words, self.text)
 
 
 class _Row(NamedTuple):
-    """A word, or several written as one: numbers as in the file, from 1 on."""
+    """Line of a file: a word, or a multiword token; numbers as in the file, from 1 on."""
 
     line: int
     first: int
@@ -88,76 +57,46 @@ class _Row(NamedTuple):
 
 
 def read_treebank(path: Path) -> Iterator[Tree]:
-    """The sentences of a CoNLL-U file, read one at a time.
+    """Read the sentences of a CoNLL-U file, one at a time.
 
-    A missing file is reported at once; a malformed line, with its number, when the reading gets
-    there.
+    A missing file raises at once; a malformed line, with its number, when it is read.
 
     Args:
         path: a `.conllu` file, or one packed as `.xz` or `.gz`.
     """
     if not path.is_file():
         raise ValueError(f"There is no treebank {path}; check the path.")
-    return _trees(_lines(path), place=str(path))
-
-
-def read_named_treebank(
-    name: str, part: str, *, folder: Path | None = None, verify: bool = True
-) -> Iterator[Tree]:
-    """The sentences of a part of a treebank at hand.
-
-    Args:
-        name: "en_ewt", "de_gsd", "ru_gsd", "tl_trg" or "tl_ugnayan".
-        part: "train", "dev" or "test"; only en_ewt has a part "train".
-        folder: the data folder; None takes the one HEADWISE_DATA names.
-        verify: refuse files that are not the known ones.
-    """
-    file = treebank_file(name, part)
-    found = data_folder(folder, wanted=name, origin=file.origin)
-    return trees_in(file.lines(found, verify=verify), place=file.name)
+    return _trees(numbered_lines(path), place=str(path))
 
 
 def trees_in(lines: Iterable[str], *, place: str) -> Iterator[Tree]:
-    """The sentences in some lines of CoNLL-U; `place` names them in messages."""
+    """Read the sentences in lines of CoNLL-U; `place` names them in error messages."""
     return _trees(enumerate(lines, start=1), place=place)
 
 
-def treebank_file(name: str, part: str) -> DataFile:
-    """The file of a part of a named treebank.
+def parse_lines(lines: Iterable[str], *, parser: str = "spacy:en_core_web_sm") -> Iterator[Tree]:
+    """Parse lines with spaCy or Stanza: one tree per line, with one root per sentence.
 
-    >>> treebank_file("en_ewt", "dev").name
-    'ud/en_ewt-ud-dev.conllu'
+    Relations are those of Universal Dependencies; "dobj" of spaCy's English becomes "obj".
+
+    Args:
+        lines: of text.
+        parser: "spacy:PIPELINE" or "stanza:LANGUAGE", e.g. "spacy:en_core_web_sm", "stanza:ru".
     """
-    if name not in TREEBANKS:
-        raise ValueError(f"There is no treebank {name!r}. {suggestion(name, TREEBANKS)}")
-    if part not in TREEBANKS[name]:
-        raise ValueError(f"{name} has no part {part!r}. {suggestion(part, TREEBANKS[name])}")
-    repository, commit = _COMMITS[name]
-    file_name = f"{name}-ud-{part}.conllu"
-    return DataFile(
-        f"ud/{file_name}",
-        TREEBANKS[name][part],
-        f"{file_name} of github.com/UniversalDependencies/{repository} at {commit}",
-        (github(f"UniversalDependencies/{repository}", commit, file_name),),
-    )
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    opened = {".xz": lzma.open, ".gz": gzip.open}.get(path.suffix, open)
-    number = 0
+    kind, _, name = parser.partition(":")
+    if kind not in ("spacy", "stanza") or not name:
+        raise ValueError(
+            f"A parser spacy:PIPELINE or stanza:LANGUAGE was wanted, got {parser!r}; "
+            "spacy:en_core_web_sm is one."
+        )
     try:
-        with opened(path, "rb") as file:
-            for number, raw in enumerate(file, start=1):
-                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as problem:
+        library: Any = import_module(kind)
+    except ImportError:
         raise ValueError(
-            f"{path}, line {number}: UTF-8 text was wanted ({problem.reason} at byte "
-            f"{problem.start + 1}); convert the file."
+            f"{parser} wants the package {kind}, which is not installed; pip install {kind}, or "
+            "give a treebank in CoNLL-U."
         ) from None
-    except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as problem:
-        raise ValueError(
-            f"{path} is not a whole {path.suffix} file ({problem}); get it again."
-        ) from None
+    return _by_spacy(lines, library, name) if kind == "spacy" else _by_stanza(lines, library, name)
 
 
 def _trees(lines: Iterable[tuple[int, str]], *, place: str) -> Iterator[Tree]:
@@ -178,12 +117,12 @@ def _trees(lines: Iterable[tuple[int, str]], *, place: str) -> Iterator[Tree]:
 
 
 def _row(line: str, *, number: int, place: str) -> _Row | None:
-    """A line's word or multiword token; None for an empty node."""
+    """Read a word or multiword token; return None for an empty node."""
     fields = line.split("\t")
     if len(fields) != COLUMNS:
         raise ValueError(
             f"{place}, line {number}: {COLUMNS} columns between tabs were wanted, got "
-            f"{len(fields)}; a treebank has one word a line, as CoNLL-U."
+            f"{len(fields)}; a treebank has one word per line, as in CoNLL-U."
         )
     ident, form, _, tag, _, _, head, relation, _, remarks = fields
     if "." in ident:
@@ -230,11 +169,11 @@ def _check(words: Sequence[_Row], rows: Sequence[_Row], *, place: str) -> None:
         if word.first != wanted:
             raise ValueError(
                 f"{place}, line {word.line}: word {wanted} of its sentence was wanted, got word "
-                f"{word.first}; sentences are parted by an empty line."
+                f"{word.first}; sentences are separated by an empty line."
             )
         if word.head > len(words) or word.head == word.first:
             raise ValueError(
-                f"{place}, line {word.line}: the head of word {word.first} is to be another of "
+                f"{place}, line {word.line}: the head of word {word.first} must be another of "
                 f"{len(words)} words or 0, got {word.head}; mend the file."
             )
     end = 0
@@ -250,7 +189,7 @@ def _check(words: Sequence[_Row], rows: Sequence[_Row], *, place: str) -> None:
 
 
 def _tokens(words: Sequence[_Row], several: Sequence[_Row]) -> list[_Row]:
-    """Words of the running text: see the module's head."""
+    """Return the words of the running text, see the module's docstring."""
     tokens = {word.first: word for word in words}
     for token in several:
         inside = words[token.first - 1 : token.last]
@@ -267,3 +206,58 @@ def _tokens(words: Sequence[_Row], several: Sequence[_Row]) -> list[_Row]:
         for word in inside[1:]:
             del tokens[word.first]
     return [tokens[number] for number in sorted(tokens)]
+
+
+def _by_spacy(lines: Iterable[str], spacy: Any, name: str) -> Iterator[Tree]:
+    try:
+        pipeline = spacy.load(name)
+    except OSError:
+        raise ValueError(
+            f"spaCy has no pipeline {name!r}; python -m spacy download {name}, or name another."
+        ) from None
+    for document in pipeline.pipe(lines):
+        words = [token for token in document if not token.is_space]
+        place = {token.i: number for number, token in enumerate(words)}
+        yield Tree(
+            tuple(token.text for token in words),
+            tuple(
+                -1 if token.head.i == token.i else place.get(token.head.i, -1) for token in words
+            ),
+            tuple(_UNIVERSAL.get(token.dep_) or str(token.dep_) for token in words),
+            tuple(token.pos_ for token in words),
+            document.text,
+        )
+
+
+def _by_stanza(lines: Iterable[str], stanza: Any, name: str) -> Iterator[Tree]:
+    pipeline = stanza.Pipeline(name, processors="tokenize,mwt,pos,lemma,depparse", verbose=False)
+    for line in lines:
+        rows = [row for sentence in pipeline(line).sentences for row in _rows(sentence)]
+        yield _joined(list(trees_in(rows, place=line)), line)
+
+
+def _rows(sentence: Any) -> Iterator[str]:
+    """Write a sentence of Stanza as lines of CoNLL-U."""
+    for token in sentence.tokens:
+        if len(token.words) > 1:
+            first, last = token.words[0].id, token.words[-1].id
+            yield "\t".join([f"{first}-{last}", token.text, *"________"])
+        for word in token.words:
+            head = (str(word.head), word.deprel)
+            yield "\t".join([str(word.id), word.text, "_", word.upos, *"__", *head, *"__"])
+    yield ""
+
+
+def _joined(trees: Sequence[Tree], text: str) -> Tree:
+    """Join the sentences of one line into one tree with several roots."""
+    heads: list[int] = []
+    for tree in trees:
+        before = len(heads)
+        heads += [head if head < 0 else head + before for head in tree.heads]
+    return Tree(
+        tuple(word for tree in trees for word in tree.words),
+        tuple(heads),
+        tuple(relation for tree in trees for relation in tree.relations),
+        tuple(tag for tree in trees for tag in tree.tags),
+        text,
+    )

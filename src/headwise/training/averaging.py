@@ -14,7 +14,7 @@ FOLDER = "checkpoints"  # of a run; a file a step
 def average_checkpoints(run: Run, *, last: int | None = None) -> dict[str, Tensor]:
     """The mean of the weights of the last checkpoints.
 
-    How many there are was decided by `FitConfig.keep` while training; with 1 it is the only one.
+    How many there are was decided by `FitConfig.average` while training; with 1 it is the only one.
     Means are taken in float64. What is no floating-point number is that of the newest. Use:
     `model.load_state_dict(average_checkpoints(run, last=5))`.
 
@@ -27,12 +27,12 @@ def average_checkpoints(run: Run, *, last: int | None = None) -> dict[str, Tenso
     if names and not 1 <= count <= len(names):
         raise ValueError(
             f"last must be between 1 and the {len(names)} checkpoints that were kept, got {last}; "
-            "FitConfig.keep says how many are."
+            "FitConfig.average says how many are."
         )
     if not names and count > 1:
         raise ValueError(
             f"The run in {run.folder} kept one checkpoint, but last={last} was asked for; "
-            "train with a larger FitConfig.keep."
+            "train with a larger FitConfig.average."
         )
     return _mean(run, names[len(names) - count :]) if names else checkpoint_weights(run)
 

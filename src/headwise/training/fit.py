@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -88,6 +89,8 @@ def fit(
     accelerator = _accelerator()
     _check_together(accelerator.num_processes)
     cuda = [accelerator.device] if accelerator.device.type == "cuda" else []
+    graphs = bool(config.graphs)  # None leaves it to a recipe, which has decided by now
+    config = replace(config.on_device(cuda=bool(cuda)), graphs=graphs)
     if config.graphs and (not cuda or accelerator.num_processes > 1):
         raise ValueError("graphs=True needs one process with a GPU; leave it out here.")
     aside = on_a_stream() if config.graphs else nullcontext()

@@ -43,7 +43,7 @@ class Keeper:
     optimizer: torch.optim.Optimizer
     accelerator: "Accelerator"
     write: Writer
-    keep: int  # last checkpoints whose weights stay
+    average: int  # last checkpoints whose weights are kept
     beside: Beside  # what the caller keeps of the training
 
     def resume(self) -> Progress | None:
@@ -82,14 +82,14 @@ class Keeper:
         """In an order in which any file may be the last: weights to keep, then the checkpoint from
         which they would be written again, then away with those too old.
         """
-        if self.keep > 1:
+        if self.average > 1:
             keep_weights(self.run, weights_of(tensors), step=step)
         self.run.save_tensors(CHECKPOINT, tensors, {"step": str(step)})
         self._drop_old(step)
 
     def _drop_old(self, step: int) -> None:
-        if self.keep > 1 and self.accelerator.is_main_process:
-            drop_old(self.run, keep=self.keep, step=step)
+        if self.average > 1 and self.accelerator.is_main_process:
+            drop_old(self.run, keep=self.average, step=step)
 
     def _rows(self, state: Tensor) -> Tensor:
         """A row from each process."""

@@ -59,7 +59,9 @@ class Loop:
         self.evaluations: list[tuple[int, float]] = []  # step, and the figure that decides
         # processes see different batches, and drop different things
         torch.manual_seed(config.seed + accelerator.process_index)
-        self.kept = Keeper(run, model, self.optimizer, accelerator, self.write, config.keep, beside)
+        self.kept = Keeper(
+            run, model, self.optimizer, accelerator, self.write, config.average, beside
+        )
         if progress := self.kept.resume():
             self.step = progress.step
             self.window = list(progress.window.to(accelerator.device))

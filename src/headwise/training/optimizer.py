@@ -33,7 +33,7 @@ def adamw(
         eps=config.epsilon,
         weight_decay=config.weight_decay,
         fused=True,
-        capturable=config.graphs,
+        capturable=bool(config.graphs),
     )
     # it would warn of steps that are not recorded, as the first of each shape are not
     optimizer._warned_capturable_if_run_uncaptured = True  # pyright: ignore

@@ -1,9 +1,10 @@
 """FitConfig: the settings of a training."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from headwise.training.replaying import COMPILED_WARM
 from headwise.training.schedule import Schedule, constant, cosine, inverse_square_root, linear
 
 
@@ -11,43 +12,42 @@ from headwise.training.schedule import Schedule, constant, cosine, inverse_squar
 class FitConfig:
     """How to train. A step is one update of the parameters."""
 
-    steps: int = 1000  # at most
+    steps: int = 3000  # at most
     learning_rate: float = 1e-3  # at the peak of the schedule
+    warmup: int = 300  # steps over which the learning rate rises
     schedule: Literal["constant", "inverse_square_root", "cosine", "linear"] = "cosine"
-    warmup: int = 100  # steps over which the learning rate rises
     clip: float = 1.0  # largest norm of the gradient; 0 does not clip
-    accumulate: int = 1  # batches in a step, of each process
+    accumulate: int = 1  # batches per step, in each process
     beta1: float = 0.9  # of AdamW, as the next three
     beta2: float = 0.98
     epsilon: float = 1e-9
     weight_decay: float = 0.0
-    precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass; weights stay
-    log_every: int = 10  # steps
-    # steps; one is always written at the end. 0 writes none: once stopped, training begins anew
-    checkpoint_every: int = 500
-    seed: int = 0  # of dropout and whatever else is random inside the model
-    compile: bool = False  # train through torch.compile; resuming then repeats up to rounding
-    graphs: bool = False  # replay steps as CUDA graphs; see `fit` for what that asks of the loss
+    # of the forward pass, weights stay float32; "auto": bfloat16 on a GPU, float32 elsewhere
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    # train through torch.compile, then resuming repeats up to rounding; None: on a GPU
+    compile: bool | None = False
+    # replay steps as CUDA graphs; see `fit` for what that asks of the loss. None: where a recipe
+    # knows that its loss allows it, and there is one GPU
+    graphs: bool | None = None
     warm: int = 1  # steps with batches of a shape before one is recorded; compiled at least 3
-    keep: int = 1  # last checkpoints whose weights stay, for `average_checkpoints`
-    keep_best: bool = True  # the weights that evaluated best stay too
-    evaluate_every: int = 500  # steps, where there is something to evaluate with
+    log_every: int = 10  # steps
+    evaluate_every: int = 250  # steps, where there is something to evaluate with
+    # steps; one is always written at the end. 0 writes none: once stopped, training begins anew
+    checkpoint_every: int = 250
+    average: int = 5  # last checkpoints whose weights are kept, for `average_checkpoints`
+    keep_best: bool = True  # keep the weights with the best evaluation too
     patience: int = 0  # evaluations without a better one after which to stop; 0 never stops
-    better: Literal["lower", "higher"] = "lower"  # of the figure that decides
-    tensorboard: bool = False  # write what is logged as TensorBoard's scalars too
+    better: Literal["lower", "higher"] = "lower"  # of the metric that decides
+    tensorboard: bool = False  # write what is logged as TensorBoard scalars too
+    seed: int = 0  # of dropout; recipes use it for the first weights and the order of batches too
 
     def __post_init__(self) -> None:
-        counts = ("steps", "accumulate", "log_every", "keep", "evaluate_every", "warm")
-        for name in counts:
+        for name in ("steps", "accumulate", "log_every", "average", "evaluate_every", "warm"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.checkpoint_every < 0 or (self.keep > 1 and not self.checkpoint_every):
-            raise ValueError(
-                "checkpoint_every must be 0 steps or more, and 1 where several are kept, got "
-                f"{self.checkpoint_every} with keep={self.keep}."
-            )
-        if self.patience < 0:
-            raise ValueError(f"patience must be 0 evaluations or more, got {self.patience}.")
+        for name in ("checkpoint_every", "patience"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}.")
         for name in ("learning_rate", "clip", "epsilon", "weight_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}.")
@@ -56,9 +56,10 @@ class FitConfig:
                 raise ValueError(f"{name} must be 0 or more and below 1, got {beta}.")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be a number from 0 to 2**63 - 1, got {self.seed}.")
+        self.factor()
 
     def factor(self) -> Schedule:
-        """The schedule, a function from step to factor."""
+        """Return the schedule, a function from step to factor."""
         match self.schedule:
             case "constant":
                 return constant(warmup=self.warmup)
@@ -68,3 +69,26 @@ class FitConfig:
                 return cosine(warmup=self.warmup, steps=self.steps)
             case "linear":
                 return linear(warmup=self.warmup, steps=self.steps)
+
+    def on_device(
+        self, *, cuda: bool, replayable: bool = False, one_shape: bool = False, processes: int = 1
+    ) -> "FitConfig":
+        """Return the same settings with "auto" and None decided for a device.
+
+        Args:
+            cuda: whether training runs on a GPU.
+            replayable: whether CUDA graphs can be made of the loss.
+            one_shape: whether all batches have one shape. Only then are compiled steps replayed
+                too: a new shape may have to be compiled, which cannot be recorded.
+            processes: how many train together; graphs need one.
+        """
+        automatic = "bfloat16" if cuda else "float32"
+        compile = cuda if self.compile is None else self.compile
+        graphs = replayable and self.graphs is not False and cuda and (one_shape or not compile)
+        return replace(
+            self,
+            precision=automatic if self.precision == "auto" else self.precision,
+            compile=compile,
+            graphs=graphs and processes == 1,
+            warm=max(self.warm, COMPILED_WARM) if compile else self.warm,
+        )

@@ -1,4 +1,4 @@
-"""Progress bars for anything longer than a moment."""
+"""Progress bars."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ Counted = Callable[[int, int], None]  # (done, in all)
 
 @contextmanager
 def counting(label: str) -> Generator[Counted]:
-    """A bar from 0 to all; call what it yields with (done, in all)."""
+    """Show a progress bar; call what it yields with (done, in all)."""
     # brackets and braces of a label are text
     columns = (
         TextColumn("{task.description}", markup=False),

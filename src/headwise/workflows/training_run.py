@@ -11,15 +11,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from headwise.config import Dataclass
 from headwise.recording import Run
 from headwise.recording.checksums import LIST, check_checksums
-from headwise.recording.locking import writing_alone
+from headwise.recording.files import writing_alone
 from headwise.reporting import write_report
 from headwise.training import BEST, FitConfig, average_checkpoints, progress_bar
 from headwise.training.averaging import kept_checkpoints
 from headwise.training.checkpoint import CHECKPOINT
 from headwise.training.progress import Report
-from headwise.training.replaying import COMPILED_WARM
 
 MINUTES = "minutes"  # a metric
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -28,7 +28,7 @@ Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How a journey trains; the settings of each journey begin with these."""
+    """How `headwise prune` trains."""
 
     steps: int = 3000  # updates, at most
     learning_rate: float = 1e-3  # at the peak of the schedule
@@ -58,10 +58,7 @@ class TrainingSettings:
             one_shape: whether all batches have it. Only then are compiled steps replayed too: a new
                 shape may have to be compiled, which cannot be recorded.
         """
-        automatic = "bfloat16" if cuda else "float32"
-        compile = cuda if self.compile is None else self.compile
-        graphs = replayable and self.graphs and cuda and (one_shape or not compile)
-        return FitConfig(
+        settings = FitConfig(
             steps=self.steps,
             learning_rate=self.learning_rate,
             warmup=self.warmup,
@@ -69,41 +66,53 @@ class TrainingSettings:
             clip=self.clip,
             accumulate=self.accumulate,
             weight_decay=self.weight_decay,
-            precision=automatic if self.precision == "auto" else self.precision,
-            compile=compile,
-            graphs=graphs and process_count() == 1,
-            warm=COMPILED_WARM if compile else 1,
-            keep=self.average,
+            precision=self.precision,
+            compile=self.compile,
+            graphs=self.graphs,
+            average=self.average,
             evaluate_every=self.evaluate_every,
             checkpoint_every=self.checkpoint_every,
             patience=self.patience,
             tensorboard=self.tensorboard,
             seed=self.seed,
         )
+        return settings.on_device(
+            cuda=cuda, replayable=replayable, one_shape=one_shape, processes=process_count()
+        )
 
 
-def check_settings(config: TrainingSettings, *counts: str) -> None:
-    """Refuse what the parts would refuse, before there is a folder.
+def fit_here(fit: FitConfig, *, replayable: bool = False, one_shape: bool = False) -> FitConfig:
+    """Return the settings of a training with "auto" and None decided for this machine.
 
     Args:
-        config: the settings of a journey.
-        counts: names of settings that are at least 1.
+        fit: the settings.
+        replayable: whether CUDA graphs can be made of the loss.
+        one_shape: whether all batches have one shape.
     """
-    for name in counts:
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} must be at least 1, got {getattr(config, name)}.")
-    config.fit_config(cuda=False).factor()
+    return fit.on_device(
+        cuda=torch.cuda.is_available(),
+        replayable=replayable,
+        one_shape=one_shape,
+        processes=process_count(),
+    )
+
+
+def check_at_least(least: int, config: Dataclass, *names: str) -> None:
+    """Raise if one of some settings is smaller than allowed."""
+    for name in names:
+        if not getattr(config, name) >= least:  # nan is not either
+            raise ValueError(f"{name} must be at least {least}, got {getattr(config, name)}.")
 
 
 @contextmanager
-def shared_run(folder: Path, config: TrainingSettings) -> Generator[Run]:
+def shared_run(folder: Path, config: Dataclass, kind: str = "") -> Generator[Run]:
     """The run in a folder, made by the first process, which alone writes, and opened by the others.
 
     At the end they wait for the first one, so that all find the run finished.
     """
     state = _processes()
     with writing_alone(folder) if state.is_main_process else nullcontext():
-        run = Run.create(folder, config) if state.is_main_process else None
+        run = Run.create(folder, config, kind) if state.is_main_process else None
         state.wait_for_everyone()
         with run or Run.open(folder) as opened:
             yield opened
@@ -188,12 +197,12 @@ class Clock:
 
 
 @contextmanager
-def training_bar(config: TrainingSettings) -> Generator[Report]:
+def training_bar(steps: int) -> Generator[Report]:
     """A progress bar for `fit` in the first process; minutes, which it counts itself, left out."""
     if not is_first_process():
         yield lambda step, metrics: None
         return
-    with progress_bar(config.steps) as show:
+    with progress_bar(steps) as show:
         yield lambda step, metrics: show(
             step, {name: value for name, value in metrics.items() if name != MINUTES}
         )

@@ -9,7 +9,7 @@ from headwise.guidance import CONVENTIONS, Aim
 from headwise.guidance.schedule import ConventionName
 from headwise.ops.attended import Attended
 from headwise.ops.guidance import Pattern
-from headwise.ops.guidance.reference import targets
+from headwise.ops.guidance.rows import targets
 from headwise.ops.scores import Scores
 from headwise.sites import Site, observe
 from headwise_papers.models.encoder import Encoder

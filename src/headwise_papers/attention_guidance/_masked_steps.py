@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from headwise.guidance import Plan, guide
 from headwise.hf import adopt
 from headwise.ops.guidance import FIRST, NEXT, PREVIOUS
-from headwise.ops.guidance.reference import targets
+from headwise.ops.guidance.rows import targets
 from headwise.ops.scores import Scores
 from headwise.sites import replace
 from headwise_papers.attention_guidance._eager import MatricesKept

@@ -45,9 +45,9 @@ class PretrainingMoments:
         model, pieces = load_pretrained(self.run)
         config = from_json(PretrainingConfig, self.run.config())
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)  # as the training began
+            torch.manual_seed(config.fit.seed)  # as the training began
             yield 0, fresh_model(config, config.shape(len(pieces))).eval().encoder
-        if self.run.has(early := f"{FOLDER}/{one_per_cent(config.steps)}.safetensors"):
+        if self.run.has(early := f"{FOLDER}/{one_per_cent(config.fit.steps)}.safetensors"):
             young = fresh_model(config, model.encoder.config)
             young.load_state_dict(self.run.load_tensors(early))
             yield 1, young.eval().encoder

@@ -10,14 +10,14 @@ not tried again.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from headwise.config import suggestion
+from headwise.config import changed, suggestion
 from headwise.guidance import Plan
 from headwise.guidance.schedule import CONSTANT_FOR, CONVENTIONS, ConventionName, Schedule
 from headwise.recording.run import Run
@@ -25,6 +25,8 @@ from headwise.training.progress import progress_bar
 from headwise_papers.attention_guidance._frequencies import drawn_right, frequency_loss
 from headwise_papers.core import lending
 from headwise_papers.core.at_once import in_company, make_at_once, note_company
+from headwise_papers.models.encoder import EncoderConfig
+from headwise_papers.recipes.guiding import GuideSettings
 from headwise_papers.recipes.pretraining import PretrainingConfig, pretrain
 from headwise_papers.recipes.pretraining_text import read_texts, same_text, text_in
 
@@ -65,28 +67,33 @@ ENDS = ("figures.json", DIVERGED, FREQUENCIES)  # one of the first two, and the 
 WENT_WRONG = ("Training went wrong", "The guidance loss is", "validation_loss is ")
 Wanted = tuple[str, PretrainingConfig]  # the folder of an encoder below a run, and its settings
 # what a training comes to does not depend on these
-ASIDE = ("text_of", "evaluate_every", "checkpoint_every", "compile", "graphs", "tensorboard")
+ASIDE = (
+    "text_of",
+    *(f"fit.{name}" for name in ("evaluate_every", "checkpoint_every", "compile", "graphs")),
+    "fit.tensorboard",
+)
 
 
-def _recipe(corpus: str, **changes: Any) -> PretrainingConfig:
+def _recipe(corpus: str, changes: Mapping[str, Any] = {}) -> PretrainingConfig:
     """Updates of 8,192 pieces; the learning rate and warm-up are those of both arms."""
-    settings: dict[str, Any] = {
-        "vocab": 8000,
-        "batch_size": 16,
-        "steps": 2000,
-        "warmup": 200,
-        "learning_rate": 2e-4,
-        "evaluate_every": 1000,
-        "checkpoint_every": 1000,
-        "compile": False,  # of so short a training it would take as long as it saves
+    fit = {
+        "fit.steps": 2000,
+        "fit.warmup": 200,
+        "fit.learning_rate": 2e-4,
+        "fit.evaluate_every": 1000,
+        "fit.checkpoint_every": 1000,
+        "fit.compile": False,  # of so short a training it would take as long as it saves
     }
-    return PretrainingConfig(corpus=corpus, **(settings | changes))
+    plain = PretrainingConfig(corpus=corpus, vocab_size=8000, batch_size=16)
+    return changed(plain, {**fit, **changes})
 
 
 RECIPES = {
-    ENGLISH: _recipe(ENGLISH, vocab=52_000, steps=5000, warmup=500),  # 41 million pieces, 2 passes
+    ENGLISH: _recipe(
+        ENGLISH, {"vocab_size": 52_000, "fit.steps": 5000, "fit.warmup": 500}
+    ),  # 41 million pieces, 2 passes
     "wikitext-2": _recipe("wikitext-2"),  # 16 million, 6 passes
-    "filipino": _recipe("filipino", next_sentence=True),  # 14 passes; a BERT, as in the paper
+    "filipino": _recipe("filipino", {"next_sentence": True}),  # 14 passes; a BERT, as in the paper
     "oromo": _recipe("oromo"),
 }
 
@@ -125,8 +132,26 @@ class Pretraining:
         lending.check_folders(self.trained, kin=KIN, below=("texts", *RECIPES))
 
 
-OURS = ("seeds", "trained", "at_once", "alpha", "guide_schedule", "convention")
-CHANGES = tuple(field.name for field in fields(Pretraining) if field.name not in OURS)
+# where a recipe has what an experiment changes
+PLACES = {
+    "steps": "fit.steps",
+    "warmup": "fit.warmup",
+    "learning_rate": "fit.learning_rate",
+    "batch_size": "batch_size",
+    "block": "model.max_length",
+    "vocab": "vocab_size",
+    "train_documents": "train_documents",
+    "valid_documents": "valid_documents",
+    "width": "model.width",
+    "heads": "model.heads",
+    "feed_forward": "model.feed_forward",
+    "dropout": "model.dropout",
+    "attention_dropout": "model.attention_dropout",
+    "attention": "model.attention",
+    "evaluate_every": "fit.evaluate_every",
+    "checkpoint_every": "fit.checkpoint_every",
+    "compile": "fit.compile",
+}
 # so small that a test can afford them
 TINY: dict[str, Any] = {
     "alpha": 100.0,
@@ -198,21 +223,19 @@ def settings_of(config: Pretraining, job: Job, *, guide: str | None = None) -> P
         job: which encoder.
         guide: the plan, unless it is that of an arm of `ARMS`.
     """
-    given = {name: getattr(config, name) for name in CHANGES}
-    changed = {name: value for name, value in given.items() if value is not None}
-    plain = replace(recipe_of(job.corpus), layers=job.layers, seed=job.seed, **changed)
-    plan = plan_text(ARMS[job.arm], heads=plain.shape(9).heads) if guide is None else guide
+    given = {place: getattr(config, name) for name, place in PLACES.items()}
+    changes = {name: value for name, value in given.items() if value is not None}
+    model = EncoderConfig.roberta(layers=job.layers)
+    plain = changed(recipe_of(job.corpus), {"model": model, "fit.seed": job.seed, **changes})
+    plan = plan_text(ARMS[job.arm], heads=plain.model.heads) if guide is None else guide
     if not plan:
         return plain
-    check_decay(config.convention, config.guide_schedule, plain.steps)
+    check_decay(config.convention, config.guide_schedule, plain.fit.steps)
     alpha = config.alpha if config.alpha is not None else 100.0 if job.layers <= 8 else 30.0
-    return replace(
-        plain,
-        guide=plan,
-        alpha=alpha,
-        guide_schedule=config.guide_schedule,
-        convention=config.convention,
+    guided = GuideSettings(
+        plan, alpha=alpha, schedule=config.guide_schedule, convention=config.convention
     )
+    return replace(plain, guide=guided)
 
 
 def check_decay(convention: ConventionName, schedule: Schedule | None, steps: int) -> None:
@@ -253,7 +276,7 @@ def found_or_pretrained(
         return found
     folder, settings = wanted
     text = _text_run(config, run, settings)
-    if settings.compile is not False:
+    if settings.fit.compile is not False:
         torch.compiler.reset()  # models of one class share what is compiled, and few are remembered
     why = ""
     try:
@@ -357,7 +380,7 @@ def _text_run(config: Pretraining, run: Run, settings: PretrainingConfig) -> Run
     # what has nothing to do with the text is as in the recipe, so that all encoders find this one
     plain = replace(
         recipe_of(settings.corpus),
-        vocab=settings.vocab,
+        vocab_size=settings.vocab_size,
         train_documents=settings.train_documents,
         valid_documents=settings.valid_documents,
         objective=settings.objective,
@@ -365,7 +388,7 @@ def _text_run(config: Pretraining, run: Run, settings: PretrainingConfig) -> Run
     )
     folder = run.folder / name
     texts = read_texts(plain, folder)
-    with Run.create(folder, plain) as there:
+    with Run.create(folder, plain, "pretraining") as there:
         text = text_in(there, plain, texts)
         common = {"loss": frequency_loss(text), "drawn_right": drawn_right(text)}
         there.write_json(FREQUENCIES, common)

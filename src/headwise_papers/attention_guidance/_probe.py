@@ -18,9 +18,9 @@ from headwise.ops.attended import Attended
 from headwise.recording.pointing import Pointing
 from headwise.recording.reading import Gold, Reading, Words
 from headwise.sites import Head, Site
-from headwise.workflows.inspect.annotating import Annotation
-from headwise.workflows.inspect.passing import Stream, read_through
+from headwise.workflows.inspect.annotation import Annotation
 from headwise.workflows.inspect.sentence import Sentence
+from headwise.workflows.inspect.stream import Stream, read_through
 from headwise.workflows.inspect.subject import Prepared, Subject
 
 __all__ = ["Among", "Probed", "Score", "among_mentions", "among_tokens", "probe"]
@@ -149,9 +149,9 @@ def _weighing_only(attended: Attended, mask_B1QK: Tensor) -> Attended:
     """The same call with weight 0 where the mask is False; other weights stay as they are."""
 
     def weigh(scores: Tensor, mask: Tensor, *parameters: Tensor) -> Tensor:
-        return attended.weigh(scores, *parameters) * mask[..., : scores.shape[-1]]
+        return attended.row_function(scores, *parameters) * mask[..., : scores.shape[-1]]
 
-    return replace(attended, weigh=weigh, parameters=(mask_B1QK, *attended.parameters))
+    return replace(attended, row_function=weigh, parameters=(mask_B1QK, *attended.parameters))
 
 
 def among_tokens(reading: Reading) -> Reading:

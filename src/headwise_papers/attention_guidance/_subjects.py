@@ -8,16 +8,17 @@ from pathlib import Path
 
 import torch
 
-from headwise.config import from_json, to_json
+from headwise.config import flat
 from headwise.hf import adopt, release
 from headwise.recording import Run
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
+from headwise.workflows.inspect.opening import chosen_device, open_subject
 from headwise.workflows.inspect.subject import Subject
-from headwise.workflows.opening import chosen_device, encoder_subject, open_subject
 from headwise_papers.attention_guidance._pretraining import ASIDE
 from headwise_papers.data.byte_pieces import BytePieces
 from headwise_papers.models.encoder import Encoder, EncoderConfig
-from headwise_papers.recipes.pretraining import PretrainingConfig, load_pretrained
+from headwise_papers.recipes.encoder_subject import encoder_subject
+from headwise_papers.recipes.pretraining import load_pretrained
 
 __all__ = [
     "ARMS",
@@ -36,7 +37,7 @@ __all__ = [
 # what each arm is called, and how the folders of its pre-training runs begin
 ARMS = {"MLM": "mlm", "guided 1/2": "guided", "guided 1": "guided-1"}
 # in what arms and their seeds may differ
-GUIDANCE = (*ASIDE, "seed", "guide", "alpha", "guide_schedule", "constant_for", "convention")
+GUIDANCE = (*ASIDE, "fit.seed")
 RANDOM, RULE = "random", "rule"  # encoders that nobody trained, and what needs none
 
 
@@ -135,10 +136,10 @@ def trained_arms(folders: Sequence[str], *, layers: int, device: str) -> Iterato
 
 def _check_alike(runs: Sequence[Run]) -> None:
     """Refuse pre-trainings that differ in more than guidance and their seeds."""
-    known = [to_json(from_json(PretrainingConfig, run.config())) for run in runs]
+    known = [flat(run.config()) for run in runs]
     for run, settings in zip(runs, known, strict=True):
         for name, value in settings.items():
-            if name not in GUIDANCE and value != known[0][name]:
+            if name not in GUIDANCE and not name.startswith("guide.") and value != known[0][name]:
                 raise ValueError(
                     f"{run.folder} was trained with {name}={value!r}, but {runs[0].folder} with "
                     f"{name}={known[0][name]!r}; arms may differ in guidance alone, so give "

@@ -6,7 +6,7 @@ below it, so that both are compared with what is asked for where it is lent with
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,10 +45,14 @@ __all__ = [
     "tuned_run",
 ]
 
-TUNING_ASIDE = ("model", "keep", "graphs")  # what a fine-tuning comes to does not depend on these
+TUNING_ASIDE = (
+    "model",
+    "keep",
+    "fit.graphs",
+)  # what a fine-tuning comes to does not depend on these
 # nor, where weights are drawn anew, on how the encoder was trained that lends its shape
-LEARNING = ("guide", "alpha", "guide_schedule", "convention", "steps", "warmup", "learning_rate",
-            "batch_size")  # fmt: skip
+LEARNING = ("guide.plan", "guide.alpha", "guide.schedule", "guide.convention", "fit.steps",
+            "fit.warmup", "fit.learning_rate", "batch_size")  # fmt: skip
 PER_CENT = (0.0, 100.0)  # where scores lie
 ENCODER = "encoder"  # settings of the pre-training, below a fine-tuning
 
@@ -144,7 +148,7 @@ def tuned_run(config: Tuning, run: Run, start: Start) -> Run:
         return encoder
     settings = _settings(config, start, model=str(encoder.folder))
     done = finetune(settings, run.folder / start.folder)
-    done.write_json(f"{ENCODER}/config.json", encoder.config())
+    done.write_json(f"{ENCODER}/config.json", encoder.read_json("config.json"))
     note_company(config, done)
     return done
 
@@ -210,7 +214,8 @@ def _settings(config: Tuning, start: Start, *, model: str) -> FinetuningConfig:
         folds=start.folds,
         epochs=config.epochs,
         batch_size=config.tuning_batch,
-        learning_rate=config.tuning_rate,
-        patience=config.patience,
+        fit=replace(
+            FinetuningConfig.fit, learning_rate=config.tuning_rate, patience=config.patience
+        ),
         keep="none",
     )

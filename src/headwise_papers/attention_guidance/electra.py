@@ -172,13 +172,14 @@ def share_replaced(config: Config, run: Run) -> float:
         run: of one of its encoders, which knows how common pieces are.
     """
     settings = _settings(config, PLAIN, 0)
-    drawn = round(settings.masked * settings.block) / settings.block
+    block = settings.model.max_length
+    drawn = round(settings.masked * block) / block
     return drawn * (1 - float(run.read_json(FREQUENCIES)["drawn_right"]))
 
 
 def _words(config: Config) -> float:
     """The share of pieces that are no marks: all of a block but its first and last."""
-    block = _settings(config, PLAIN, 0).block
+    block = _settings(config, PLAIN, 0).model.max_length
     return (block - 2) / block
 
 

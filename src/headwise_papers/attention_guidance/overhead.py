@@ -33,7 +33,7 @@ What was chosen:
 4. Before anything is timed, all must have the same loss of their own with dropout off, and both
    guided ways the same guidance loss; else nothing is reported.
 5. Nothing is compiled; `python -m benchmarks guided-step` has compiled steps of RoBERTa, of which a
-   guided one takes 1.08 times as long as a plain one, more than the aim (docs/kernels.md).
+   guided one takes 1.08 times as long as a plain one, more than the aim (docs/speed.md).
 
 Found so far, in five turns: a guided step of RoBERTa takes 1.03 times as long as a plain one (1.027
 to 1.034) and 4 % more memory; from matrices it is 1.61 times the time and 1.9 times the memory.

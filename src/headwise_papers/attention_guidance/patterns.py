@@ -39,7 +39,7 @@ updates, 15 of them, guided encoders are ahead with every seed, but by 0.0001 (n
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -61,6 +61,8 @@ from headwise_papers.attention_guidance._subjects import check_layers, layers_in
 from headwise_papers.core.at_once import make_at_once
 from headwise_papers.core.base import Expected, Experiment, Trials
 from headwise_papers.core.claims import seeds_claim
+from headwise_papers.models.encoder import EncoderConfig
+from headwise_papers.recipes.guiding import GuideSettings
 from headwise_papers.recipes.pretraining import PretrainingConfig, pretrain
 from headwise_papers.recipes.pretraining_text import read_texts, text_in
 
@@ -113,24 +115,31 @@ class Config:
             text_of=text_of,
             train_documents=self.train_documents,
             valid_documents=self.valid_documents,
-            vocab=self.vocab,
-            layers=self.layers,
-            width=self.width,
-            heads=self.heads,
-            feed_forward=4 * self.width,
-            guide=self.guide if guided else "",
-            alpha=self.alpha,
-            guide_schedule="linear",
-            convention=self.convention,
-            steps=self.steps,
-            block=self.block,
+            vocab_size=self.vocab,
+            model=EncoderConfig(
+                layers=self.layers,
+                width=self.width,
+                heads=self.heads,
+                feed_forward=4 * self.width,
+                max_length=self.block,
+            ),
+            guide=GuideSettings(
+                self.guide if guided else "",
+                alpha=self.alpha,
+                schedule="linear",
+                convention=self.convention,
+            ),
             batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            warmup=self.warmup,
-            checkpoint_every=CHECKPOINT_EVERY,
-            evaluate_every=self.steps,
-            compile=False,  # which takes longer than to train so small an encoder
-            seed=seed,
+            fit=replace(
+                PretrainingConfig.fit,
+                steps=self.steps,
+                learning_rate=self.learning_rate,
+                warmup=self.warmup,
+                checkpoint_every=CHECKPOINT_EVERY,
+                evaluate_every=self.steps,
+                compile=False,  # which takes longer than to train so small an encoder
+                seed=seed,
+            ),
         )
 
 
@@ -225,7 +234,7 @@ def _pretrain_at_once(config: Config, run: Run) -> None:
         settings = config.pretraining(seed=0, guided=True, text_of="")
         texts = read_texts(settings, run.folder / FIRST)
         if texts is not None:
-            with Run.create(run.folder / FIRST, settings) as first:
+            with Run.create(run.folder / FIRST, settings, "pretraining") as first:
                 text_in(first, settings, texts)
     jobs = [(arm, seed) for seed in range(config.seeds) for arm in ARMS]
     left = [job for job in jobs if not run.has(f"{_file(*job)}.json")]

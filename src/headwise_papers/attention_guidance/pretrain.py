@@ -71,7 +71,7 @@ the next and the previous one had not begun to after 3,320, and the loss was tha
 gradients drown it. Alone on the device a plain encoder trains with 501,000 pieces a second, 38 % of
 790 TFLOP/s, compiled and replayed as a CUDA graph (commit 4e42090); compiled alone, at 49f9697, it
 had 290,000 and 22 %, as Python was slower than the device. With updates of 16,384 pieces, and
-nothing but the step, `python -m benchmarks mlm` has 575,000 and 44 % ([kernels.md](kernels.md)).
+nothing but the step, `python -m benchmarks mlm` has 575,000 and 44 % (docs/speed.md).
 
 With 8 and 16 layers in English, one seed each, so that nothing is judged: plain encoders end at
 6.10 and 6.13, as with 12, guided ones at 3.57 and 4.46. Deeper ones are below the best guess later

@@ -55,10 +55,11 @@ the command lends the text in pieces alone; the figures were computed anew, with
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
+from headwise.config import changed
 from headwise.recording.run import Run
 from headwise_papers.attention_guidance._losses import apart, converged, frequency_loss_of
 from headwise_papers.attention_guidance._pretraining import (
@@ -220,12 +221,12 @@ def _ended(done: Run) -> Ended:
 
 def _settings(config: Config, arm: str, setting: Setting) -> PretrainingConfig:
     plain = settings_of(config, Job(config.corpus, arm, config.layers, setting.seed))
-    return replace(
-        plain,
-        learning_rate=setting.learning_rate,
-        warmup=round(setting.warmup * plain.steps),
-        attention_dropout=setting.dropout,
-    )
+    changes = {
+        "fit.learning_rate": setting.learning_rate,
+        "fit.warmup": round(setting.warmup * plain.fit.steps),
+        "model.attention_dropout": setting.dropout,
+    }
+    return changed(plain, changes)
 
 
 def _by_arm(

@@ -30,8 +30,9 @@ below the figures): with top-k of 8 keys guidance helps as much as with softmax,
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from headwise.config import changed
 from headwise.recording.run import Run
 from headwise_papers.attention_guidance._curves import draw_curves
 from headwise_papers.attention_guidance._losses import (
@@ -140,10 +141,10 @@ def _wanted(config: Config, attention: str, arm: str, seed: int) -> Wanted:
     """Those with softmax lie where `attention_guidance/pretrain` has them, which lends them."""
     job = Job(config.corpus, arm, config.layers, seed)
     settings = settings_of(config, job)
-    if attention == settings.attention:
+    if attention == settings.model.attention:
         return job.folder, settings
     folder = f"sparse/{attention.replace(':', '-')}/{job.folder}"
-    return folder, replace(settings, attention=attention)
+    return folder, changed(settings, {"model.attention": attention})
 
 
 def _beside_softmax(config: Config, found: Mapping[str, Runs]) -> Figures:

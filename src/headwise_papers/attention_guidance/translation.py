@@ -81,12 +81,12 @@ was not tried; the paper's order may need its 70 times as many updates, or its p
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any
 
-from headwise.config import suggestion
+from headwise.config import changed, suggestion
 from headwise.guidance.schedule import ConventionName, Schedule
 from headwise.recording.run import Run
 from headwise_papers.attention_guidance._pretraining import check_decay
@@ -108,9 +108,12 @@ from headwise_papers.sparse_transformer._training import (
 BASE, HARD_CODED, GUIDED, FIRST = "base", "hard-coded", "guided", "guided, also first"
 ARMS: dict[str, dict[str, str]] = {
     BASE: {},
-    HARD_CODED: {"encoder_attention": "gaussian:-1,1", "decoder_attention": "gaussian:-1,0"},
-    GUIDED: {"guide": "next=1,prev=1"},
-    FIRST: {"guide": "next=1,prev=1,first=1"},
+    HARD_CODED: {
+        "model.encoder_attention": "gaussian:-1,1",
+        "model.decoder_attention": "gaussian:-1,0",
+    },
+    GUIDED: {"guide.plan": "next=1,prev=1"},
+    FIRST: {"guide.plan": "next=1,prev=1,first=1"},
 }
 # Table 7; the guided model's BLEU on WMT as it is printed
 PAPER = {
@@ -229,11 +232,11 @@ def settings_for(config: Config, corpus: str, arm: str, seed: int) -> Translatio
     """With which a translator is trained."""
     plain = settings_of(config, Job(corpus, "softmax", seed))
     changes: dict[str, Any] = {**ARMS[arm]}
-    if "guide" in changes:
-        check_decay(config.convention, config.guide_schedule, plain.steps)
-        names = ("alpha", "guide_schedule", "convention")
-        changes |= {name: getattr(config, name) for name in names}
-    return replace(plain, **changes)
+    if "guide.plan" in changes:
+        check_decay(config.convention, config.guide_schedule, plain.fit.steps)
+        changes |= {"guide.alpha": config.alpha, "guide.schedule": config.guide_schedule}
+        changes["guide.convention"] = config.convention
+    return changed(plain, changes)
 
 
 def translator(config: Config, run: Run, corpus: str, arm: str, seed: int) -> Run:

@@ -1,13 +1,11 @@
 """Trained models that experiments lend each other: where to look, and whether they are the same."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from headwise.config import from_json, to_json
+from headwise.config import flat, from_json, to_json
 from headwise.recording.run import Run
-from headwise_papers.recipes.guiding import GuideSettings
 
 __all__ = ["check_folders", "checked", "forget_checkpoints", "places"]
 
@@ -33,10 +31,6 @@ def check_folders(trained: Sequence[str], *, kin: str, below: Collection[str] = 
             raise ValueError(f"trained={name} holds no run, so that all would be trained; {hint}.")
 
 
-# settings that mean nothing where no head is guided
-OF_GUIDANCE = tuple(field.name for field in fields(GuideSettings) if field.name != "guide")
-
-
 def places(run: Run, trained: Sequence[str], *, kin: str) -> Iterator[Path]:
     """Where to look for what is done already: in this run first, then in those named.
 
@@ -57,13 +51,19 @@ def checked(found: Run, settings: Any, *, aside: Collection[str] = ()) -> Run:
     Args:
         found: the run of its training.
         settings: that are asked for, a dataclass.
-        aside: names of settings that may differ.
+        aside: names of settings that may differ, those of inner dataclasses dotted.
     """
     # what it does not say, because it was trained before there was such a setting, is the default
-    there, wanted = to_json(from_json(type(settings), found.config())), to_json(settings)
-    unused = OF_GUIDANCE if wanted.get("guide") == "" else ()
+    there, wanted = (
+        flat(to_json(one)) for one in (from_json(type(settings), found.config()), settings)
+    )
+    if wanted.get("guide.plan") == "":  # the others mean nothing where no head is guided
+        aside = [
+            *aside,
+            *(name for name in wanted if name.startswith("guide.") and name[6:] != "plan"),
+        ]
     for name in wanted:
-        if name not in (*aside, *unused) and there.get(name) != wanted[name]:
+        if name not in aside and there.get(name) != wanted[name]:
             raise ValueError(
                 f"{found.folder} was trained with {name}={there.get(name)!r}, but "
                 f"{name}={wanted[name]!r} is asked for; leave it out of trained=."

@@ -16,7 +16,7 @@ from typing import Any
 
 import headwise_papers
 from headwise.config import Dataclass, suggestion
-from headwise.recording.locking import writing_alone
+from headwise.recording.files import writing_alone
 from headwise.recording.run import Run
 from headwise_papers.core.cache import (
     cache_folder,
@@ -112,7 +112,7 @@ def reproduce(
     if save and config == experiment.smoke:
         raise ValueError("Results of a smoke run say nothing, so they are not saved.")
     started = time.perf_counter()
-    with writing_alone(folder), Run.create(folder, config) as out:
+    with writing_alone(folder), Run.create(folder, config, "experiment") as out:
         if experiment.models is not None:
             train_missing(experiment.models(config), jobs=jobs, logs=out.path("logs"))
         results = experiment.run(config, out)

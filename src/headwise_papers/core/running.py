@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headwise.recording.locking import writing_alone
+from headwise.recording.files import writing_alone
 from headwise.recording.run import Run
 from headwise_papers.core.base import Estimate, since
 from headwise_papers.core.results import Result, check_part, keep, result_of
@@ -24,7 +24,7 @@ def reproduce(
     check_part(part)
     experiment = load_experiment(name)
     started = time.perf_counter()
-    with writing_alone(folder), Run.create(folder, _known_by(config)) as run:
+    with writing_alone(folder), Run.create(folder, _known_by(config), "experiment") as run:
         measured = experiment.reproduce(config, run)
         figures = {
             metric: experiment.estimate(metric, values) for metric, values in measured.items()

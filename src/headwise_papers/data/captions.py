@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from headwise.text.batching import pad
 from headwise.text.source import DataFile, data_folder
+from headwise_papers.data.padding import pad
 from headwise_papers.data.vocabulary import BOS, EOS, Vocabulary
 
 __all__ = [

@@ -25,8 +25,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headwise.config import suggestion
-from headwise.text.making import github, unzipped
-from headwise.text.source import DataFile
+from headwise.text.source import DataFile, github
+from headwise_papers.data.provenance import unzipped
 
 __all__ = ["CORPORA", "Corpus", "corpus_file", "corpus_named"]
 

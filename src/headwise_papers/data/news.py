@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from headwise.text.making import ag_news_table, github, newsgroup_lines
-from headwise.text.source import DataFile
+from headwise.text.source import DataFile, github
+from headwise_papers.data.provenance import ag_news_table, newsgroup_lines
 from headwise_papers.data.raw import RawTexts, Row, read_table, words_and_marks
 
 __all__ = ["ag_news", "newsgroups", "without_numbers", "without_wrapping"]

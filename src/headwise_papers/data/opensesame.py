@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from headwise.text.making import github
 from headwise.text.mentions import Passage, Span, make_mention
-from headwise.text.source import DataFile, data_folder
+from headwise.text.source import DataFile, data_folder, github
 from headwise.text.words import words_in
 
 __all__ = ["LEVELS", "REFLEXIVES", "Distractor", "Reflexive", "read_reflexives", "with_distractors"]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from headwise.config import suggestion
-from headwise.text.own_files import own_lines
+from headwise.text.corpus import all_lines
 from headwise.text.source import DataFile, data_folder
 from headwise_papers.data.sst import sst_file
 
@@ -261,7 +261,7 @@ def _rows(file: DataFile, folder: Path, layout: Layout, *, verify: bool) -> Iter
 
 
 def _own_rows(path: Path) -> list[list[str]]:
-    rows = [line.split("\t") for line in own_lines(path, trailing=False)]
+    rows = [line.split("\t") for line in all_lines(path, trailing=False)]
     for number, fields in enumerate(rows, start=1):
         if len(fields) not in (2, 3) or not all(map(str.strip, fields)):
             raise ValueError(

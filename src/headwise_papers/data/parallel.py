@@ -8,7 +8,8 @@ from typing import NamedTuple
 from jaxtyping import Int
 from torch import Tensor
 
-from headwise.text.batching import batches_by_length, pad
+from headwise.text.batching import batches_by_length
+from headwise_papers.data.padding import pad
 from headwise_papers.data.vocabulary import BOS, EOS
 
 __all__ = ["ParallelBatch", "ParallelData", "parallel_batch"]

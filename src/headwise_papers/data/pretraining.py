@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwise.config import suggestion
-from headwise.text.own_files import own_lines
+from headwise.text.corpus import all_lines
 from headwise.text.source import DataFile, data_folder
 from headwise_papers.data.characters import CHARACTER_FILES
 from headwise_papers.data.corpora import corpus_file
@@ -185,7 +185,7 @@ def read_text_file(path: Path) -> PretrainingTexts:
 
     The last tenth of its lines is for validation; there is no test part.
     """
-    lines = own_lines(path, trailing=False)
+    lines = all_lines(path, trailing=False)
     cut = len(lines) - max(1, len(lines) // HELD_OUT)
     train, valid = documents_between_blanks(lines[:cut]), documents_between_blanks(lines[cut:])
     if not train or not valid:

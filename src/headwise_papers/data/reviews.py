@@ -7,9 +7,9 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from headwise.text.making import amazon_table, github, imdb_table, reviews_in, yelp_table
-from headwise.text.source import DataFile
+from headwise.text.source import DataFile, github
 from headwise_papers.data import sst as treebank
+from headwise_papers.data.provenance import amazon_table, imdb_table, reviews_in, yelp_table
 from headwise_papers.data.raw import RawTexts, Row, read_table, words_and_marks
 
 __all__ = ["amazon", "imdb", "sst", "yelp", "yelp_reviews"]

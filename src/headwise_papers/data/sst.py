@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from headwise.text.making import github
-from headwise.text.source import DataFile, data_folder, write_whole
+from headwise.text.source import DataFile, data_folder, github, write_whole
 from headwise_papers.data.bags import Bags
 from headwise_papers.data.vocabulary import Vocabulary
 

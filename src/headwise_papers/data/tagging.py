@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from headwise.text.own_files import own_lines
+from headwise.text.corpus import all_lines
 from headwise.text.source import data_folder
 from headwise_papers.data.tagging_files import tagging_files
 
@@ -70,7 +70,7 @@ def read_tagged_files(train: Path, dev: Path, test: Path) -> TaggedTask:
     """
     parts: list[list[TaggedSentence]] = []
     for path in (train, dev, test):
-        lines = (line.replace("\t", " ") for line in own_lines(path))
+        lines = (line.replace("\t", " ") for line in all_lines(path))
         parts.append(_sentences(lines, where=str(path), iob1=True))
     return _task(train.name, parts)
 

@@ -1,6 +1,6 @@
 """Gradient influence: how much each input token speaks for the right answer, to first order."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -9,13 +9,29 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headwise.analysis._probing import Batch, logits_of, undisturbed
+from headwise.analysis import eval_with_gradients
 
 __all__ = ["token_influence"]
 
 IGNORED = -100  # the label of rows that do not count
 
+Batch = Tensor | Mapping[str, Any] | tuple[Any, ...] | list[Any]
 Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, labels) -> the sum of -log p over the batch
+
+
+def logits_of(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the logits of a batch: a mapping by name, a tuple or list in order, or one input."""
+    if isinstance(batch, Mapping):
+        output = model(**batch)
+    else:
+        output = model(batch) if isinstance(batch, Tensor) else model(*batch)
+    logits = getattr(output, "logits", output)  # Hugging Face models wrap them
+    if not isinstance(logits, Tensor):
+        raise ValueError(
+            f"{type(model).__name__} gave {type(output).__name__}; logits were wanted, as a "
+            "tensor or under that name."
+        )
+    return logits
 
 
 def total_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -86,7 +102,7 @@ def token_influence(
     torch.Size([1, 3])
     """
     source = _embedding_of(model) if embedding is None else embedding
-    with undisturbed(model), _scaled(source) as scales:
+    with eval_with_gradients(model), _scaled(source) as scales:
         total = loss(logits_of(model, batch), labels)
         if total.dim():
             raise ValueError(f"loss must give one number, got shape {tuple(total.shape)}; sum it.")

@@ -20,11 +20,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from headwise.analysis._probing import Batch, logits_of, two_logits, undisturbed
+from headwise.analysis import eval_with_gradients
 from headwise.ops.attended import Attended
 from headwise.ops.scores import spread_groups
 from headwise.ops.softmax import softmax_attention
 from headwise.sites import Attend, Site, Where, find_sites, replace
+from headwise_papers.measures.influence import Batch, logits_of
 from headwise_papers.ops.relevance import Looked, output_relevance, output_relevance_of_each
 
 __all__ = ["ValuePath", "value_path"]
@@ -81,7 +82,7 @@ def value_path(
     """
     site = _one_site(model, where)
     seen = _Seen(_attend_of(site))
-    with undisturbed(model), replace(model, seen, where=lambda other: other is site):
+    with eval_with_gradients(model), replace(model, seen, where=lambda other: other is site):
         logits = two_logits(logits_of(model, batch))
         target = target.to(logits.device)
         _check_shapes(logits, target, query, unembed)
@@ -262,3 +263,14 @@ def _check_shapes(
         raise ValueError("With unembed and one target a row, say which query the logits read.")
     if target.dim() == 2 and query is not None:
         raise ValueError("With a target at each query there is no one query to choose.")
+
+
+def two_logits(logits: Tensor) -> Tensor:
+    """Return logits of no and yes, (0, z), for one logit z, (B,) or (..., 1); others unchanged.
+
+    >>> two_logits(torch.tensor([3.0, -1.0]))
+    tensor([[ 0.,  3.],
+            [ 0., -1.]])
+    """
+    apart = logits[:, None] if logits.dim() == 1 else logits
+    return torch.cat([torch.zeros_like(apart), apart], -1) if apart.shape[-1] == 1 else apart

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from headwise.ops._impl import Impl
 from headwise.ops.attended import Attended
 from headwise.ops.entmax import entmax_attention
-from headwise.ops.named import LEARNED, attention_op, looks_at_places, never_waits
+from headwise.ops.named import LEARNED, attention_op, is_graph_safe, is_positional
 from headwise.ops.scores import WIDEST_HEAD
 from headwise.ops.softmax import softmax_attention
 from headwise.sites import Attend, Site, find_sites
@@ -131,7 +131,7 @@ class MultiHeadAttention(nn.Module):
         self.head_width = width // heads
         self.dropout = dropout
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
-        self.by_place = looks_at_places(attention)
+        self.by_place = is_positional(attention)
         self.spec, self.sparse_in = attention, sparse_in
         if self.by_place:
             self.query = self.key = Unprojected()
@@ -185,12 +185,16 @@ class MultiHeadAttention(nn.Module):
         out_BHTD = self.site(q, k, v, mask=mask, lengths=lengths, dropout=dropout)
         return self.out(out_BHTD.transpose(1, 2).flatten(2))
 
+    def head_parameters(self) -> dict[str, int]:
+        """Return what each head has besides the projections, for `headwise.pruning.prune`."""
+        return {"chosen.sharpness": 0} if self.spec == LEARNED else {}
+
     @property
     def recordable(self) -> bool:
         """Whether one word's step can be replayed on a GPU for the next: distances change."""
         spec = "softmax" if self.sparse_in == "training" and not self.training else self.spec
         dtype = self.out.weight.dtype
-        return not self.by_place and never_waits(spec, width=self.head_width, dtype=dtype)
+        return not self.by_place and is_graph_safe(spec, width=self.head_width, dtype=dtype)
 
     def _side_by_side(self, x_BTM: Tensor) -> list[Tensor]:
         layers: list[nn.Module] = [self.query, self.key, self.value]

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from headwise_papers.models.attention import Phases, recordable
 from headwise_papers.models.cache import Cache, FixedCache
+from headwise_papers.models.checks import check_vocab
+from headwise_papers.models.rebuilding import Rebuildable
 from headwise_papers.models.transformer import (
     DecoderLayer,
     Embedding,
@@ -36,7 +38,7 @@ Encoder = Literal["patches", "convolution", "features"]
 class CaptionConfig:
     """The shape of a captioning model."""
 
-    vocab: int
+    vocab: int = 0  # 0: not known yet, as in the settings of a training
     encoder: Encoder = "patches"
     image_size: int = 128  # pixels of each side
     channels: int = 3
@@ -116,7 +118,7 @@ class CaptionConfig:
 
 
 @final
-class CaptionModel(nn.Module):
+class CaptionModel(Rebuildable):
     """Describe images: `forward` while training, `greedy` and `beam` of `headwise_papers.models` after.
 
     Sites are named `encoder.0.self`, `decoder.0.self`, `decoder.0.cross`. A source is a batch of
@@ -130,6 +132,7 @@ class CaptionModel(nn.Module):
 
     def __init__(self, config: CaptionConfig) -> None:
         super().__init__()
+        check_vocab(config.vocab)
         self.config = config
         shape = config.transformer()
         self.look = Features(config) if config.encoder == "features" else Pixels(config)

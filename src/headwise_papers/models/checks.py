@@ -2,10 +2,10 @@
 
 from typing import get_args
 
-from headwise.ops.named import INSTEAD, check_attention, looks_at_places
+from headwise.ops.named import INSTEAD, check_attention, is_positional
 from headwise_papers.models.attention import Phases
 
-__all__ = ["check_dropouts", "check_phases", "check_size"]
+__all__ = ["check_dropouts", "check_phases", "check_size", "check_vocab"]
 
 MOST_LAYERS, MOST_PARAMETERS = 10_000, 10**11
 
@@ -24,7 +24,7 @@ def check_phases(
     check_attention(spec, within=within, instead=instead)
     if sparse_in not in get_args(Phases):
         raise ValueError(f"sparse_in must be 'both' or 'training', got {sparse_in!r}.")
-    if looks_at_places(spec) and sparse_in == "training":
+    if is_positional(spec) and sparse_in == "training":
         raise ValueError(f"{spec!r} learns no scores; give it with sparse_in='both'.")
 
 
@@ -51,3 +51,10 @@ def check_dropouts(**shares: float) -> None:
     for name, share in shares.items():
         if not 0 <= share < 1:
             raise ValueError(f"{name} must be at least 0 and below 1, got {share}.")
+
+
+def check_vocab(*sizes: int) -> None:
+    """Raise if a vocabulary is empty, as it is in the settings of a training before it begins."""
+    for size in sizes:
+        if size < 1:
+            raise ValueError(f"A vocabulary must have at least 1 word, got {size}.")

@@ -5,12 +5,13 @@ embeddings as they are, with pre-norm to their layer norm, which hides how long 
 """
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from headwise_papers.models.rebuilding import Rebuildable
 from headwise_papers.models.transformer import Embedding, EncoderLayer, Norm, TransformerConfig
 
 __all__ = ["ClassifierConfig", "TransformerClassifier"]
@@ -59,7 +60,7 @@ class ClassifierConfig:
 
 
 @final
-class TransformerClassifier(nn.Module):
+class TransformerClassifier(Rebuildable):
     """Classify sentences. Sites are named `encoder.0.self`, `encoder.1.self`, ...
 
     >>> model = TransformerClassifier(ClassifierConfig(vocabulary=9, width=8))
@@ -76,6 +77,14 @@ class TransformerClassifier(nn.Module):
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
         self.output = nn.Linear(config.width, config.classes)
         self.apply(_initialize)
+
+    def headwise_subject(self, tokenizer: object, special: frozenset[str]) -> Any:
+        """Return how `headwise.inspect` reads the model; the tokenizer is its Vocabulary."""
+        from headwise_papers.recipes.own_subjects import (
+            ClassifierSubject,  # lazy: it imports this module
+        )
+
+        return ClassifierSubject.of_vocabulary(self, tokenizer, special)
 
     def forward(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]

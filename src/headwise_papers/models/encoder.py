@@ -8,7 +8,8 @@ Under autocast x has the dtype of what the layers add to it, bfloat16, where the
 implementations keep float32. Heads for pre-training and for tasks are in `encoder_heads`.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, final, get_args
 
@@ -18,7 +19,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from headwise_papers.models.attention import MultiHeadAttention, Phases
-from headwise_papers.models.checks import check_dropouts, check_phases, check_size
+from headwise_papers.models.checks import check_dropouts, check_phases, check_size, check_vocab
+from headwise_papers.models.rebuilding import Rebuildable
 
 __all__ = ["Encoder", "EncoderConfig", "Family", "initialize_normal"]
 
@@ -35,7 +37,7 @@ class EncoderConfig:
     16
     """
 
-    vocab: int
+    vocab: int = 0  # 0: not known yet, as in the settings of a training
     width: int = 768
     heads: int = 12
     layers: int = 12
@@ -53,29 +55,29 @@ class EncoderConfig:
     family: Family = "roberta"  # what `to_hugging_face` makes, and the activation of classifiers
 
     @classmethod
-    def roberta(cls, vocab: int, *, layers: int = 12, **changes: Any) -> "EncoderConfig":
+    def roberta(cls, vocab: int = 0, *, layers: int = 12, **changes: Any) -> "EncoderConfig":
         """RoBERTa-base; 16 layers have 16 heads, as in Deshpande and Narasimhan (2020)."""
         heads: Any = {"heads": 16 if layers == 16 else 12}
         return cls(vocab, layers=layers, **(heads | changes))
 
     @classmethod
-    def bert(cls, vocab: int, **changes: Any) -> "EncoderConfig":
+    def bert(cls, vocab: int = 0, **changes: Any) -> "EncoderConfig":
         """BERT-base."""
         return cls(vocab, **(_OF_BERT | {"family": "bert"} | changes))
 
     @classmethod
-    def electra(cls, vocab: int, **changes: Any) -> "EncoderConfig":
+    def electra(cls, vocab: int = 0, **changes: Any) -> "EncoderConfig":
         """ELECTRA's discriminator of the size of BERT-base."""
         return cls(vocab, **(_OF_BERT | {"family": "electra"} | changes))
 
     @classmethod
-    def tiny(cls, vocab: int, **changes: Any) -> "EncoderConfig":
+    def tiny(cls, vocab: int = 0, **changes: Any) -> "EncoderConfig":
         """A RoBERTa for trying things out."""
         sizes: Any = {"width": 32, "heads": 4, "layers": 2, "feed_forward": 64, "max_length": 64}
         return cls(vocab, **(sizes | changes))
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "width", "heads", "layers", "feed_forward", "max_length"):
+        for name in ("width", "heads", "layers", "feed_forward", "max_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         check_size(
@@ -93,12 +95,16 @@ class EncoderConfig:
                 "token_types must be at least 1 and embedding_width at least 0, got "
                 f"{self.token_types} and {self.embedding_width}."
             )
-        if not 0 <= self.padding_id < self.vocab:
+        if self.vocab < 0 or not 0 <= self.padding_id < (self.vocab or math.inf):
             raise ValueError(f"padding_id must be below vocab={self.vocab}, got {self.padding_id}.")
         if self.family not in get_args(Family):
             raise ValueError(f"family must be roberta, bert or electra, got {self.family!r}.")
         check_phases(self.attention, self.sparse_in)
         check_dropouts(dropout=self.dropout, attention_dropout=self.attention_dropout)
+
+    def in_family(self, family: Family) -> "EncoderConfig":
+        """Return the same sizes with the details of RoBERTa, BERT or ELECTRA."""
+        return replace(self, family=family, **({} if family == "roberta" else _OF_BERT))
 
     @property
     def embedded(self) -> int:
@@ -114,7 +120,7 @@ class EncoderConfig:
 _OF_BERT: Any = {"token_types": 2, "padding_id": 0, "norm_eps": 1e-12}
 
 
-class Encoder(nn.Module):
+class Encoder(Rebuildable):
     """A vector for every position of a text. Sites are named `encoder.0.self`.
 
     Args:
@@ -125,6 +131,7 @@ class Encoder(nn.Module):
 
     def __init__(self, config: EncoderConfig, *, checkpointing: bool = False) -> None:
         super().__init__()
+        check_vocab(config.vocab)
         self.config = config
         self.checkpointing = checkpointing
         self.embed = TextEmbedding(config)

@@ -4,6 +4,7 @@ A model is an encoder and a head; all take the options of `Encoder.forward`. Los
 caller's business: `cross_entropy(model(ids, places), ids_before.flatten()[places])`.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
 from headwise_papers.models.encoder import Encoder, EncoderConfig, initialize_normal
+from headwise_papers.models.rebuilding import Rebuildable
 
 __all__ = [
     "MaskedLM",
@@ -35,7 +37,35 @@ class WordsAndNext(NamedTuple):
     follows: Float[Tensor, "B 2"]  # [:, 0] says it does, [:, 1] that it was drawn at random
 
 
-class MaskedLM(nn.Module):
+@dataclass(frozen=True)
+class HeadSettings:
+    """The settings of an encoder with a head."""
+
+    encoder: EncoderConfig
+    classes: int | None = None
+    dropout: float | None = None
+
+
+class _Headed(Rebuildable):
+    """An encoder with a head."""
+
+    encoder: Encoder
+
+    def rebuilt_from(self) -> HeadSettings:
+        return HeadSettings(self.encoder.config)
+
+
+class _Classifier(_Headed):
+    """An encoder with a layer that scores classes."""
+
+    classes: nn.Linear
+    dropout: nn.Dropout
+
+    def rebuilt_from(self) -> HeadSettings:
+        return HeadSettings(self.encoder.config, self.classes.out_features, self.dropout.p)
+
+
+class MaskedLM(_Headed):
     """Guess masked words: scores(x) = E norm(gelu(W x + b)) + c, with the embedding E of words."""
 
     def __init__(self, encoder: Encoder) -> None:
@@ -67,7 +97,7 @@ class MaskedLM(nn.Module):
         return self.words(states_BTM, places, self.encoder.embed.words.weight)
 
 
-class NextSentence(nn.Module):
+class NextSentence(_Headed):
     """Say whether the second half of a pair follows the first: W tanh(P x_0)."""
 
     def __init__(self, encoder: Encoder) -> None:
@@ -84,7 +114,7 @@ class NextSentence(nn.Module):
         return self.follows(self.pool(states_BTM[:, 0]))
 
 
-class MaskedLMWithNextSentence(nn.Module):
+class MaskedLMWithNextSentence(_Headed):
     """Both of BERT's tasks in one pass."""
 
     def __init__(self, encoder: Encoder) -> None:
@@ -110,7 +140,7 @@ class MaskedLMWithNextSentence(nn.Module):
         )
 
 
-class ReplacedToken(nn.Module):
+class ReplacedToken(_Headed):
     """ELECTRA's discriminator: was this token put there by a generator? w . gelu(W x + b) + c."""
 
     def __init__(self, encoder: Encoder) -> None:
@@ -134,7 +164,7 @@ class ReplacedToken(nn.Module):
         return self.replaced(gelu(self.dense(states_BTM))).squeeze(-1)
 
 
-class SequenceClassifier(nn.Module):
+class SequenceClassifier(_Classifier):
     """Classes of a text or a pair: W dropout(tanh(P dropout(x_0))), RoBERTa's head.
 
     BERT leaves the inner dropout out, and ELECTRA has gelu for tanh, as here with an encoder of its
@@ -161,7 +191,7 @@ class SequenceClassifier(nn.Module):
         return self.classes(self.dropout(self.pool(self.dropout(states_BTM[:, 0]))))
 
 
-class TokenClassifier(nn.Module):
+class TokenClassifier(_Classifier):
     """Classes of every position: W dropout(x).
 
     Args:

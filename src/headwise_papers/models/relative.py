@@ -55,6 +55,10 @@ class RelativeAttention(nn.Module):
         self.content_bias = nn.Parameter(torch.zeros(heads, 1, width // heads))  # u
         self.distance_bias = nn.Parameter(torch.zeros(heads, 1, width // heads))  # v
 
+    def head_parameters(self) -> dict[str, int]:
+        """Return what each head has besides the projections, for `headwise.pruning.prune`."""
+        return {"distance.weight": 0, "content_bias": 0, "distance_bias": 0}
+
     def forward(
         self,
         asking: Float[Tensor, "B Q M"],

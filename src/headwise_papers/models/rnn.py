@@ -13,8 +13,9 @@ before, so that ops without a scale can replace softmax at the site.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -25,12 +26,23 @@ from headwise.ops.fixed import uniform_attention
 from headwise.ops.softmax import softmax_attention
 from headwise.sites import Site
 from headwise_papers.models.cache import Cache, KeysValues
+from headwise_papers.models.rebuilding import Rebuildable
 from headwise_papers.ops.relevance import Looked, output_relevance, output_relevance_of_each
 
-__all__ = ["Heads", "RnnClassifier", "RnnClassifierConfig", "Seq2Seq", "Seq2SeqConfig", "Variant"]
+__all__ = [
+    "Combine",
+    "Heads",
+    "RnnClassifier",
+    "RnnClassifierConfig",
+    "Seq2Seq",
+    "Seq2SeqConfig",
+    "Variant",
+]
 
 # "uniform" attends to all positions alike; "frozen" learns the scores and nothing else.
 Variant = Literal["normal", "uniform", "frozen"]
+# The output layer reads d + context, the context alone, or tanh(mix [d; context]).
+Combine = Literal["add", "context", "concat"]
 
 
 @final
@@ -72,6 +84,14 @@ class RnnClassifier(nn.Module):
         self.output = nn.Linear(config.hidden, config.classes)
         self.site = Site("encoder.0.pool", 1, _op(config.variant))
         _freeze(self, config.variant, ("key.", "query."))
+
+    def headwise_subject(self, tokenizer: object, special: frozenset[str]) -> Any:
+        """Return how `headwise.inspect` reads the model; the tokenizer is its Vocabulary."""
+        from headwise_papers.recipes.own_subjects import (
+            ClassifierSubject,  # lazy: it imports this module
+        )
+
+        return ClassifierSubject.of_vocabulary(self, tokenizer, special)
 
     def forward(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]
@@ -115,7 +135,7 @@ class RnnClassifier(nn.Module):
 class Seq2SeqConfig:
     """The shape of an LSTM sequence-to-sequence model; the defaults are those for translation.
 
-    For the copying task: bidirectional=False, layers=1, combine="concat", dropout=0.
+    For the copying task: bidirectional=False, layers=1, dropout=0.
     """
 
     vocabulary: int  # of source and target together
@@ -124,7 +144,7 @@ class Seq2SeqConfig:
     layers: int = 2  # of encoder and decoder
     bidirectional: bool = True  # the encoder
     heads: int = 1
-    combine: Literal["add", "concat"] = "add"  # concat: tanh(mix [d; context]) before the output
+    combine: Combine = "add"  # what the output layer reads, see `Combine`
     sum_heads: Literal["sum", "mean"] = "sum"  # Eq. 9 sums
     shared: bool = True  # one embedding for source and target
     dropout: float = 0.5  # between the layers of each LSTM
@@ -132,6 +152,8 @@ class Seq2SeqConfig:
 
     def __post_init__(self) -> None:
         _at_least_one(self, "vocabulary", "embedding", "hidden", "layers", "heads")
+        if self.combine not in get_args(Combine):
+            raise ValueError(f"combine must be add, context or concat, got {self.combine!r}.")
 
     @property
     def width(self) -> int:
@@ -176,7 +198,7 @@ class Heads(nn.Module):
 
 
 @final
-class Seq2Seq(nn.Module):
+class Seq2Seq(Rebuildable):
     """Translate with LSTMs: `forward` while training, `encode` and `decode` for decoding.
 
     The decoder starts from the encoder's last states, averaged over directions, and reads its own
@@ -213,6 +235,14 @@ class Seq2Seq(nn.Module):
         self.output = nn.Linear(config.hidden, config.vocabulary)
         self.site = Site("decoder.0.cross", config.heads, _op(config.variant))
         _freeze(self, config.variant, ("heads.score_",))
+
+    def headwise_subject(self, tokenizer: object, special: frozenset[str]) -> Any:
+        """Return how `headwise.inspect` reads the model; the tokenizer is the codecs of source and target."""
+        from headwise_papers.recipes.own_subjects import (
+            TranslatorSubject,  # lazy: it imports this module
+        )
+
+        return TranslatorSubject.of_codecs(self, tokenizer, special)
 
     def forward(
         self,
@@ -269,8 +299,8 @@ class Seq2Seq(nn.Module):
         """Scores and output relevance of each source position for each real target word.
 
         theta is what the output would be if one position were the whole context of one head, and
-        other heads added nothing; where heads are averaged a head adds its part of the mean. With
-        combine="add" the decoder's state is the same for all positions and left out.
+        other heads added nothing; where heads are averaged a head adds its part of the mean. Unless
+        combine="concat" the decoder's state is the same for all positions and left out.
         """
         part = self.config.part_of_head(head)
         memory_BKX = self.encode(source, source_lengths)
@@ -286,6 +316,26 @@ class Seq2Seq(nn.Module):
         right_N = (logits_BTV.argmax(-1) == target_out)[real_BT]
         length_N = source_lengths[:, None].expand_as(target)[real_BT]
         return Looked(score_BTK[real_BT][None], beta_BTK[real_BT][None], length_N, right_N[None])
+
+    def head_parameters(self) -> dict[str, int]:
+        """Return all that each head has, for `headwise.pruning.prune`."""
+        return {f"heads.{name}": 0 for name, _ in self.heads.named_parameters()}
+
+    def head_output(self) -> str:
+        """Return the parameter that the outputs of heads are multiplied by."""
+        return "heads.output_weight"
+
+    def before_pruning(self, keep: Sequence[int]) -> None:
+        """Move what the other heads add to every context into the bias of the next layer."""
+        heads = self.heads.output_bias.shape[0]
+        gone = [head for head in range(heads) if head not in keep]
+        constant_D = self.heads.output_bias[gone].sum(0)
+        if self.config.sum_heads == "mean":
+            constant_D = constant_D / self.config.heads
+        if self.mix is None:
+            self.output.bias.add_(self.output.weight @ constant_D)
+        else:
+            self.mix.bias.add_(self.mix.weight[:, self.config.hidden :] @ constant_D)
 
     def _relevance(self, d_BTD: Tensor, alone_BKD: Tensor, target_BT: Tensor) -> Tensor:
         if self.mix is None:
@@ -322,7 +372,8 @@ class Seq2Seq(nn.Module):
 
     def _predict(self, d_XD: Tensor, context_XD: Tensor) -> Tensor:
         if self.mix is None:
-            return self.output(d_XD + context_XD)
+            add = self.config.combine == "add"
+            return self.output(d_XD + context_XD if add else context_XD)
         return self.output(self.mix(torch.cat([d_XD, context_XD], dim=-1)).tanh())
 
 

@@ -17,9 +17,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from headwise_papers.data.vocabulary import SPECIALS
 from headwise_papers.models.attention import MultiHeadAttention, Phases, recordable
 from headwise_papers.models.cache import Cache, FixedCache
-from headwise_papers.models.checks import check_dropouts, check_phases, check_size
+from headwise_papers.models.checks import check_dropouts, check_phases, check_size, check_vocab
+from headwise_papers.models.rebuilding import Rebuildable
 
 Norm = Literal["pre", "post"]
 Shared = Literal["all", "target", "none"]  # source, target and output; the last two; nothing
@@ -36,8 +38,8 @@ class TransformerConfig:
     256
     """
 
-    source_vocab: int
-    target_vocab: int
+    source_vocab: int = 0  # 0: not known yet, as in the settings of a training
+    target_vocab: int = 0
     width: int = 128
     heads: int = 4
     encoder_layers: int = 2
@@ -48,28 +50,35 @@ class TransformerConfig:
     attention_dropout: float = 0.0  # of attention weights
     norm: Norm = "pre"
     max_length: int = 256  # positions of the longest sentence, marks included
-    share_embeddings: Shared | bool = "target"  # True is "target", False "none"
+    # True is "target", False "none"; None is "target", or "all" in a training with one vocabulary
+    share_embeddings: Shared | bool | None = None
     encoder_attention: str = "softmax"  # as in headwise.ops.named; of the encoder to itself
     decoder_attention: str = "softmax"  # of the decoder to itself
     cross_attention: str = "softmax"  # of the decoder to the encoder
     sparse_in: Phases = "both"  # "training": softmax in eval mode, whatever is said above
 
     @classmethod
-    def small(cls, source_vocab: int, target_vocab: int, **changes: Any) -> "TransformerConfig":
+    def small(
+        cls, source_vocab: int = 0, target_vocab: int = 0, **changes: Any
+    ) -> "TransformerConfig":
         """A size for tens of thousands of sentences, as in Multi30k."""
         sizes: Any = {"width": 256, "heads": 4, "feed_forward": 1024, "dropout": 0.3}
         layers = {"encoder_layers": 3, "decoder_layers": 3}
         return cls(source_vocab, target_vocab, **(sizes | layers | changes))
 
     @classmethod
-    def iwslt(cls, source_vocab: int, target_vocab: int, **changes: Any) -> "TransformerConfig":
+    def iwslt(
+        cls, source_vocab: int = 0, target_vocab: int = 0, **changes: Any
+    ) -> "TransformerConfig":
         """A size for hundreds of thousands of sentences: fairseq's `transformer_iwslt_de_en`."""
         sizes: Any = {"width": 512, "heads": 4, "feed_forward": 1024, "dropout": 0.3}
         layers = {"encoder_layers": 6, "decoder_layers": 6}
         return cls(source_vocab, target_vocab, **(sizes | layers | changes))
 
     @classmethod
-    def base(cls, source_vocab: int, target_vocab: int, **changes: Any) -> "TransformerConfig":
+    def base(
+        cls, source_vocab: int = 0, target_vocab: int = 0, **changes: Any
+    ) -> "TransformerConfig":
         """A size for millions of sentences: Transformer-base of Vaswani et al. (2017)."""
         sizes: Any = {"width": 512, "heads": 8, "feed_forward": 2048, "dropout": 0.1}
         layers = {"encoder_layers": 6, "decoder_layers": 6}
@@ -78,7 +87,9 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         if isinstance(self.share_embeddings, bool):  # written so by earlier versions
             object.__setattr__(self, "share_embeddings", ("none", "target")[self.share_embeddings])
-        for name in ("source_vocab", "target_vocab", "width", "heads", "feed_forward"):
+        if min(self.source_vocab, self.target_vocab) < 0:
+            raise ValueError("source_vocab and target_vocab must not be negative.")
+        for name in ("width", "heads", "feed_forward"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         check_size(
@@ -106,7 +117,7 @@ class TransformerConfig:
         )
 
 
-class Transformer(nn.Module):
+class Transformer(Rebuildable):
     """Translate: `forward` while training, `encode` once and `decode` step by step afterwards.
 
     Sites are named `encoder.0.self`, `decoder.0.self`, `decoder.0.cross`. Padding goes at the end
@@ -115,6 +126,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
+        check_vocab(config.source_vocab, config.target_vocab)
         self.config = config
         self.embed_source = Embedding(config.source_vocab, config)
         self.encoder = nn.ModuleList(EncoderLayer(i, config) for i in range(config.encoder_layers))
@@ -128,6 +140,14 @@ class Transformer(nn.Module):
             self.read_out.weight = self.embed_target.words.weight
         if config.share_embeddings == "all":
             self.embed_source.words.weight = self.embed_target.words.weight
+
+    def headwise_subject(self, tokenizer: object, special: frozenset[str]) -> Any:
+        """Return how `headwise.inspect` reads the model; the tokenizer is the codecs of source and target."""
+        from headwise_papers.recipes.own_subjects import (
+            TranslatorSubject,  # lazy: it imports this module
+        )
+
+        return TranslatorSubject.of_codecs(self, tokenizer, special)
 
     @property
     def fixed_room(self) -> int:
@@ -180,6 +200,28 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "B T V"]:
         """Scores of each next word given the right words before it (teacher forcing)."""
         return self.decode(target, self.encode(source, source_lengths), source_lengths)
+
+    def example_inputs(
+        self, batch: int, length: int, target_length: int | None = None, *, padding: int = 0
+    ) -> dict[str, Tensor]:
+        """Return random inputs of `forward`, with which `headwise.pruning` times and exports.
+
+        Args:
+            batch: rows.
+            length: ids of a source.
+            target_length: ids of a target; None is as many.
+            padding: how many ids of the last source are padding.
+        """
+        device, random = self.read_out.weight.device, torch.Generator().manual_seed(0)
+        sizes = (self.config.source_vocab, length), (self.config.target_vocab, target_length)
+        source, target = (
+            torch.randint(len(SPECIALS), vocab, (batch, width or length), generator=random)
+            for vocab, width in sizes
+        )
+        lengths = torch.full((batch,), length)
+        lengths[-1] = max(1, length - padding)
+        inputs = {"source": source, "source_lengths": lengths, "target": target}
+        return {name: tensor.to(device) for name, tensor in inputs.items()}
 
 
 class Embedding(nn.Module):

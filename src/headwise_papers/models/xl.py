@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from headwise_papers.models.attention import Phases
 from headwise_papers.models.checks import check_phases, check_size
+from headwise_papers.models.rebuilding import Rebuildable
 from headwise_papers.models.relative import Distances, RelativeAttention, sinusoids_of_distances
 from headwise_papers.models.transformer import Norm, Residual, TransformerConfig, initialize
 
@@ -29,7 +30,7 @@ __all__ = ["TextLoss", "TransformerXL", "XLConfig", "segment_loss"]
 class XLConfig:
     """The shape of a Transformer-XL."""
 
-    vocab: int
+    vocab: int = 256  # bytes
     width: int = 128
     heads: int = 4
     layers: int = 4
@@ -66,6 +67,12 @@ class XLConfig:
         self.stack()
 
     @classmethod
+    def small(cls, vocab: int = 256, **changes: Any) -> "XLConfig":
+        """A size for some megabytes of text: 6 layers, and memory of 256."""
+        shape: dict[str, Any] = {"width": 256, "layers": 6, "feed_forward": 1024, "memory": 256}
+        return cls(vocab, **{**shape, **changes})
+
+    @classmethod
     def enwik8(cls, vocab: int = 256, **changes: Any) -> "XLConfig":
         """The base size of the paper: 12 layers, 41M parameters, segments and memory of 512."""
         shape: dict[str, Any] = {"width": 512, "heads": 8, "layers": 12, "feed_forward": 2048}
@@ -90,7 +97,7 @@ class XLConfig:
 
 
 @final
-class TransformerXL(nn.Module):
+class TransformerXL(Rebuildable):
     """Predict the next symbol of a text, a segment at a time. Sites are named `decoder.0.self`.
 
     >>> model = TransformerXL(XLConfig(vocab=9, width=8, heads=2, layers=3, memory=4))

@@ -18,18 +18,17 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from headwise.analysis.scores import caption_scores
 from headwise.config import to_json
 from headwise.recording import Run
-from headwise.training import fit, label_smoothed_sum
+from headwise.training import FitConfig, fit, label_smoothed_sum
 from headwise.training.checkpoint import CHECKPOINT
 from headwise.training.loss import Summed
 from headwise.workflows.training_run import (
     Clock,
-    TrainingSettings,
-    check_settings,
+    check_at_least,
     choose_weights,
     complete_report,
+    fit_here,
     is_first_process,
     shared_run,
     training_bar,
@@ -43,6 +42,7 @@ from headwise_papers.data.captions import (
     read_captions,
 )
 from headwise_papers.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from headwise_papers.measures.scores import caption_scores
 from headwise_papers.models import beam
 from headwise_papers.models.caption import CaptionConfig, CaptionModel
 from headwise_papers.recipes.codec import read_vocabulary
@@ -53,61 +53,39 @@ __all__ = ["Captioner", "CaptioningConfig", "train_captioning"]
 
 
 @dataclass(frozen=True)
-class CaptioningConfig(TrainingSettings):
+class CaptioningConfig:
     """Settings of `train_captioning`."""
 
     corpus: Literal["flickr8k"] = "flickr8k"
-    encoder: Literal["patches", "convolution"] = "convolution"  # of images
     features: str = ""  # a safetensors file, a tensor for each image's name, instead of pixels
-    image_size: int = 128  # pixels of each side
-    patch: int = 16  # pixels of the side of a square that becomes one position
     train_images: int = 0  # only so many images of a part, the first ones; 0 takes all
     valid_images: int = 0
     test_images: int = 0
     minimum_count: int = 5  # words seen less often in training are unknown
-    width: int = 256
-    heads: int = 4
-    layers: int = 3  # in encoder and decoder alike
-    feed_forward: int = 1024
-    dropout: float = 0.2
-    attention_dropout: float = 0.0
-    max_length: int = 64  # words of the longest caption, marks included
-    encoder_attention: str = "softmax"  # see headwise.ops.named
-    decoder_attention: str = "softmax"
-    cross_attention: str = "softmax"
-    sparse_in: Literal["both", "training"] = "both"
+    model: CaptionConfig = CaptionConfig(encoder="convolution", dropout=0.2)
     label_smoothing: float = 0.1
     batch_size: int = 64  # images
     beams: int = 4  # with which the test images are described
     length_penalty: float = 0.6
+    fit: FitConfig = FitConfig()
 
     def __post_init__(self) -> None:
-        check_settings(self, "batch_size", "beams", "minimum_count", "layers")
-        for name in ("train_images", "valid_images", "test_images", "length_penalty"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
-        self.shape(9)
+        check_at_least(1, self, "batch_size", "beams", "minimum_count")
+        check_at_least(0, self, "train_images", "valid_images", "test_images", "length_penalty")
+        if min(self.model.encoder_layers, self.model.decoder_layers) < 1:
+            raise ValueError("The model must have at least 1 layer in encoder and decoder.")
+        if self.model.vocab or self.model.encoder == "features":
+            raise ValueError(
+                "The vocabulary, and the encoder of features, follow from the data; leave them out "
+                "of model, and give features=FILE."
+            )
 
     def shape(self, vocab: int, *, feature_width: int = 0) -> CaptionConfig:
-        """The model's shape for so many words, and features of a width where there are some."""
-        return CaptionConfig(
-            vocab,
-            encoder="features" if feature_width else self.encoder,
-            image_size=self.image_size,
-            patch=self.patch,
-            feature_width=feature_width,
-            width=self.width,
-            heads=self.heads,
-            encoder_layers=self.layers,
-            decoder_layers=self.layers,
-            feed_forward=self.feed_forward,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-            max_length=self.max_length,
-            encoder_attention=self.encoder_attention,
-            decoder_attention=self.decoder_attention,
-            cross_attention=self.cross_attention,
-            sparse_in=self.sparse_in,
+        """Return the model's settings with its vocabulary, and the width of features if any."""
+        if not feature_width:
+            return dataclasses.replace(self.model, vocab=vocab)
+        return dataclasses.replace(
+            self.model, vocab=vocab, encoder="features", feature_width=feature_width
         )
 
 
@@ -182,7 +160,7 @@ def train_captioning(config: CaptioningConfig, folder: Path) -> Run:
         *(some for part in parts for some in (part.names, part.captions, _images(part)))
     )
     check_data(folder, config, checksum)
-    with shared_run(folder, config) as run:
+    with shared_run(folder, config, "captioning") as run:
         if not run.has("figures.json"):
             if is_first_process() and not run.has(CHECKPOINT):
                 keep_checksum(run, checksum)
@@ -201,7 +179,7 @@ def _data(config: CaptioningConfig) -> CaptionData:
             raise ValueError(f"There is no file of features {config.features}; check the path.")
         features = load_file(config.features)
     data = read_captions(
-        size=config.image_size, features=features, minimum_count=config.minimum_count
+        size=config.model.image_size, features=features, minimum_count=config.minimum_count
     )
     return dataclasses.replace(
         data,
@@ -224,7 +202,7 @@ def _images(part: CaptionPart) -> Tensor:
 
 def _untrained(config: CaptioningConfig, data: CaptionData) -> Captioner:
     width = _images(data.train).shape[-1] if config.features else 0
-    torch.manual_seed(config.seed)
+    torch.manual_seed(config.fit.seed)
     model = CaptionModel(config.shape(len(data.vocabulary), feature_width=width))
     return Captioner(model, data.vocabulary)
 
@@ -245,13 +223,13 @@ def _train(
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         return {"validation_loss": _validation_loss(captioner.model, held_out)}
 
-    with training_bar(config) as show:
+    with training_bar(config.fit.steps) as show:
         fit(
             captioner.model,
             loss,
             train,
             run=run,
-            config=config.fit_config(cuda=torch.cuda.is_available(), replayable=True),
+            config=fit_here(config.fit, replayable=True),
             tokens=lambda batch: int(batch.target_lengths.sum()),
             progress=show,
             evaluate=clock.timed(evaluate),
@@ -260,10 +238,12 @@ def _train(
 
 
 def _stream(config: CaptioningConfig, captioner: Captioner, part: CaptionPart) -> CaptionStream:
-    most = config.max_length - 1  # a mark is added
+    most = config.model.max_length - 1  # a mark is added
     encode = captioner.vocabulary.encode
     captions = [[encode(words)[:most] for words in five] for five in part.words()]
-    return CaptionStream(_images(part), captions, batch_size=config.batch_size, seed=config.seed)
+    return CaptionStream(
+        _images(part), captions, batch_size=config.batch_size, seed=config.fit.seed
+    )
 
 
 @torch.no_grad()

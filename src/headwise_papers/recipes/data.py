@@ -12,10 +12,8 @@ from typing import NamedTuple
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from headwise.config import suggestion
-from headwise.text.coreference_files import coreference_file, coreference_parts
-from headwise.text.fetching import fetch
+from headwise.text.coreference import coreference_file, coreference_parts
 from headwise.text.source import DataFile
-from headwise.text.treebank import TREEBANKS, treebank_file
 from headwise_papers.data.captions import FLICKR8K
 from headwise_papers.data.characters import CHARACTER_FILES
 from headwise_papers.data.corpora import CORPORA, corpus_file
@@ -24,9 +22,11 @@ from headwise_papers.data.news import AG_SUBSET, AG_TEST, AG_TRAIN, NEWSGROUPS
 from headwise_papers.data.opensesame import REFLEXIVES
 from headwise_papers.data.pair_tasks import task_files
 from headwise_papers.data.pretraining import PRETRAINING_FILES
+from headwise_papers.data.provenance import fetch
 from headwise_papers.data.reviews import AMAZON, IMDB, YELP, YELP_REVIEWS
 from headwise_papers.data.sst import SPLITS, sst_file
 from headwise_papers.data.tagging_files import TAGGING_SETS, tagging_files
+from headwise_papers.data.treebanks import TREEBANKS, treebank_file
 
 __all__ = ["SetState", "data_sets", "fetch_set"]
 

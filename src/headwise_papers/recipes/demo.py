@@ -8,7 +8,7 @@ again after an interruption it goes on where it stopped.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from headwise.analysis import ablate, with_roles
 from headwise.analysis.scores import bleu
 from headwise.recording import HeadTable, Pointing, Profile, Reading, Run, Samples, Words
-from headwise.recording.locking import writing_alone
+from headwise.recording.files import writing_alone
 from headwise.reporting import write_report
 from headwise.sites import observe
 from headwise.training import FitConfig, fit, label_smoothed_loss, progress_bar
 from headwise.workflows.progress import counting
+from headwise.workflows.training_run import check_at_least
 from headwise_papers.data.parallel import ParallelBatch, ParallelData
 from headwise_papers.data.toy import ToyLanguage, ToyPair
 from headwise_papers.data.vocabulary import EOS, PAD, Vocabulary
@@ -43,35 +44,31 @@ class DemoConfig:
     test_pairs: int = 500  # none of their sentences stands in the training pairs
     ablation_pairs: int = 200  # sentences translated anew with each head off
     samples: int = 6  # sentences whose attention is drawn
-    width: int = 128
-    heads: int = 4
-    layers: int = 2  # in encoder and decoder alike
     batch_size: int = 64
-    steps: int = 800
-    learning_rate: float = 3e-3
-    warmup: int = 100
-    seed: int = 0
+    model: TransformerConfig = TransformerConfig(max_length=64)  # vocabularies are filled in
+    fit: FitConfig = FitConfig(
+        steps=800,
+        learning_rate=3e-3,
+        warmup=100,
+        precision="float32",
+        checkpoint_every=100,
+        average=1,
+    )
 
     def __post_init__(self) -> None:
-        at_least_one = ("train_pairs", "test_pairs", "ablation_pairs", "width", "heads", "layers")
-        for name in (*at_least_one, "batch_size", "steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("samples", "learning_rate"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
-        # what the parts would refuse is refused here, before there is a folder
-        _shape(self, source_vocab=1, target_vocab=1)
-        _fit_config(self).factor()
+        check_at_least(1, self, "train_pairs", "test_pairs", "ablation_pairs", "batch_size")
+        check_at_least(0, self, "samples")
+        if min(self.model.encoder_layers, self.model.decoder_layers) < 1:
+            raise ValueError("The model must have at least 1 layer in encoder and decoder.")
 
 
 def demo(config: DemoConfig, folder: Path) -> HeadTable:
     """Train, look at every head, switch each off; returns the table that the report shows."""
     started = time.perf_counter()
-    with writing_alone(folder), Run.create(folder, config) as run:
+    with writing_alone(folder), Run.create(folder, config, "demo") as run:
         language = ToyLanguage()
-        train = language.pairs(config.train_pairs, seed=config.seed)
-        test = _unseen(language, train, config.test_pairs, seed=config.seed + 1)
+        train = language.pairs(config.train_pairs, seed=config.fit.seed)
+        test = _unseen(language, train, config.test_pairs, seed=config.fit.seed + 1)
         translator = _train(config, run, train, test)
         figures = _evaluate(translator, test)
         run.write_json("trace/attention.json", _draw(translator, test[: config.samples]))
@@ -108,7 +105,7 @@ def _train(
         logits_BTV = model(batch.source, batch.source_lengths, batch.target_in)
         return label_smoothed_loss(logits_BTV, batch.target_out, pad=PAD)
 
-    with progress_bar(config.steps, label="training") as show:
+    with progress_bar(config.fit.steps, label="training") as show:
 
         def report(step: int, metrics: Mapping[str, float]) -> None:
             show(step, metrics)
@@ -121,7 +118,7 @@ def _train(
             loss,
             _batches(config, translator, train),
             run=run,
-            config=_fit_config(config),
+            config=config.fit,
             tokens=lambda batch: int(batch.target_lengths.sum()),
             progress=report,
         )
@@ -132,32 +129,9 @@ def _train(
 def _untrained(config: DemoConfig, train: Sequence[ToyPair]) -> Translator:
     sources = Vocabulary.from_sentences(pair.source for pair in train)
     targets = Vocabulary.from_sentences(pair.target for pair in train)
-    torch.manual_seed(config.seed)
-    shape = _shape(config, source_vocab=len(sources), target_vocab=len(targets))
+    torch.manual_seed(config.fit.seed)
+    shape = replace(config.model, source_vocab=len(sources), target_vocab=len(targets))
     return Translator(Transformer(shape), InWords(sources), InWords(targets))
-
-
-def _shape(config: DemoConfig, *, source_vocab: int, target_vocab: int) -> TransformerConfig:
-    return TransformerConfig(
-        source_vocab=source_vocab,
-        target_vocab=target_vocab,
-        width=config.width,
-        heads=config.heads,
-        encoder_layers=config.layers,
-        decoder_layers=config.layers,
-        feed_forward=2 * config.width,
-        max_length=64,
-    )
-
-
-def _fit_config(config: DemoConfig) -> FitConfig:
-    return FitConfig(
-        steps=config.steps,
-        learning_rate=config.learning_rate,
-        warmup=config.warmup,
-        checkpoint_every=100,
-        seed=config.seed,
-    )
 
 
 def _batches(config: DemoConfig, translator: Translator, train: Sequence[ToyPair]) -> ParallelData:
@@ -165,7 +139,7 @@ def _batches(config: DemoConfig, translator: Translator, train: Sequence[ToyPair
         [translator.source.encode(" ".join(pair.source)) for pair in train],
         [translator.target.encode(" ".join(pair.target)) for pair in train],
         batch_size=config.batch_size,
-        seed=config.seed,
+        seed=config.fit.seed,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from headwise.json_files import check_shape
 from headwise.recording import Run
-from headwise.recording.locking import writing_alone
+from headwise.recording.files import writing_alone
 from headwise.workflows.training_run import MINUTES, complete_report, process_count
 from headwise_papers.data.pair_tasks import TextTask
 from headwise_papers.recipes.same_data import check_data, checksum_of, keep_checksum
@@ -61,7 +61,7 @@ def finetune(config: FinetuningConfig, folder: Path) -> Run:
     if process_count() > 1:
         raise ValueError("Fine-tuning runs in one process; start it without accelerate launch.")
     if (folder / "figures.json").is_file():  # it is shown without its model and its data
-        with writing_alone(folder), Run.create(folder, config) as finished:
+        with writing_alone(folder), Run.create(folder, config, "finetuning") as finished:
             complete_report(finished)
             return finished
     task = read_task(config)
@@ -69,7 +69,7 @@ def finetune(config: FinetuningConfig, folder: Path) -> Run:
     check_data(folder, config, checksum)
     splits = splits_of(task, seeds=config.seeds, folds=config.folds)
     start = _start(config, task)
-    with writing_alone(folder), Run.create(folder, config) as run:
+    with writing_alone(folder), Run.create(folder, config, "finetuning") as run:
         if not any((folder / split.name).exists() for split in splits):
             keep_checksum(run, checksum)
         rows = start.pieces.read(examples_of(task))
@@ -101,7 +101,7 @@ def _start(config: FinetuningConfig, task: Task) -> Start:
     if config.model != NO_MODEL:
         folder, fresh = Path(config.model), config.fresh_weights
         return from_folder(folder, task, length=config.length, fresh=fresh)
-    return from_nothing(task, shape=config.shape, vocab=config.vocab, length=config.length)
+    return from_nothing(task, shape=config.shape, vocab=config.vocab_size, length=config.length)
 
 
 def _finish(run: Run, task: Task, rows: Sequence[Row], splits: Sequence[Split]) -> None:

@@ -15,7 +15,7 @@ from headwise.guidance.schedule import (
     Strength,
     convention_of,
 )
-from headwise.ops.named import looks_at_places
+from headwise.ops.named import is_positional
 from headwise.sites import find_sites
 from headwise.training import Summed
 
@@ -28,16 +28,16 @@ SOME: Tokens = {"delim": (0,), "period": (0,)}  # where only the form of a plan 
 
 @dataclass(frozen=True)
 class GuideSettings:
-    """The settings of guidance that journeys have beside their own."""
+    """Which heads a training guides, where to, and how much; see `headwise.guidance`."""
 
-    guide: str = ""  # heads of each layer to guide, as `Plan.parse` reads it; "" guides none
-    alpha: float = 10.0  # weight of guidance at the start
-    guide_schedule: Schedule | None = None  # how it falls; None: as the convention has it
-    constant_for: int = CONSTANT_FOR  # updates before it does with constant_then_linear
-    guide_where: str = "encoder.*"  # pattern of the sites whose heads are guided
-    convention: ConventionName = "mean"  # how that loss is counted; see headwise.guidance
+    plan: str = ""  # heads of each layer to guide, as `Plan.parse` reads it; "" guides none
+    alpha: float = 1.0  # weight of guidance at the start
+    schedule: Schedule | None = None  # how it falls; None: as the convention has it
+    constant_for: int = CONSTANT_FOR  # updates before it falls, with constant_then_linear
+    where: str = "encoder.*"  # pattern of the sites whose heads are guided
+    convention: ConventionName = "mean"  # how that loss is counted
 
-    def check_guidance(
+    def check(
         self,
         attention: Mapping[str, str],
         *,
@@ -45,7 +45,7 @@ class GuideSettings:
         steps: int,
         causal: Collection[str] = (),
     ) -> None:
-        """Refuse what guiding would refuse, before there is a folder.
+        """Raise for what guiding would refuse, before there is a folder.
 
         Args:
             attention: of each site that there will be, by the site's name.
@@ -53,41 +53,43 @@ class GuideSettings:
             steps: updates of the training.
             causal: names of sites that see no later keys.
         """
-        if not self.guide:
+        if not self.plan:
             return
-        schedule = self.guide_schedule or convention_of(self.convention).schedule
+        schedule = self.schedule or convention_of(self.convention).schedule
         Strength(self.alpha, schedule, steps, self.constant_for)
-        plan = Plan.parse(self.guide, tokens=SOME)
+        plan = Plan.parse(self.plan, tokens=SOME)
         wanted = len(plan.heads)
         if wanted > heads:
-            raise ValueError(f"guide={self.guide!r} wants {wanted} heads, but a layer has {heads}.")
-        chosen = [name for name in attention if fnmatchcase(name, self.guide_where)]
+            raise ValueError(
+                f"guide.plan={self.plan!r} wants {wanted} heads, but a layer has {heads}."
+            )
+        chosen = [name for name in attention if fnmatchcase(name, self.where)]
         if not chosen:
             raise ValueError(
-                f"guide_where={self.guide_where!r} is the name of no attention here; there are "
+                f"guide.where={self.where!r} is the name of no attention here; there are "
                 f"{', '.join(attention)}."
             )
         for name in chosen:
-            if looks_at_places(attention[name]):
+            if is_positional(attention[name]):
                 raise ValueError(
-                    f"guide has nothing to teach heads that are hard-coded, as those of {name} are "
-                    f"({attention[name]}); leave guide out, or choose others with guide_where."
+                    f"guide.plan has nothing to teach heads that are hard-coded, as those of {name} are "
+                    f"({attention[name]}); leave guide.plan out, or choose others with guide.where."
                 )
             if name in causal and any((aim.offset or 0) > 0 for aim in plan.aims.values()):
                 raise ValueError(
-                    f"guide={self.guide!r} wants heads that look at 'next', but {name} is causal "
-                    "and sees no later keys; leave it out, or choose others with guide_where."
+                    f"guide.plan={self.plan!r} wants heads that look at 'next', but {name} is causal "
+                    "and sees no later keys; leave it out, or choose others with guide.where."
                 )
 
 
-def check_used(settings: GuideSettings) -> None:
-    """Refuse settings of guidance, other than their defaults, where nothing is guided."""
+def check_used(settings: GuideSettings, default: GuideSettings) -> None:
+    """Raise if settings of guidance differ from the default while nothing is guided."""
     for field in fields(GuideSettings):
-        given, default = (getattr(of, field.name) for of in (settings, type(settings)))
-        if given != default and not settings.guide:
+        given = getattr(settings, field.name)
+        if given != getattr(default, field.name) and not settings.plan:
             raise ValueError(
-                f"{field.name}={given} is a setting of guidance, but no heads are guided; say "
-                f"which with guide, e.g. next=1,prev=1, or leave {field.name} out."
+                f"guide.{field.name}={given} is a setting of guidance, but no heads are guided; "
+                f"say which with guide.plan, e.g. next=1,prev=1, or leave {field.name} out."
             )
 
 
@@ -109,17 +111,17 @@ def guided(
         tokens: those of the patterns, in the text of each stack, "encoder" or "decoder".
         padding: the token of positions that do not count.
     """
-    if not settings.guide:
+    if not settings.plan:
         yield None
         return
-    sites = find_sites(model, where=settings.guide_where)
+    sites = find_sites(model, where=settings.where)
     by_stack = {keys: _plan(settings, tokens[keys]) for keys in {site.keys for site in sites}}
     with guide(
         model,
         {site.name: by_stack[site.keys] for site in sites},
         alpha=settings.alpha,
         steps=steps,
-        schedule=settings.guide_schedule,
+        schedule=settings.schedule,
         constant_for=settings.constant_for,
         convention=settings.convention,
         padding=padding,
@@ -129,14 +131,14 @@ def guided(
 
 def _plan(settings: GuideSettings, tokens: Tokens) -> Plan:
     """Raises where a text has no such token: a plan without it would be another."""
-    wanted = {aim.name for aim in Plan.parse(settings.guide, tokens=SOME).aims.values()}
+    wanted = {aim.name for aim in Plan.parse(settings.plan, tokens=SOME).aims.values()}
     for name, numbers in tokens.items():
         if not numbers and name in wanted:
             raise ValueError(
-                f"guide={settings.guide!r} wants heads that look at {name!r}, but no piece of the "
+                f"guide.plan={settings.plan!r} wants heads that look at {name!r}, but no piece of the "
                 "text is one; leave it out."
             )
-    return Plan.parse(settings.guide, tokens=tokens)
+    return Plan.parse(settings.plan, tokens=tokens)
 
 
 def with_guidance(value: Summed, guidance: Guidance | None) -> Summed:

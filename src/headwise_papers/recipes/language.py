@@ -10,79 +10,63 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from headwise.analysis.scores import bits_per_character
 from headwise.config import to_json
 from headwise.recording import Run
-from headwise.training import fit
+from headwise.training import FitConfig, fit
 from headwise.training.checkpoint import CHECKPOINT
 from headwise.workflows.training_run import (
     Clock,
-    TrainingSettings,
-    check_settings,
+    check_at_least,
     choose_weights,
     complete_report,
+    fit_here,
     process_count,
     shared_run,
     training_bar,
     training_figures,
 )
 from headwise_papers.data.characters import BYTES, CharacterData, CharacterStream, read_characters
+from headwise_papers.measures.scores import bits_per_character
 from headwise_papers.models.xl import TransformerXL, XLConfig, segment_loss
 from headwise_papers.recipes.same_data import check_data, checksum_of, keep_checksum
 from headwise_papers.recipes.translator import load_weights
 
-__all__ = ["LanguageConfig", "load_language_model", "train_language"]
+__all__ = ["SIZES", "LanguageConfig", "load_language_model", "train_language"]
 
-SIZES: dict[str, dict[str, Any]] = {
-    "small": {"width": 256, "heads": 4, "layers": 6, "feed_forward": 1024},
-    "enwik8": {"width": 512, "heads": 8, "layers": 12, "feed_forward": 2048},
+SIZES = {
+    "small": XLConfig.small(),
+    "enwik8": XLConfig.small(width=512, heads=8, layers=12, feed_forward=2048),
 }
 
 
 @dataclass(frozen=True)
-class LanguageConfig(TrainingSettings):
-    """Settings of `train_language`; widths and layers are those of the size unless given."""
+class LanguageConfig:
+    """Settings of `train_language`."""
 
-    corpus: str = (
-        "enwiki-xml-6mb"  # see headwise_papers.data.characters; "file" takes the one below
-    )
-    file: str = ""  # a text of one's own; its last tenth is held out, half for the test
+    corpus: str = "enwiki-xml-6mb"  # see headwise_papers.data.characters; "file" takes the next
+    file: str = ""  # your own text; its last tenth is held out, half of that for the test
     train_symbols: int = 0  # only so many characters of a part, the first ones; 0 takes all
     valid_symbols: int = 0
     test_symbols: int = 0
-    size: Literal["small", "enwik8"] = "small"
-    width: int | None = None
-    heads: int | None = None
-    layers: int | None = None
-    feed_forward: int | None = None
-    dropout: float = 0.1
-    attention: str = "softmax"  # see headwise.ops.named
-    sparse_in: Literal["both", "training"] = "both"
-    memory: int = 256  # characters before a segment that it can see
+    model: XLConfig = SIZES["small"]
     segment: int = 256  # characters read at a time
-    batch_size: int = 32  # places of the text read side by side
+    batch_size: int = 32  # places of the text read in parallel
     evaluation_rows: int = 10  # the same when evaluating; fewer are fairer and slower
+    fit: FitConfig = FitConfig()
 
     def __post_init__(self) -> None:
-        check_settings(self, "segment", "batch_size", "evaluation_rows")
-        for name in ("train_symbols", "valid_symbols", "test_symbols"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
+        check_at_least(1, self, "segment", "batch_size", "evaluation_rows")
+        check_at_least(0, self, "train_symbols", "valid_symbols", "test_symbols")
         if (self.corpus == "file") != bool(self.file):
-            raise ValueError("A text of one's own is given with corpus='file', and only then.")
-        self.shape()
-
-    def shape(self) -> XLConfig:
-        """The model's shape."""
-        given = {name: getattr(self, name) or value for name, value in SIZES[self.size].items()}
-        names = ("dropout", "attention", "sparse_in", "memory")
-        return XLConfig(BYTES, **given, **{name: getattr(self, name) for name in names})
+            raise ValueError("Your own text is given with corpus='file', and only then.")
+        if self.model.vocab != BYTES:
+            raise ValueError(f"Characters are bytes; leave model.vocab={BYTES}.")
 
 
 class Reading(nn.Module):
@@ -131,12 +115,12 @@ def train_language(config: LanguageConfig, folder: Path) -> Run:
     _stream(config, data)  # a text too short is refused before there is a folder
     checksum = checksum_of(data.train, data.valid, data.test)
     check_data(folder, config, checksum)
-    with shared_run(folder, config) as run:
+    with shared_run(folder, config, "language") as run:
         if not run.has("figures.json"):
             if not run.has(CHECKPOINT):
                 keep_checksum(run, checksum)
-            torch.manual_seed(config.seed)
-            reading = Reading(TransformerXL(config.shape()), rows=config.batch_size)
+            torch.manual_seed(config.fit.seed)
+            reading = Reading(TransformerXL(config.model), rows=config.batch_size)
             note = _train(config, run, reading, data)
             _finish(config, run, reading.model, data, note)
         complete_report(run)
@@ -193,7 +177,7 @@ def _train(
     def batch(number: int) -> Read:
         inputs, targets = stream(number)
         passed = number % stream.per_epoch * config.segment
-        return Read(inputs, targets, min(config.memory, passed))
+        return Read(inputs, targets, min(config.model.memory, passed))
 
     def loss(model: nn.Module, batch: Read) -> Tensor:
         logits_BTV = model(batch.inputs, batch.known)
@@ -202,13 +186,13 @@ def _train(
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         return {"valid_bits": _bits(config, cast(Reading, model).model, data.valid)}
 
-    with training_bar(config) as show:
+    with training_bar(config.fit.steps) as show:
         fit(
             reading,
             loss,
             batch,
             run=run,
-            config=config.fit_config(cuda=torch.cuda.is_available(), replayable=True),
+            config=fit_here(config.fit, replayable=True),
             tokens=lambda batch: batch.inputs.numel(),
             progress=show,
             evaluate=clock.timed(evaluate),

@@ -5,31 +5,43 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from headwise.config import to_json
-from headwise.text.batching import pad
+from headwise.recording import Run
 from headwise.workflows.inspect.sentence import Linked, Sentence, Span
 from headwise.workflows.inspect.subject import (
     MAX_TOKENS,
     NO_WORD,
     Output,
     Prepared,
+    check_finite,
     check_special,
     without,
     word_numbers,
 )
+from headwise_papers.data.marian import marian_folder
+from headwise_papers.data.padding import pad
 from headwise_papers.data.parallel import parallel_batch
-from headwise_papers.data.vocabulary import BOS, EOS, SPECIALS, UNK
+from headwise_papers.data.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary
 from headwise_papers.models import Transformer, greedy
 from headwise_papers.models.classifier import TransformerClassifier
 from headwise_papers.models.rnn import RnnClassifier, Seq2Seq
 from headwise_papers.recipes.codec import Codec, InWords
 from headwise_papers.recipes.translator import Translator
 
-__all__ = ["ClassifierSubject", "Cut", "TranslatorSubject", "cut_up", "joined_up"]
+__all__ = [
+    "ClassifierSubject",
+    "Cut",
+    "TranslatorSubject",
+    "cut_up",
+    "joined_up",
+    "open_marian",
+    "open_translation",
+]
 
 
 _Own = Transformer | Seq2Seq | TransformerClassifier | RnnClassifier
@@ -37,22 +49,22 @@ _Own = Transformer | Seq2Seq | TransformerClassifier | RnnClassifier
 
 @dataclass(frozen=True)
 class Cut:
-    """A sentence in pieces."""
+    """A sentence in tokens."""
 
     ids: list[int]
-    words: list[int]  # the word of each piece
-    names: list[str]  # how to show the pieces
-    texts: Sequence[str]  # what the words are
+    words: list[int]  # the word of each token
+    names: list[str]  # of the tokens
+    texts: Sequence[str]  # words
     cut: bool = False  # whether there was more text
 
 
 @dataclass(frozen=True, eq=False)
 class TranslatorSubject:
-    """A translator, a Transformer or LSTMs with attention. What it reads it translates, greedily.
+    """A translator, a Transformer or LSTMs with attention, which translates greedily.
 
-    The mark that begins a translation counts as its first word: there the first one is predicted.
-    Where sentences come with translations it reads these, and the word of a position of the decoder
-    is the one that is predicted there.
+    The begin token of a translation counts as its first word: there the first word is predicted.
+    Where sentences come with translations it reads these, and the word of a decoder position is the
+    one that is predicted there.
     """
 
     model: Transformer | Seq2Seq
@@ -60,6 +72,7 @@ class TranslatorSubject:
     target: Codec
     special: frozenset[str] = frozenset()  # more tokens that are not to count as words
     knows_words: bool = True
+    reads_references: bool = True
     mask_id: int | None = None
 
     def __post_init__(self) -> None:
@@ -67,34 +80,52 @@ class TranslatorSubject:
 
     @staticmethod
     def of(translator: Translator, *, special: Sequence[str] = ()) -> "TranslatorSubject":
-        """The subject of a translator."""
+        """Make the subject of a translator."""
         parts = translator.model, translator.source, translator.target
         return TranslatorSubject(*parts, frozenset(special))
+
+    @staticmethod
+    def of_codecs(
+        model: Transformer | Seq2Seq, codecs: object, special: frozenset[str]
+    ) -> "TranslatorSubject":
+        """Make the subject of a model and the codecs of source and target, a pair."""
+        if isinstance(codecs, tuple) and len(codecs) == 2:
+            source, target = codecs
+            if isinstance(source, Codec) and isinstance(target, Codec):
+                return TranslatorSubject(model, source, target, special)
+        raise ValueError(
+            f"{type(model).__name__} translates: give the codecs of source and target as the "
+            "tokenizer, a pair of headwise_papers.recipes.codec.InWords or InPieces. The run of "
+            "one is inspected by headwise.workflows.inspect.inspect_folder."
+        )
 
     @property
     def description(self) -> bytes:
         return _described(self.model, self.source, self.target)
 
     @property
-    def room(self) -> int:
+    def max_tokens(self) -> int:
         if isinstance(self.model, Transformer):
-            return self.model.config.max_length - 1  # the end mark
+            return self.model.config.max_length - 1  # the end token
         return MAX_TOKENS
 
     def prepare(self, sentences: Sequence[Sentence]) -> Prepared:
         cuts = [cut_up(self.source, sentence) for sentence in sentences]
-        sources = [cut.ids[: self.room] for cut in cuts]
+        sources = [cut.ids[: self.max_tokens] for cut in cuts]
         linked = [sentence.linked for sentence in sentences if sentence.linked is not None]
         targets, unfinished = self._read(linked) if linked else self._made(sources)
         device = next(self.model.parameters()).device
         batch = [x.to(device) for x in parallel_batch(sources, [cut.ids for cut in targets])]
         source, lengths, target = batch[0], batch[1], batch[2]
         tokens = [
-            {"encoder": [*read.names[: self.room], "<eos>"], "decoder": ["<bos>", *wrote.names]}
+            {
+                "encoder": [*read.names[: self.max_tokens], "<eos>"],
+                "decoder": ["<bos>", *wrote.names],
+            }
             for read, wrote in zip(cuts, targets, strict=True)
         ]
         numbers = {
-            "encoder": [[*cut.words[: self.room], NO_WORD] for cut in cuts],
+            "encoder": [[*cut.words[: self.max_tokens], NO_WORD] for cut in cuts],
             "decoder": [
                 [*cut.words, NO_WORD] if linked else [0, *(number + 1 for number in cut.words)]
                 for cut in targets
@@ -116,7 +147,7 @@ class TranslatorSubject:
                 "decoder": [["<bos>", *cut.texts] for cut in targets],
             },
             tokens=tokens,
-            truncated=sum(cut.cut or len(cut.ids) > self.room for cut in cuts),
+            truncated=sum(cut.cut or len(cut.ids) > self.max_tokens for cut in cuts),
             unfinished=unfinished,
         )
 
@@ -125,12 +156,12 @@ class TranslatorSubject:
             self.model(inputs["source"], inputs["source_lengths"], inputs["target"]), "next"
         )
 
-    def look(self, inputs: Mapping[str, Tensor]) -> None:
+    def attend(self, inputs: Mapping[str, Tensor]) -> None:
         self.forward(inputs)
 
     def _read(self, linked: Sequence[Linked]) -> tuple[list[Cut], int]:
         cuts = [cut_up(self.target, each.sentence) for each in linked]
-        room = self.room
+        room = self.max_tokens
         return [Cut(c.ids[:room], c.words[:room], c.names[:room], c.texts) for c in cuts], 0
 
     def _made(self, sources: Sequence[list[int]]) -> tuple[list[Cut], int]:
@@ -139,11 +170,11 @@ class TranslatorSubject:
 
     @torch.no_grad()
     def _translated(self, sources: Sequence[list[int]]) -> tuple[list[list[int]], int]:
-        """Translations, and how many of them were cut."""
+        """Return translations, and how many of them were not finished."""
         device = next(self.model.parameters()).device
         padded = pad([[*ids, EOS] for ids in sources])
         # a limit for each sentence of its own, whatever stands beside it in the batch
-        limits = [min(2 * length + 8, self.room) for length in padded.lengths.tolist()]
+        limits = [min(2 * length + 8, self.max_tokens) for length in padded.lengths.tolist()]
         ids, lengths = padded.ids.to(device), padded.lengths.to(device)
         found = greedy(self.model, ids, lengths, bos=BOS, eos=EOS, max_length=max(limits))
         pairs = list(zip(found, limits, strict=True))
@@ -153,23 +184,36 @@ class TranslatorSubject:
 
 @dataclass(frozen=True, eq=False)
 class ClassifierSubject:
-    """A classifier of sentences, a Transformer or a BiLSTM with attention, and its words."""
+    """A classifier of sentences, a Transformer or a BiLSTM with attention, and its codec."""
 
     model: TransformerClassifier | RnnClassifier
     words: InWords
     special: frozenset[str] = frozenset()  # tokens that are not to count as words
     knows_words: bool = True
+    reads_references: bool = False
     mask_id: int | None = None
 
     def __post_init__(self) -> None:
         check_special(self.special, _all_names(self.words))
+
+    @staticmethod
+    def of_vocabulary(
+        model: TransformerClassifier | RnnClassifier, words: object, special: frozenset[str]
+    ) -> "ClassifierSubject":
+        """Make the subject of a model and its Vocabulary."""
+        if not isinstance(words, Vocabulary):
+            raise ValueError(
+                f"{type(model).__name__} reads words: give its Vocabulary as the tokenizer, got "
+                f"{type(words).__name__}."
+            )
+        return ClassifierSubject(model, InWords(words), special)
 
     @property
     def description(self) -> bytes:
         return _described(self.model, self.words)
 
     @property
-    def room(self) -> int:
+    def max_tokens(self) -> int:
         if isinstance(self.model, TransformerClassifier):
             return self.model.config.max_length
         return MAX_TOKENS
@@ -177,39 +221,61 @@ class ClassifierSubject:
     def prepare(self, sentences: Sequence[Sentence]) -> Prepared:
         cuts = [cut_up(self.words, sentence) for sentence in sentences]
         device = next(self.model.parameters()).device
-        padded = pad([cut.ids[: self.room] for cut in cuts])
-        names = [cut.names[: self.room] for cut in cuts]
-        numbers = without([cut.words[: self.room] for cut in cuts], names, self.special)
+        padded = pad([cut.ids[: self.max_tokens] for cut in cuts])
+        names = [cut.names[: self.max_tokens] for cut in cuts]
+        numbers = without([cut.words[: self.max_tokens] for cut in cuts], names, self.special)
         return Prepared(
             inputs={"tokens": padded.ids.to(device), "lengths": padded.lengths.to(device)},
             words={"encoder": word_numbers(numbers, width=padded.ids.shape[1], device=device)},
             texts={"encoder": [cut.texts for cut in cuts]},
             tokens=[{"encoder": row} for row in names],
-            truncated=sum(cut.cut or len(cut.ids) > self.room for cut in cuts),
+            truncated=sum(cut.cut or len(cut.ids) > self.max_tokens for cut in cuts),
         )
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Output:
         return Output(self.model(inputs["tokens"], inputs["lengths"]), "class")
 
-    def look(self, inputs: Mapping[str, Tensor]) -> None:
+    def attend(self, inputs: Mapping[str, Tensor]) -> None:
         self.forward(inputs)
 
 
+def open_translation(
+    folder: Path, *, special: Sequence[str], device: torch.device
+) -> TranslatorSubject:
+    """Open a run of `headwise train translation` or `headwise demo` for an inspection."""
+    return _opened(Translator.load(Run.open(folder)), special, device)
+
+
+def open_marian(folder: Path, *, special: Sequence[str], device: torch.device) -> TranslatorSubject:
+    """Open a translator of Marian for an inspection."""
+    files = marian_folder(folder)
+    assert files is not None, "it was asked before"
+    return _opened(Translator.of_marian(files), special, device)
+
+
+def _opened(
+    translator: Translator, special: Sequence[str], device: torch.device
+) -> TranslatorSubject:
+    check_finite(translator.model)
+    translator.model.to(device)
+    return TranslatorSubject.of(translator, special=special)
+
+
 def _all_names(codec: Codec) -> set[str]:
-    """How all that a codec knows is shown, marks included."""
+    """Return the names of all tokens of a codec, special ones included."""
     numbers = range(len(SPECIALS), len(codec))
     return {*SPECIALS, *codec.names(numbers)}
 
 
 def _described(model: _Own, *codecs: Codec) -> bytes:
-    """The settings of a model and all that its codecs know."""
+    """Return the settings of a model and the tokens of its codecs."""
     content = [type(model).__name__, to_json(model.config)]
     known = [codec.names(range(len(SPECIALS), len(codec))) for codec in codecs]
     return json.dumps([*content, known], sort_keys=True).encode()
 
 
 def cut_up(codec: Codec, sentence: Sentence) -> Cut:
-    """A sentence in the pieces of a codec, which never reach over a space.
+    """Tokenize a sentence with a codec, whose tokens never reach over a space.
 
     A codec in words takes the words of a treebank as they are, and not as they were written.
     """
@@ -230,8 +296,8 @@ def cut_up(codec: Codec, sentence: Sentence) -> Cut:
 
 
 def joined_up(codec: Codec, ids: list[int]) -> Cut:
-    """What a model wrote, and which words its pieces make."""
-    # a model may write marks, which a codec does not show
+    """Find the words of generated ids."""
+    # a model may generate special tokens, which a codec does not show
     names = [next(iter(codec.names([number])), SPECIALS[number % len(SPECIALS)]) for number in ids]
     shown = [SPECIALS[UNK].strip("<>") if name == SPECIALS[UNK] else name for name in names]
     if isinstance(codec, InWords):
@@ -246,7 +312,7 @@ def joined_up(codec: Codec, ids: list[int]) -> Cut:
 
 
 def _spread(codec: Codec, ids: Sequence[int], span: Span) -> list[Span]:
-    """Where the pieces of a token are; what is unknown takes what the others leave."""
+    """Return the spans of a string's tokens; an unknown token takes what the others leave."""
     start, end = span
     lengths = [len(name.replace("▁", "")) for name in codec.names(ids)]
     unknown = [place for place, number in enumerate(ids) if number == UNK]

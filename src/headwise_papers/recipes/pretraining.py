@@ -25,6 +25,7 @@ from headwise.training.progress import Report
 from headwise.workflows.training_run import (
     Clock,
     complete_report,
+    fit_here,
     in_first_process_first,
     is_first_process,
     logged_rows,
@@ -52,7 +53,7 @@ from headwise_papers.recipes.pretraining_tasks import (
 from headwise_papers.recipes.pretraining_text import TOKENIZER, PretrainingText, read_texts, text_in
 from headwise_papers.recipes.translator import load_weights
 
-__all__ = ["Pretrained", "PretrainingConfig", "is_pretraining", "load_pretrained", "pretrain"]
+__all__ = ["Pretrained", "PretrainingConfig", "load_pretrained", "pretrain"]
 
 H200 = 790e12  # floating-point operations a second in bfloat16 that products reach at best
 CURVE = 10  # updates that a point of the training curve is about
@@ -86,10 +87,10 @@ def pretrain(config: PretrainingConfig, folder: Path, *, keep_at: Collection[int
     made = read_texts(config, folder) if is_first_process() else None
     if made is not None:
         check_parts(config, made)
-    with shared_run(folder, config) as run:
+    with shared_run(folder, config, "pretraining") as run:
         if not run.has("figures.json"):
             text: PretrainingText = in_first_process_first(lambda: text_in(run, config, made))
-            torch.manual_seed(config.seed)
+            torch.manual_seed(config.fit.seed)
             model = fresh_model(config, config.shape(len(text.pieces)))
             figures = _train(config, run, model, text, keep_at)
             if is_first_process():
@@ -100,7 +101,7 @@ def pretrain(config: PretrainingConfig, folder: Path, *, keep_at: Collection[int
 
 def load_pretrained(run: Run) -> Pretrained:
     """The model of a finished run of `pretrain`, in evaluation mode, and its tokenizer."""
-    if not is_pretraining(run):
+    if run.kind != "pretraining":
         raise ValueError(f"{run.folder} holds no run of `headwise train mlm` or `electra`.")
     if not run.has("model.safetensors"):
         gone = run.has("figures.json") and "is finished, but its model.safetensors is not there"
@@ -113,11 +114,6 @@ def load_pretrained(run: Run) -> Pretrained:
     return Pretrained(model.eval(), BytePieces.load(run.path(TOKENIZER)))
 
 
-def is_pretraining(run: Run) -> bool:
-    """Whether a run is one of `pretrain`."""
-    return {"objective", "next_sentence", "text_of"} <= run.config().keys()
-
-
 def _train(
     config: PretrainingConfig,
     run: Run,
@@ -127,8 +123,7 @@ def _train(
 ) -> dict[str, Any]:
     """Train in place; losses by name."""
     batches, held_out = training_batches(config, text), validation_batches(config, text)
-    cuda = torch.cuda.is_available()
-    settings = config.fit_config(cuda=cuda, replayable=True, one_shape=True)
+    settings = fit_here(config.fit, replayable=True, one_shape=True)
 
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         mixed = settings.precision == "bfloat16"
@@ -137,7 +132,7 @@ def _train(
     # in one process the loss is compiled with the model; several have a wrapper around the model
     whole = settings.compile and process_count() == 1
     of_task = torch.compile(task_loss) if whole else task_loss
-    so_far = LossSoFar(window=CURVE * config.accumulate)
+    so_far = LossSoFar(window=CURVE * config.fit.accumulate)
     with _guided(config, model, text.pieces) as guidance:
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -146,13 +141,15 @@ def _train(
             main = main if beside is None else main + beside
             return main if guidance is None else main + guidance.loss()
 
-        with training_bar(config) as show:
+        with training_bar(config.fit.steps) as show:
             fit(
                 model,
                 loss,
                 batches,
                 run=run,
-                config=dataclasses.replace(settings, compile=settings.compile and not whole),
+                config=dataclasses.replace(
+                    settings, compile=settings.compile and not whole, keep_best=False
+                ),
                 tokens=lambda batch: batch.ids.numel(),
                 progress=_logging(run, so_far, guidance, show),
                 evaluate=Clock(run).timed(evaluate),
@@ -179,7 +176,7 @@ def _guided(
     config: PretrainingConfig, model: nn.Module, pieces: BytePieces
 ) -> AbstractContextManager[Guidance | None]:
     tokens = {"delim": (pieces.begin, pieces.end), "period": pieces.written_as(".")}
-    return guided(model, config, steps=config.steps, tokens={"encoder": tokens})
+    return guided(model, config.guide, steps=config.fit.steps, tokens={"encoder": tokens})
 
 
 def _logging(run: Run, so_far: LossSoFar, guidance: Guidance | None, show: Report) -> Report:
@@ -218,7 +215,8 @@ def _finish(
     run.write_json("model.json", to_json(model.encoder.config))
     run.save_tensors("model.safetensors", model.state_dict())
     trained = training_figures(run, model)
-    a_step = config.batch_size * config.block * config.accumulate * process_count()
+    block = config.model.max_length
+    a_step = config.batch_size * block * config.fit.accumulate * process_count()
     speed = {
         "tokens_seen": int(trained["updates"]) * a_step,
         "model_flops_utilisation": _utilisation(config, model, trained["tokens_per_second"]),
@@ -238,10 +236,11 @@ def _utilisation(
     """
     if not torch.cuda.is_available() or "H200" not in torch.cuda.get_device_name():
         return None
-    if config.attention != "softmax":
+    if config.model.attention != "softmax":
         return None
     is_electra = config.objective == "electra"
-    places = config.block if is_electra else round(config.masked * config.block)
+    block = config.model.max_length
+    places = block if is_electra else round(config.masked * block)
     heads = {"scored": 0, "judged": places} if is_electra else {"scored": places}
-    a_block = training_flops(model.encoder.config, texts=1, length=config.block, **heads)
-    return a_block / config.block * tokens_per_second / (H200 * process_count())
+    a_block = training_flops(model.encoder.config, texts=1, length=block, **heads)
+    return a_block / block * tokens_per_second / (H200 * process_count())

@@ -64,7 +64,7 @@ def check_parts(settings: PretrainingConfig, text: PretrainingText) -> None:
 def training_batches(settings: PretrainingConfig, text: PretrainingText) -> Batches:
     """The numbered batches to train on."""
     part = _Part("part to train on", text.train)
-    return _batches(settings, text, part, seed=settings.seed, shuffled=True)
+    return _batches(settings, text, part, seed=settings.fit.seed, shuffled=True)
 
 
 def validation_batches(settings: PretrainingConfig, text: PretrainingText) -> Batches:
@@ -88,9 +88,9 @@ def _batches(
 ) -> Batches:
     size, share, pieces = settings.batch_size, settings.masked, text.pieces
     if settings.next_sentence:
-        pairs = SegmentPairs(part.text, pieces, settings.block, part.name)
+        pairs = SegmentPairs(part.text, pieces, settings.model.max_length, part.name)
         return PairBatches(pairs, size, seed=seed, share=share, shuffled=shuffled)
-    blocks = PackedBlocks(part.text, pieces, settings.block, part.name)
+    blocks = PackedBlocks(part.text, pieces, settings.model.max_length, part.name)
     if settings.objective == "electra":
         counts = text.train.counts(len(pieces))
         return ReplacedBatches(

@@ -18,7 +18,7 @@ TOKENIZER, TEXT, CHECKSUM = "tokenizer.json", "text.safetensors", "text.json"
 LARGE = {"debian-docs-en": 52_000}  # pieces of texts that have words enough
 SMALL = 8_000
 # settings that decide what the text is
-SAME = ("corpus", "file", "vocab", "train_documents", "valid_documents")
+SAME = ("corpus", "file", "vocab_size", "train_documents", "valid_documents")
 
 
 class PretrainingText(NamedTuple):
@@ -72,9 +72,9 @@ def same_text(settings: PretrainingConfig, other: Run) -> bool:
 def _numbered(settings: PretrainingConfig) -> PretrainingText:
     """Learn the pieces and number the text."""
     texts = _documents(settings)
-    size = settings.vocab or LARGE.get(settings.corpus, SMALL)
+    size = settings.vocab_size or LARGE.get(settings.corpus, SMALL)
     lines = (line for document in texts.train for line in document)
-    with clock(f"learning {size:,} pieces"):
+    with clock(f"learning {size:,} tokens"):
         pieces = train_byte_pieces(lines, size=size, style=settings.marks)
     with clock("numbering the text"):
         train, valid = (encode_documents(part, pieces) for part in (texts.train, texts.valid))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headwise.analysis.scores import Score, bleu, tokenised_bleu
+from headwise.analysis.scores import Score, bleu
 from headwise.guidance import Guidance
 from headwise.recording import Run
 from headwise.training import fit, label_smoothed_sum
@@ -25,6 +25,7 @@ from headwise.workflows.training_run import (
     Clock,
     choose_weights,
     complete_report,
+    fit_here,
     in_first_process_first,
     is_first_process,
     shared_run,
@@ -35,6 +36,7 @@ from headwise_papers.data.parallel import ParallelBatch
 from headwise_papers.data.subword import PiecePair, train_pieces
 from headwise_papers.data.translation import Lines, ParallelTexts, read_parallel_texts
 from headwise_papers.data.vocabulary import BOS, EOS, PAD, SPECIALS
+from headwise_papers.measures.scores import tokenised_bleu
 from headwise_papers.models import Transformer
 from headwise_papers.recipes.codec import Codec, InPieces, load_codecs, save_codecs
 from headwise_papers.recipes.guiding import Tokens, guided, with_guidance
@@ -49,10 +51,10 @@ from headwise_papers.recipes.translation_batches import (
     validation_loss,
     width_multiple,
 )
-from headwise_papers.recipes.translation_settings import TranslationConfig
+from headwise_papers.recipes.translation_settings import SIZES, TranslationConfig
 from headwise_papers.recipes.translator import Translator
 
-__all__ = ["TranslationConfig", "train_translation"]
+__all__ = ["SIZES", "TranslationConfig", "train_translation"]
 
 FULL_STOPS = (".", "\u2581.")  # pieces of words say whether a space is before them
 TOKENISED = ("iwslt14", "iwslt15")  # corpora whose texts come as tokens between spaces
@@ -74,7 +76,7 @@ def train_translation(config: TranslationConfig, folder: Path) -> Run:
     texts = _texts(config)
     checksum = checksum_of(*texts.train, *texts.valid, *texts.test)
     check_data(folder, config, checksum)
-    with shared_run(folder, config) as run:
+    with shared_run(folder, config, "translation") as run:
         if not run.has("figures.json"):
             translator = in_first_process_first(
                 lambda: _untrained(config, run, texts.train, checksum)
@@ -107,20 +109,21 @@ def _untrained(config: TranslationConfig, run: Run, train: Lines, checksum: str)
     """A translator with its first weights, and with pieces that are then in the run."""
     if not run.names("*pieces.model"):
         keep_checksum(run, checksum)  # first, as pieces are of these texts
-        with clock(f"learning {config.pieces:,} pieces"):
+        with clock(f"learning {config.vocab_size:,} subwords"):
             learnt = _learnt(config, train)
         save_codecs(run, InPieces(learnt.source), InPieces(learnt.target))
     source, target = load_codecs(run)
-    torch.manual_seed(config.seed)
+    torch.manual_seed(config.fit.seed)
     model = Transformer(config.shape(len(source), len(target)))
     return Translator(model, source, target)
 
 
 def _learnt(config: TranslationConfig, train: Lines) -> PiecePair:
+    size, kind = config.vocab_size, config.subwords
     if config.joint:
-        both = train_pieces([*train.source, *train.target], size=config.pieces, kind=config.kind)
+        both = train_pieces([*train.source, *train.target], size=size, kind=kind)
         return PiecePair(both, both)
-    source, target = (train_pieces(side, size=config.pieces, kind=config.kind) for side in train)
+    source, target = (train_pieces(side, size=size, kind=kind) for side in train)
     return PiecePair(source, target)
 
 
@@ -130,12 +133,12 @@ def _train(
     """Train in place, and end with the weights that validate best; what there is to say of it."""
     model = translator.model
     train, valid = encoded_pairs(translator, texts.train), encoded_pairs(translator, texts.valid)
-    held_out = all_batches(valid, tokens=config.tokens)
+    held_out = all_batches(valid, tokens=config.batch_tokens)
 
     def validate(model: nn.Module) -> dict[str, float]:
         return {"validation_loss": validation_loss(model, held_out)}
 
-    so_far = LossSoFar(window=config.steps * config.accumulate // 10)
+    so_far = LossSoFar(window=config.fit.steps * config.fit.accumulate // 10)
     with _guided(config, translator) as guidance:
         _fit(config, run, model, train, so_far, guidance, validate)
     chosen = choose_weights(run, model, validate)
@@ -173,18 +176,21 @@ def _fit(
         told = guidance.log() if guidance else {}
         return {**validate(model), **_losses(so_far), **told}
 
-    cuda = torch.cuda.is_available()
     most = model.config.max_length
     multiple = width_multiple()
-    with training_bar(config) as show:
+    with training_bar(config.fit.steps) as show:
         fit(
             model,
             loss,
             pair_batches(
-                train, tokens=config.tokens, multiple=multiple, most=most, seed=config.seed
+                train,
+                tokens=config.batch_tokens,
+                multiple=multiple,
+                most=most,
+                seed=config.fit.seed,
             ),
             run=run,
-            config=config.fit_config(cuda=cuda, replayable=True),
+            config=fit_here(config.fit, replayable=True),
             tokens=lambda batch: int(batch.target_lengths.sum()),
             progress=show,
             evaluate=Clock(run).timed(evaluate),
@@ -198,7 +204,9 @@ def _guided(
 ) -> AbstractContextManager[Guidance | None]:
     codecs = {"encoder": translator.source, "decoder": translator.target}
     tokens = {stack: _marks(codec) for stack, codec in codecs.items()}
-    return guided(translator.model, config, steps=config.steps, tokens=tokens, padding=PAD)
+    return guided(
+        translator.model, config.guide, steps=config.fit.steps, tokens=tokens, padding=PAD
+    )
 
 
 def _marks(codec: Codec) -> Tokens:

@@ -7,11 +7,10 @@ import torch
 
 from headwise.config import to_json
 from headwise.pruning.cutting import rebuild
-from headwise.pruning.recipe import check_whole
-from headwise.pruning.record import PruningRecord, record_of
+from headwise.pruning.record import PruningRecord, check_whole, record_of
 from headwise.recording import Run
-from headwise.text.batching import pad
 from headwise_papers.data.marian import MarianFolder, MarianPieces
+from headwise_papers.data.padding import pad
 from headwise_papers.data.parallel import ParallelBatch, parallel_batch
 from headwise_papers.data.vocabulary import BOS, EOS, PAD
 from headwise_papers.models import Hypothesis, Transformer, TransformerConfig, beam, greedy

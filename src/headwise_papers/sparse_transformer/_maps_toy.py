@@ -67,7 +67,7 @@ def toy_pairs(train: int, test: int) -> tuple[list[ToyPair], list[ToyPair]]:
 
 def toy_translator(config: ToyTraining, train: Sequence[ToyPair], folder: Path) -> Translator:
     """Train one, or find it done; on the CPU."""
-    with Run.create(folder, config) as run:
+    with Run.create(folder, config, "translation") as run:
         if not run.has("model.safetensors"):
             _train(config, train, run)
         return Translator.load(run)
@@ -93,6 +93,8 @@ def _train(config: ToyTraining, train: Sequence[ToyPair], run: Run) -> None:
         steps=config.steps,
         learning_rate=config.learning_rate,
         warmup=config.warmup,
+        precision="float32",
+        average=1,
         checkpoint_every=config.steps,
         seed=config.seed,
     )

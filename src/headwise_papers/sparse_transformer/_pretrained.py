@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
-from headwise.workflows.opening import open_subject
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
+from headwise.workflows.inspect.opening import open_subject
 from headwise_papers.data.characters import as_text, read_characters
 from headwise_papers.sparse_transformer._scoring import Switch, attending
 
@@ -141,7 +141,7 @@ def _encoded(
             list(texts[start : start + BATCH]),
             padding=True,
             truncation=True,
-            max_length=min(tokens, subject.room),
+            max_length=min(tokens, subject.max_tokens),
             return_special_tokens_mask=True,
             return_tensors="pt",
         )

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from headwise.analysis.scores import bleu, tokenised_bleu
+from headwise.analysis.scores import bleu
 from headwise.config import from_json
 from headwise.ops.named import attention_op
 from headwise.recording.run import Run
@@ -18,6 +18,7 @@ from headwise.sites import replace
 from headwise_papers.core.at_once import make_at_once
 from headwise_papers.data.translation import Lines, read_parallel_texts, read_part
 from headwise_papers.data.vocabulary import PAD
+from headwise_papers.measures.scores import tokenised_bleu
 from headwise_papers.recipes.translating import open_translator
 from headwise_papers.recipes.translation import TOKENISED
 from headwise_papers.recipes.translator import Translator

@@ -6,15 +6,16 @@ experiments lend each other their translators: `trained=` names the runs to look
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from headwise.config import suggestion
+from headwise.config import changed, suggestion
 from headwise.recording.run import Run
+from headwise.training import FitConfig
 from headwise_papers.core import lending
 from headwise_papers.core.at_once import note_company
-from headwise_papers.recipes.translation import TranslationConfig, train_translation
+from headwise_papers.recipes.translation import SIZES, TranslationConfig, train_translation
 from headwise_papers.sparse_transformer._method_pairs import folder_name
 
 __all__ = [
@@ -46,20 +47,17 @@ class Task(NamedTuple):
 
 def _recipe(corpus: str, source: str, target: str, **changes: Any) -> TranslationConfig:
     """Three and three layers of width 256 and batches of 8,192 pieces, unless changed."""
-    settings: dict[str, Any] = {
-        "kind": "bpe",
-        "pieces": 8000,
-        "size": "small",
-        "dropout": 0.3,
-        "tokens": 8192,
-        "steps": 1500,
-        "warmup": 200,
-        "learning_rate": 2e-3,
-        "evaluate_every": 100,
-        "checkpoint_every": 100,
-        "average": 5,
-    }
-    return TranslationConfig(corpus=corpus, source=source, target=target, **(settings | changes))
+    plain = TranslationConfig(
+        corpus=corpus,
+        source=source,
+        target=target,
+        subwords="bpe",
+        batch_tokens=8192,
+        fit=FitConfig(
+            steps=1500, warmup=200, learning_rate=2e-3, evaluate_every=100, checkpoint_every=100
+        ),
+    )
+    return replace(plain, **changes)
 
 
 TASKS = {
@@ -70,13 +68,9 @@ TASKS = {
             "tatoeba",
             "en",
             "de",
-            pieces=10_000,
-            size="iwslt",
-            steps=3000,
-            warmup=1000,
-            learning_rate=1e-3,
-            evaluate_every=500,
-            checkpoint_every=500,
+            vocab_size=10_000,
+            model=SIZES["iwslt"],
+            fit=FitConfig(steps=3000, warmup=1000, evaluate_every=500, checkpoint_every=500),
         ),
         "En-De",
         "bleu",
@@ -125,8 +119,28 @@ class Training:
             raise ValueError(f"seeds must be at least 1, got {self.seeds}.")
 
 
-OURS = ("seeds", "trained", "at_once")
-CHANGES = tuple(field.name for field in fields(Training) if field.name not in OURS)
+# where a recipe has what an experiment changes
+PLACES = {
+    "steps": ("fit.steps",),
+    "warmup": ("fit.warmup",),
+    "learning_rate": ("fit.learning_rate",),
+    "tokens": ("batch_tokens",),
+    "pieces": ("vocab_size",),
+    "max_length": ("model.max_length",),
+    "width": ("model.width",),
+    "heads": ("model.heads",),
+    "layers": ("model.encoder_layers", "model.decoder_layers"),
+    "feed_forward": ("model.feed_forward",),
+    "dropout": ("model.dropout",),
+    "beams": ("beams",),
+    "evaluate_every": ("fit.evaluate_every",),
+    "checkpoint_every": ("fit.checkpoint_every",),
+    "average": ("fit.average",),
+    "train_pairs": ("train_pairs",),
+    "valid_pairs": ("valid_pairs",),
+    "test_pairs": ("test_pairs",),
+    "compile": ("fit.compile",),
+}
 # so small that a test can afford them
 TINY: dict[str, Any] = {
     "steps": 24,
@@ -178,16 +192,12 @@ def task_named(corpus: str) -> Task:
 
 def settings_of(config: Training, job: Job) -> TranslationConfig:
     """With which a translator is trained: its recipe, and what the experiment changes."""
-    given = {name: getattr(config, name) for name in CHANGES}
-    return replace(
-        task_named(job.corpus).recipe,
-        encoder_attention=job.attention,
-        decoder_attention=job.attention,
-        cross_attention=job.attention,
-        sparse_in=job.sparse_in,
-        seed=job.seed,
-        **{name: value for name, value in given.items() if value is not None},
-    )
+    given = {at: getattr(config, name) for name, places in PLACES.items() for at in places}
+    changes = {name: value for name, value in given.items() if value is not None}
+    for where in ("encoder", "decoder", "cross"):
+        changes[f"model.{where}_attention"] = job.attention
+    changes |= {"model.sparse_in": job.sparse_in, "fit.seed": job.seed}
+    return changed(task_named(job.corpus).recipe, changes)
 
 
 def places(config: Training, run: Run) -> Iterator[Path]:

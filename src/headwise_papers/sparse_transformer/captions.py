@@ -42,8 +42,10 @@ from typing import Literal
 import torch
 
 from headwise.recording.run import Run
+from headwise.training import FitConfig
 from headwise_papers.core.base import Estimate, Expected, Experiment
 from headwise_papers.data.captions import CaptionData, read_captions
+from headwise_papers.models.caption import CaptionConfig
 from headwise_papers.recipes.captioning import CaptioningConfig, train_captioning
 from headwise_papers.sparse_transformer._drawing import panels, save
 from headwise_papers.sparse_transformer._method_pairs import (
@@ -94,29 +96,34 @@ class Config:
         """The settings of one training, from images unless a file of features is named."""
         return CaptioningConfig(
             features=features,
-            encoder=self.encoder,
-            image_size=self.image_size,
-            patch=self.patch,
-            width=self.width,
-            heads=self.heads,
-            layers=self.layers,
-            feed_forward=self.feed_forward,
-            dropout=self.dropout,
-            encoder_attention=attention,
-            decoder_attention=attention,
-            cross_attention=attention,
+            model=CaptionConfig(
+                encoder=self.encoder,
+                image_size=self.image_size,
+                patch=self.patch,
+                width=self.width,
+                heads=self.heads,
+                encoder_layers=self.layers,
+                decoder_layers=self.layers,
+                feed_forward=self.feed_forward,
+                dropout=self.dropout,
+                encoder_attention=attention,
+                decoder_attention=attention,
+                cross_attention=attention,
+            ),
             label_smoothing=self.label_smoothing,
             batch_size=self.batch_size,
-            steps=self.steps,
-            learning_rate=self.learning_rate,
-            warmup=self.warmup,
-            evaluate_every=self.evaluate_every,
-            checkpoint_every=self.evaluate_every,
+            fit=FitConfig(
+                steps=self.steps,
+                learning_rate=self.learning_rate,
+                warmup=self.warmup,
+                evaluate_every=self.evaluate_every,
+                checkpoint_every=self.evaluate_every,
+                seed=seed,
+            ),
             beams=self.beams,
             train_images=self.train_images,
             valid_images=self.valid_images,
             test_images=self.test_images,
-            seed=seed,
         )
 
 

@@ -36,13 +36,14 @@ Where ours deviates:
    before them. It is so for every way to attend.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 from headwise.recording.run import Run
+from headwise.training import FitConfig
 from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.recipes.language import LanguageConfig, train_language
+from headwise_papers.recipes.language import SIZES, LanguageConfig, train_language
 from headwise_papers.sparse_transformer._drawing import panels, save
 from headwise_papers.sparse_transformer._method_pairs import (
     Pair,
@@ -87,26 +88,31 @@ class Config:
 
     def training(self, attention: str, seed: int) -> LanguageConfig:
         """The settings of one training."""
+        size = SIZES[self.size]
         return LanguageConfig(
             corpus=self.corpus,
-            size=self.size,
-            width=self.width,
-            layers=self.layers,
-            feed_forward=self.feed_forward,
-            attention=attention,
+            model=replace(
+                size,
+                width=self.width or size.width,
+                layers=self.layers or size.layers,
+                feed_forward=self.feed_forward or size.feed_forward,
+                attention=attention,
+                memory=self.memory,
+                dropout=self.dropout,
+            ),
             segment=self.segment,
-            memory=self.memory,
             batch_size=self.batch_size,
-            steps=self.steps,
-            learning_rate=self.learning_rate,
-            warmup=self.warmup,
-            dropout=self.dropout,
-            evaluate_every=self.evaluate_every,
-            checkpoint_every=self.evaluate_every,
+            fit=FitConfig(
+                steps=self.steps,
+                learning_rate=self.learning_rate,
+                warmup=self.warmup,
+                evaluate_every=self.evaluate_every,
+                checkpoint_every=self.evaluate_every,
+                seed=seed,
+            ),
             train_symbols=self.train_symbols,
             valid_symbols=self.valid_symbols,
             test_symbols=self.test_symbols,
-            seed=seed,
         )
 
 

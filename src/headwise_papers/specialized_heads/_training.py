@@ -9,16 +9,18 @@ experiments lend each other their translators: `trained=` names the runs to look
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from headwise.config import changed
 from headwise.recording.run import Run
-from headwise.workflows.training_run import TrainingSettings
+from headwise.training import FitConfig
 from headwise_papers.core import lending
 from headwise_papers.core.at_once import make_at_once
-from headwise_papers.recipes.translation import TranslationConfig, train_translation
+from headwise_papers.recipes.translation import SIZES, TranslationConfig, train_translation
+from headwise_papers.sparse_transformer._training import PLACES
 from headwise_papers.specialized_heads._tuning import TuningConfig, tune_translator
 
 __all__ = [
@@ -42,30 +44,21 @@ TARGETS = ("ru", "de", "fr")
 RECIPE = TranslationConfig(
     corpus="tatoeba",
     source="en",
-    kind="bpe",
-    pieces=8000,  # of each side, as in the paper: joint ones would not suit two alphabets
+    subwords="bpe",
+    vocab_size=8000,  # of each side, as in the paper: joint ones would not suit two alphabets
     joint=False,
-    size="iwslt",
-    heads=8,
-    dropout=0.3,
+    model=replace(SIZES["iwslt"], heads=8),
     train_pairs=46_085,  # all there are in Russian
-    tokens=8192,
-    steps=2500,
-    warmup=500,
-    learning_rate=1e-3,
-    evaluate_every=125,
-    checkpoint_every=125,
+    batch_tokens=8192,
+    fit=FitConfig(steps=2500, warmup=500, evaluate_every=125, checkpoint_every=125),
 )
-MULTI30K = replace(RECIPE, corpus="multi30k", train_pairs=0, steps=2000)
+MULTI30K = changed(RECIPE, {"corpus": "multi30k", "train_pairs": 0, "fit.steps": 2000})
 TUNING = TuningConfig(
     corpus="opensubtitles",
     source="en",
     target="ru",
-    tokens=8192,
-    steps=300,
-    learning_rate=3e-4,
-    evaluate_every=25,
-    checkpoint_every=25,
+    batch_tokens=8192,
+    fit=FitConfig(steps=300, warmup=30, learning_rate=3e-4, evaluate_every=25, checkpoint_every=25),
 )
 
 
@@ -103,7 +96,7 @@ class Training:
 
 
 # what of these settings tuning takes too; how long it lasts is its own
-TUNED = ("tokens", "beams", "average", "train_pairs", "valid_pairs", "test_pairs")
+TUNED = ("batch_tokens", "beams", "fit.average", "train_pairs", "valid_pairs", "test_pairs")
 # so small that a test can afford them
 TINY: dict[str, Any] = {
     "seeds": 1,
@@ -219,18 +212,13 @@ def found_or_trained(
 
 def settings_of(config: Training, job: Job) -> TranslationConfig | TuningConfig:
     """With which a translator is trained: its recipe, and what the experiment changes."""
-    changes = {field.name: getattr(config, field.name) for field in fields(config)}
+    places = ((at, name) for name, several in PLACES.items() for at in several if name != "compile")
+    given = {at: getattr(config, name) for at, name in places}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    changes["fit.seed"] = job.seed
     if job.domain == "subtitles":
-        steps = config.tuning_steps or TUNING.steps
-        changes = {name: changes[name] for name in TUNED}
-        changes |= {"steps": steps, "warmup": steps // 10}
-        return replace(TUNING, seed=job.seed, **_given(changes, TuningConfig))
-    given = _given(changes, TranslationConfig)
+        steps = config.tuning_steps or TUNING.fit.steps
+        changes = {name: value for name, value in changes.items() if name in (*TUNED, "fit.seed")}
+        return changed(TUNING, changes | {"fit.steps": steps, "fit.warmup": steps // 10})
     recipe = MULTI30K if job.domain == "multi30k" else RECIPE
-    return replace(recipe, target=job.target, seed=job.seed, **given)
-
-
-def _given(changes: dict[str, Any], settings: type[TrainingSettings]) -> dict[str, Any]:
-    """What is set, of the settings of a training."""
-    known = {field.name for field in fields(settings)}
-    return {name: value for name, value in changes.items() if name in known and value is not None}
+    return changed(recipe, changes | {"target": job.target})

@@ -54,11 +54,14 @@ TRANSLATORS: dict[str, tuple[str, Domain]] = {  # target and domain
     "en-ru": ("ru", "tatoeba"),
     "en-de": ("de", "tatoeba"),
     "en-de multi30k": ("de", "multi30k"),
-    "en-ru subtitles": ("ru", "subtitles"),  # 12.6 BLEU in specialized_heads/syntax: too little to enter
+    "en-ru subtitles": (
+        "ru",
+        "subtitles",
+    ),  # 12.6 BLEU in specialized_heads/syntax: too little to enter
 }
 ENTERING = tuple(TRANSLATORS)[:3]
 # settings in which a pruning that is lent may differ from one that is asked for
-ASIDE = ("model", "data", "dev", "look", "checkpoint_every")
+ASIDE = ("model", "data", "dev", "inspect_lines", "checkpoint_every")
 DECIDED = 0.1  # P(open) this near to 0 or 1
 OFTEN = 250  # updates of a pruning between checkpoints, up to a minute beside many others
 
@@ -272,12 +275,12 @@ def pruned(
         learning_rate=config.prune_rate,
         warmup=config.prune_warmup,
         gate_learning_rate=config.gate_rate,
-        tokens=config.tokens or RECIPE.tokens,
+        tokens=config.tokens or RECIPE.batch_tokens,
         beams=config.beams or 4,
         evaluate_every=max(1, config.prune_steps // 8),
         checkpoint_every=OFTEN,
         speed_seconds=0.0,
-        look=0,
+        inspect_lines=0,
         seed=job.seed,
     )
     lent = find_file(config, run, f"{place}-pruning/figures.json")
@@ -295,7 +298,7 @@ def pruned(
 def texts_of(base: Run) -> tuple[Lines, Lines]:
     """What a translator was trained on, and its test part."""
     settings = base.config()
-    if "size" not in settings:
+    if "model" not in settings:
         texts = from_json(TuningConfig, settings).texts()
         return texts.train, texts.test
     config = from_json(TranslationConfig, settings)

@@ -4,17 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from headwise.analysis.scores import bleu
 from headwise.recording.run import Run
-from headwise.training import fit, label_smoothed_sum
+from headwise.training import FitConfig, fit, label_smoothed_sum
 from headwise.training.loss import Summed
 from headwise.workflows.training_run import (
     Clock,
-    TrainingSettings,
     choose_weights,
+    fit_here,
     training_bar,
     training_figures,
 )
@@ -37,7 +36,7 @@ TOGETHER = 256  # sentences translated at the same time
 
 
 @dataclass(frozen=True)
-class TuningConfig(TrainingSettings):
+class TuningConfig:
     """On what and how a translator is trained on."""
 
     corpus: str = "opensubtitles"  # tokenisation is undone, as the translator knows plain text
@@ -46,10 +45,11 @@ class TuningConfig(TrainingSettings):
     train_pairs: int = 0  # only so many of a part; 0 takes all
     valid_pairs: int = 0
     test_pairs: int = 0
-    tokens: int = 8192  # pieces in a batch
+    batch_tokens: int = 8192
     label_smoothing: float = 0.1
     beams: int = 4
     length_penalty: float = 0.6
+    fit: FitConfig = FitConfig()
 
     def texts(self) -> ParallelTexts:
         """The three parts, as plain text."""
@@ -76,7 +76,7 @@ def tune_translator(config: TuningConfig, base: Run, folder: Path) -> Run:
         folder: of the run; one that is there is continued.
     """
     texts = config.texts()
-    with Run.create(folder, config) as run:
+    with Run.create(folder, config, "translation") as run:
         if not run.has("figures.json"):
             translator = open_translator(base.folder)
             before = _scored(config, translator, texts.test)
@@ -96,15 +96,14 @@ def tune_translator(config: TuningConfig, base: Run, folder: Path) -> Run:
 
 def _train(config: TuningConfig, run: Run, translator: Translator, texts: ParallelTexts) -> str:
     """Train in place, and end with the weights that validate best; which these are."""
-    cuda = torch.cuda.is_available()
     train = pair_batches(
         encoded_pairs(translator, texts.train),
-        tokens=config.tokens,
+        tokens=config.batch_tokens,
         multiple=width_multiple(),
         most=translator.model.config.max_length,
-        seed=config.seed,
+        seed=config.fit.seed,
     )
-    held_out = all_batches(encoded_pairs(translator, texts.valid), tokens=config.tokens)
+    held_out = all_batches(encoded_pairs(translator, texts.valid), tokens=config.batch_tokens)
     clock = Clock(run)
 
     def loss(model: nn.Module, batch: ParallelBatch) -> Summed:
@@ -115,13 +114,13 @@ def _train(config: TuningConfig, run: Run, translator: Translator, texts: Parall
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         return {"validation_loss": validation_loss(model, held_out)}
 
-    with training_bar(config) as show:
+    with training_bar(config.fit.steps) as show:
         fit(
             translator.model,
             loss,
             train,
             run=run,
-            config=config.fit_config(cuda=cuda, replayable=True),
+            config=fit_here(config.fit, replayable=True),
             tokens=lambda batch: int(batch.target_lengths.sum()),
             progress=show,
             evaluate=clock.timed(evaluate),

@@ -161,9 +161,9 @@ def _from_the_start(config: Config, run: Run, job: Job, amount: Amount) -> Prune
     untrained = _untrained(config, run, job)
     as_trained = replace(
         config,
-        prune_steps=settings.steps,
-        prune_rate=settings.learning_rate,
-        prune_warmup=settings.warmup,
+        prune_steps=settings.fit.steps,
+        prune_rate=settings.fit.learning_rate,
+        prune_warmup=settings.fit.warmup,
     )
     return pruned(as_trained, run, job, amount, model=untrained, name="from-the-start")
 
@@ -175,9 +175,9 @@ def _untrained(config: Config, run: Run, job: Job) -> Path:
     folder = run.folder / "untrained" / job.folder
     if not (folder / "model.safetensors").exists():
         known = Translator.load(base)
-        torch.manual_seed(settings.seed)
+        torch.manual_seed(settings.fit.seed)
         model = Transformer(known.model.config)
-        with Run.create(folder, settings) as made:
+        with Run.create(folder, settings, "translation") as made:
             Translator(model, known.source, known.target).save(made)
     return folder
 

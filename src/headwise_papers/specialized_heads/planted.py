@@ -41,7 +41,7 @@ from headwise.recording.reading import Gold
 from headwise.sites import observe
 from headwise.text.frequencies import WordRanks
 from headwise.text.treebank import Tree
-from headwise.workflows.inspect.inspection import inspect
+from headwise.workflows.inspect import inspect
 from headwise_papers.core.base import Expected, Experiment
 from headwise_papers.data.toy import ToyLanguage, ToyPair
 from headwise_papers.data.vocabulary import EOS, PAD

@@ -54,6 +54,7 @@ from statistics import fmean
 
 import torch
 
+from headwise.config import changed
 from headwise.guidance import Plan
 from headwise.ops.attended import Attended
 from headwise.pruning.record import PruningRecord
@@ -151,7 +152,7 @@ def guided_translator(config: Config, run: Run, job: Job) -> Run:
     """The finished run of a guided translator, found or trained now."""
     plain = settings_of(config, job)
     assert isinstance(plain, TranslationConfig)
-    settings = replace(plain, guide=config.plan, alpha=config.strength)
+    settings = changed(plain, {"guide.plan": config.plan, "guide.alpha": config.strength})
     return found_or_trained(config, run, job, f"guided/{job.folder}", settings)
 
 

@@ -35,9 +35,9 @@ from headwise.recording.run import Run
 from headwise.text.source import data_folder
 from headwise.training import fit
 from headwise.workflows.inspect import InspectConfig, inspect_folder
+from headwise.workflows.inspect.opening import quiet_transformers
 from headwise.workflows.prune import PruneConfig, prune_folder
 from headwise.workflows.prune.pruning import open_task, run_folder
-from headwise.workflows.quiet import quiet_transformers
 from headwise.workflows.training_run import training_bar
 from headwise_papers.core.at_once import make_at_once
 from headwise_papers.core.base import Expected, Experiment
@@ -99,7 +99,9 @@ EXPECTED = tuple(
 def reproduce(config: Config, run: Run) -> Figures:
     """Fine-tune, measure, prune in every way, and compare."""
     if not config.model:
-        raise ValueError("specialized_heads/prune-minilm needs an encoder; give --set model=FOLDER.")
+        raise ValueError(
+            "specialized_heads/prune-minilm needs an encoder; give --set model=FOLDER."
+        )
     files = _files(config, run)
     _make_at_once(config, files, run)
     figures: Figures = {}
@@ -178,7 +180,7 @@ def _settings(config: Config, model: Path, files: Files, seed: int) -> dict[str,
         "evaluate_every": max(1, config.steps // 5),
         "checkpoint_every": max(1, config.steps),
         "speed_seconds": 0.0,
-        "look": 0,
+        "inspect_lines": 0,
         "seed": seed,
     }
 
@@ -194,7 +196,7 @@ def _classifier(config: Config, files: Files, run: Run, seed: int) -> Path:
     )
     task = open_task(settings, fresh)
     with Run.create(run.folder / "fine-tuning" / f"seed-{seed}", settings) as tuned:
-        with training_bar(settings) as show:
+        with training_bar(settings.steps) as show:
             fit(
                 task.model,
                 task.loss,

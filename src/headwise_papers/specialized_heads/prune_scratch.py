@@ -54,13 +54,13 @@ from headwise.pruning.record import PruningRecord
 from headwise.recording.run import Run
 from headwise.training import average_checkpoints, fit
 from headwise.workflows.prune import PruneConfig
-from headwise.workflows.training_run import training_bar
+from headwise.workflows.training_run import fit_here, training_bar
 from headwise_papers.core import lending
 from headwise_papers.core.base import Expected, Experiment
 from headwise_papers.models import Transformer
+from headwise_papers.recipes.pruning import translator_task
 from headwise_papers.recipes.translation import TranslationConfig
 from headwise_papers.recipes.translator import RECORD, Translator
-from headwise_papers.recipes.translator_task import translator_task
 from headwise_papers.specialized_heads._inspecting import entering
 from headwise_papers.specialized_heads._prune_plots import draw_curves
 from headwise_papers.specialized_heads._training import Job, find_file
@@ -160,8 +160,8 @@ def _from_scratch(config: Config, run: Run, job: Job, one: Pruned) -> float:
     found = find_file(config, run, f"{place}/figures.json")
     if found is not None:
         return _score_of(lending.checked(Run.open(found.parent), settings), one)
-    with Run.create(run.folder / place, settings) as done:
-        translator = _untrained(base, one, seed=settings.seed)
+    with Run.create(run.folder / place, settings, "translation") as done:
+        translator = _untrained(base, one, seed=settings.fit.seed)
         score = _trained(done, translator, settings, files_of(run, job, base))
         done.save_figures({"bleu": score})
         for name in [*done.names("checkpoint*.safetensors"), *done.names("checkpoints/*")]:
@@ -197,18 +197,17 @@ def _trained(
         data=(str(files[0]),),
         dev=(str(files[1]),),
         keep=0,  # nothing is pruned here: the task is all that is taken
-        tokens=settings.tokens,
+        tokens=settings.batch_tokens,
         beams=settings.beams,
     )
     task = translator_task(given, translator)
-    cuda = torch.cuda.is_available()
-    with training_bar(settings) as show:
+    with training_bar(settings.fit.steps) as show:
         fit(
             translator.model,
             task.loss,
-            task.train.epochs(size=given.batch_size, seed=settings.seed),
+            task.train.epochs(size=given.batch_size, seed=settings.fit.seed),
             run=run,
-            config=settings.fit_config(cuda=cuda, replayable=True),
+            config=fit_here(settings.fit, replayable=True),
             progress=show,
         )
     translator.model.load_state_dict(average_checkpoints(run))

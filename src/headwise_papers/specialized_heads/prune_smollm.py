@@ -181,7 +181,7 @@ def _pruned(config: Config, model: Path, files: Files, run: Run, cut: Cut) -> tu
         evaluate_every=max(1, config.steps),  # once, as all of the test part is read
         checkpoint_every=max(1, config.steps),
         speed_seconds=0.0,
-        look=0,
+        inspect_lines=0,
         seed=config.seed,
     )
     known = "before.json"  # of the unpruned model, measured once

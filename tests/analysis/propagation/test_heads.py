@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from headwise.analysis.propagation import head_relevance, linearised, top_class
-from headwise.analysis.propagation.settings import Propagation
+from headwise.analysis.propagation import Propagation, head_relevance, linearised, top_class
 from headwise.ops import topk_attention
 from headwise.sites import find_sites, gated, masked, replace
 from headwise_papers.models.attention import MultiHeadAttention

@@ -6,9 +6,14 @@ from torch import nn
 from torch.nn import functional
 
 from headwise.analysis.propagation import Propagation, linearised
-from headwise.analysis.propagation.layer_norms import Norm, signed_norm
-from headwise.analysis.propagation.redistribution import Rescaling, passed_on, ratio, shared_out
-from headwise.analysis.propagation.signed_linear import signed_linear
+from headwise.analysis.propagation.redistribution import (
+    Rescaling,
+    pass_through,
+    ratio,
+    redistribute,
+    signed_linear,
+)
+from headwise.analysis.propagation.rules import Norm, signed_norm
 from headwise_papers.models.attention import MultiHeadAttention
 
 
@@ -63,7 +68,7 @@ def test_rescaling_keeps_the_absolute_sum_of_each_item():
 
 def test_rescaling_refuses_what_is_no_batch():
     x = torch.randn(5, 4).double().requires_grad_()
-    y = shared_out(
+    y = redistribute(
         x.sum(1), lambda x: (x.sum(1),), x, eps=0.0, rescaling=lambda: Rescaling(True, 3)
     )
     with pytest.raises(ValueError, match=r"an activation of shape \(5,\) in a batch of 3"):
@@ -128,7 +133,7 @@ def test_what_is_ignored_or_held_constant_leaves_relevance_as_it_is(activation):
 
 def test_no_relevance_passes_through_zero():
     x = torch.tensor([0.0, 2.0, -1.0]).double().requires_grad_()
-    passed_on(x, x.relu(), eps=0.0).sum().backward()
+    pass_through(x, x.relu(), eps=0.0).sum().backward()
     assert x.grad.tolist() == [0, 1, 0]
 
 
@@ -143,7 +148,7 @@ def test_coefficients_stay_finite_where_a_function_of_nearly_nothing_is_somethin
 
 def test_the_stabiliser_absorbs_its_share():
     x = torch.tensor([0.4, -0.1]).double().requires_grad_()
-    y = passed_on(x, x.sigmoid(), eps=0.1)
+    y = pass_through(x, x.sigmoid(), eps=0.1)
     left = torch.tensor([0.4 / 0.5, 0.1 / 0.2]).double()
     torch.testing.assert_close(relevance(x, y, torch.ones(2).double()), left)
 

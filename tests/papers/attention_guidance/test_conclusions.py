@@ -1,6 +1,5 @@
 """Pre-training with guidance and without: what is concluded from runs, planted and not trained."""
 
-import dataclasses
 import statistics
 from functools import partial
 from itertools import count
@@ -8,6 +7,7 @@ from itertools import count
 import pytest
 import torch
 
+from headwise.config import changed
 from headwise.recording import Run
 from headwise_papers.attention_guidance import (
     _losses,
@@ -284,7 +284,7 @@ def test_the_warm_up_of_the_recipe_does_not_say_how_long_a_grid_trains():
     assert robust.Config(steps=100).steps == 100
     config = robust.Config()
     settings = robust._settings(config, GUIDED, robust.Setting(5e-4, 0.25, 0.0, 0))
-    assert (settings.steps, settings.warmup) == (2000, 500)
+    assert (settings.fit.steps, settings.fit.warmup) == (2000, 500)
 
 
 def test_scores_are_compared_by_seed_and_over_examples(plant):
@@ -339,6 +339,6 @@ def test_compiled_models_do_not_pile_up(plant, tmp_path, monkeypatch):
     config = pretrain.Config()
     run = Run.create(tmp_path / "run", config)
     for compiled in (True, False):
-        settings = dataclasses.replace(RECIPES["oromo"], compile=compiled)
+        settings = changed(RECIPES["oromo"], {"fit.compile": compiled})
         found_or_pretrained(config, run, ("x", settings))
     assert len(resets) == 1

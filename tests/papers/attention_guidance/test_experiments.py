@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from headwise.config import override
+from headwise.config import changed, override
 from headwise.guidance import pattern
 from headwise.recording.reading import Gold, Reading, Words
 from headwise.recording.run import Run
 from headwise.text.mentions import Passage, make_mention
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.inspect.subject import Subject
-from headwise.workflows.opening import encoder_subject
 from headwise_papers.attention_guidance import data, fraction, patterns, probing
 from headwise_papers.attention_guidance._maps import (
     attention_maps,
@@ -32,7 +31,7 @@ from headwise_papers.attention_guidance._subjects import given_arms, runs_of, tr
 from headwise_papers.core.running import reproduce
 from headwise_papers.data.byte_pieces import train_byte_pieces
 from headwise_papers.models.encoder import Encoder, EncoderConfig
-from headwise_papers.output_relevance import rescue
+from headwise_papers.recipes.encoder_subject import encoder_subject
 from headwise_papers.recipes.pretraining import PretrainingConfig
 
 WORDS = ("ann", "saw", "bob", "and", "she", "ran")
@@ -138,7 +137,7 @@ def test_what_the_paper_does_not_say_of_our_texts_and_shares_has_no_verdict() ->
 
 def test_small_encoders_are_replayed_and_not_compiled() -> None:
     settings = patterns.Config().pretraining(seed=0, guided=True, text_of="")
-    on_gpu = settings.fit_config(cuda=True, replayable=True)
+    on_gpu = settings.fit.on_device(cuda=True, replayable=True)
     assert on_gpu.graphs and not on_gpu.compile
 
 
@@ -351,14 +350,17 @@ def test_folders_without_the_encoders_that_are_wanted_are_refused(tmp_path: Path
 
 def test_encoders_that_differ_in_more_than_guidance_are_refused(tmp_path: Path) -> None:
     folders = [str(tmp_path / "pretrain"), str(tmp_path / "fraction")]
-    plain = PretrainingConfig(steps=5, warmup=1)
-    guided = replace(plain, guide="first=4", alpha=100.0, seed=1, graphs=False)
+    plain = changed(PretrainingConfig(), {"fit.steps": 5, "fit.warmup": 1})
+    told = {"guide.plan": "first=4", "guide.alpha": 100.0, "fit.seed": 1, "fit.graphs": False}
+    guided = changed(plain, told)
     Run.create(tmp_path / "pretrain" / "mlm-12-seed-0", plain).save_figures({})
     Run.create(tmp_path / "fraction" / "guided-1-12-seed-1", guided).save_figures({})
     assert next(trained_arms(folders, layers=12, device="cpu")).name == "MLM"
-    longer = replace(guided, steps=50)
+    longer = changed(guided, {"fit.steps": 50})
     Run.create(tmp_path / "fraction" / "guided-1-12-seed-2", longer).save_figures({})
-    with pytest.raises(ValueError, match=r"steps=50, but .*mlm-12-seed-0 with steps=5; arms may"):
+    with pytest.raises(
+        ValueError, match=r"fit.steps=50, but .*mlm-12-seed-0 with fit.steps=5; arms may"
+    ):
         next(trained_arms(folders, layers=12, device="cpu"))
 
 
@@ -385,14 +387,3 @@ def test_texts_and_tasks_are_counted(data_folder: Path, tmp_path: Path) -> None:
         }
     )
     assert (tmp_path / "run" / "pictures" / "table2.png").stat().st_size > 5000
-
-
-def test_guided_copying_is_compared_with_its_control_in_the_same_runs() -> None:
-    good_S, control_S = torch.arange(20) < 14, torch.arange(20) < 8
-    name = "guided, alpha 10"
-    claim = f"{name}, succeed more often than to one before"
-    found = rescue._against_control(name, good_S, control_S)
-    assert found[claim] == [1.0]  # six runs succeed with guidance alone, and none without
-    assert found[f"{name}: runs that succeed with it and not to one before"] == [6.0]
-    assert rescue._against_control(name, good_S, torch.arange(20) < 9)[claim] == [0.0]  # five
-    assert rescue._against_control(name, control_S, good_S)[claim] == [0.0]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from headwise.config import flat
 from headwise.guidance import pattern
 from headwise.recording import Run
 from headwise_papers.attention_guidance import (
@@ -109,7 +110,7 @@ def test_arms_differ_in_guidance_alone_and_share_their_text(pretrained):
     folder, _ = pretrained
     runs = {arm: Run.open(folder / "oromo" / f"{arm}-2-seed-0") for arm in ("guided", "mlm")}
     one, other = (run.config() for run in runs.values())
-    assert {name for name in one if one[name] != other[name]} == {"guide", "alpha"}
+    assert {name for name in one if one[name] != other[name]} == {"guide"}
     assert one["text_of"] == str(folder / "texts" / "oromo")
     assert all(run.names("*.safetensors") == ["model.safetensors"] for run in runs.values())
     costs = [run.figures() for run in runs.values()]
@@ -123,20 +124,20 @@ def test_what_is_done_is_found_again_and_lent(pretrained, tmp_path, monkeypatch)
     lent = dataclasses.replace(SMOKES["pretrain"], trained=(str(folder),))
     assert reproduce("attention_guidance/pretrain", lent, tmp_path / "run") == figures
     other = dataclasses.replace(lent, learning_rate=1e-3)
-    with pytest.raises(ValueError, match=r"trained with learning_rate=0\.01, but"):
+    with pytest.raises(ValueError, match=r"trained with fit.learning_rate=0\.01, but"):
         reproduce("attention_guidance/pretrain", other, tmp_path / "other")
     with pytest.raises(
         ValueError, match="names no folder; give runs of attention_guidance/pretrain"
     ):
         dataclasses.replace(lent, trained=(str(tmp_path / "nowhere"),))
     with pytest.raises(ValueError, match=r"holds no run.*encoders is meant"):
-        dataclasses.replace(lent, trained=(str(ROOT / "papers/attention_guidance"),))
+        dataclasses.replace(lent, trained=(str(ROOT / "papers/attention_guidance/results"),))
 
 
 def test_shares_of_heads_are_guided(data_folder, tmp_path):
     reproduced("fraction", tmp_path / "run")
     plans = {
-        arm: Run.open(tmp_path / "run" / "oromo" / f"{arm}-1-seed-0").config()["guide"]
+        arm: Run.open(tmp_path / "run" / "oromo" / f"{arm}-1-seed-0").config()["guide"]["plan"]
         for arm in ("mlm", "guided-1-4", "guided-1")
     }
     assert plans == {"mlm": "", "guided-1-4": "next=1", "guided-1": "next=1,prev=1,first=2"}
@@ -148,7 +149,7 @@ def test_shares_of_heads_are_guided(data_folder, tmp_path):
 def test_patterns_are_left_out(data_folder, tmp_path):
     figures = reproduced("ablation", tmp_path / "run")
     there = tmp_path / "run" / "ablation" / "oromo"
-    plans = {path.name: Run.open(path).config()["guide"] for path in there.iterdir()}
+    plans = {path.name: Run.open(path).config()["guide"]["plan"] for path in there.iterdir()}
     assert plans == {
         "all-1-seed-0": "next=1,prev=1,first=2,delim=1,period=1",
         "without-next-and-prev-1-seed-0": "first=2,delim=1,period=1",
@@ -191,7 +192,8 @@ def test_a_seed_that_diverges_is_noted_and_leaves_the_others(pretrained, tmp_pat
     config = dataclasses.replace(SMOKES["pretrain"], seeds=2, trained=(str(folder),))
 
     def wild(settings, folder):
-        Run.create(folder, settings).save_tensors("checkpoint.safetensors", {"x": torch.zeros(1)})
+        run = Run.create(folder, settings, "pretraining")
+        run.save_tensors("checkpoint.safetensors", {"x": torch.zeros(1)})
         if settings.guide:
             raise ValueError("Training went wrong at step 7: the loss is nan.")
         raise ValueError("validation_loss is nan at step 40; a metric must be finite.")
@@ -236,7 +238,7 @@ def test_a_text_is_lent_if_it_is_the_same(pretrained, tmp_path, monkeypatch):
     run = Run.create(tmp_path / "run", lent)
     assert _pretraining._text_run(lent, run, settings).folder == folder / "texts" / "oromo"
     assert not cut
-    other = dataclasses.replace(settings, vocab=300)
+    other = dataclasses.replace(settings, vocab_size=300)
     assert _pretraining._text_run(lent, run, other).folder == run.folder / "texts" / "oromo"
     assert len(cut) == 1
 
@@ -246,9 +248,9 @@ def test_both_arms_are_pre_trained_with_topk_too(data_folder, tmp_path):
     plain = Run.open(tmp_path / "run" / "oromo" / "mlm-1-seed-0")
     runs = {arm: Run.open(tmp_path / "run" / "sparse" / "topk-2" / "oromo" / f"{arm}-1-seed-0")
             for arm in ("mlm", "guided")}  # fmt: skip
-    one, other = plain.config(), runs["mlm"].config()
-    assert {name for name in one if one[name] != other[name]} == {"attention"}
-    assert other["attention"] == runs["guided"].config()["attention"] == "topk:2"
+    one, other = flat(plain.config()), flat(runs["mlm"].config())
+    assert {name for name in one if one[name] != other[name]} == {"model.attention"}
+    assert other["model.attention"] == runs["guided"].config()["model"]["attention"] == "topk:2"
     ids = list(range(5, 25))
     for run in runs.values():  # two keys of a row have weight
         maps_LHTT = attention_maps(load_pretrained(run).model.encoder, ids)
@@ -315,7 +317,9 @@ def test_no_pre_training_has_the_english_tokenizer_and_fresh_weights(
     # what fine-tunings began with is compared too, be the encoders there or only what they say
     longer = dataclasses.replace(lent, steps=40)
     for name in ("longer", "longest"):
-        with pytest.raises(ValueError, match="trained with steps=20, but steps=40 is asked for"):
+        with pytest.raises(
+            ValueError, match="trained with fit.steps=20, but fit.steps=40 is asked for"
+        ):
             reproduce("attention_guidance/transfer", longer, tmp_path / name)
         for corpus in ("oromo", "wikitext-2"):
             shutil.rmtree(tmp_path / "run" / corpus, ignore_errors=True)
@@ -395,13 +399,13 @@ def test_the_recorded_fraction_follows_from_the_curves_beside_it(tmp_path, monke
 def test_recipes_are_those_of_the_paper_where_it_says():
     config = pretrain.Config()
     plans = {layers: settings_of(config, Job(ENGLISH, GUIDED, layers, 0)) for layers in (8, 12, 16)}
-    assert {layers: (one.guide, one.alpha) for layers, one in plans.items()} == {
+    assert {layers: (one.guide.plan, one.guide.alpha) for layers, one in plans.items()} == {
         8: ("next=1,prev=1,first=4", 100.0),
         12: ("next=1,prev=1,first=4", 30.0),
         16: ("next=1,prev=1,first=6", 30.0),
     }
-    assert RECIPES["filipino"].next_sentence and RECIPES[ENGLISH].vocab == 52_000
-    assert RECIPES[ENGLISH].steps * RECIPES[ENGLISH].batch_size * 512 == 40_960_000
+    assert RECIPES["filipino"].next_sentence and RECIPES[ENGLISH].vocab_size == 52_000
+    assert RECIPES[ENGLISH].fit.steps * RECIPES[ENGLISH].batch_size * 512 == 40_960_000
 
 
 @pytest.mark.parametrize(
@@ -442,7 +446,7 @@ def test_an_encoder_that_was_finished_but_not_tidied_up_is(pretrained, tmp_path)
     there.path("frequencies.json").unlink()
     (here / "texts").symlink_to(folder / "texts")
     settings = {**there.config(), "text_of": str(here / "texts" / "oromo")}
-    there.write_json("config.json", settings)
+    there.write_json("config.json", {"kind": "pretraining", "settings": settings})
     there.save_tensors("checkpoint.safetensors", {"x": torch.zeros(1)})
     done = found_or_pretrained(config, run, (job.folder, settings_of(config, job)))
     assert done.names("*.safetensors") == ["model.safetensors"] and done.has("frequencies.json")

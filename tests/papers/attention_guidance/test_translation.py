@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from headwise.config import to_json
+from headwise.config import changed, flat
 from headwise.recording import Run
 from headwise_papers.attention_guidance.translation import (
     ARMS,
@@ -60,12 +60,12 @@ def test_all_that_the_paper_speaks_of_is_measured(reproduced):
 def test_arms_differ_in_their_heads_alone(reproduced):
     folder, figures = reproduced
     runs = {arm: translator(SMOKE, Run.open(folder), CORPUS, arm, 1) for arm in SMOKE.arms}
-    configs = {arm: run.config() for arm, run in runs.items()}
-    changed = {
+    configs = {arm: flat(run.config()) for arm, run in runs.items()}
+    differing = {
         arm: {name for name in own if own[name] != configs[BASE][name]}
         for arm, own in configs.items()
     }
-    assert changed == {arm: set(ARMS[arm]) for arm in SMOKE.arms}
+    assert differing == {arm: set(ARMS[arm]) for arm in SMOKE.arms}
     updates = {tuple(figures[f"{CORPUS}: updates of {arm}"].values) for arm in SMOKE.arms}
     assert updates == {(12, 12)}
     names = [f"{CORPUS}: parameters of {arm}" for arm in (BASE, GUIDED, HARD_CODED)]
@@ -92,26 +92,27 @@ def test_translators_with_softmax_are_those_of_sparse_translation(reproduced, tm
         assert translator(config, run, CORPUS, BASE, 0).folder == lent
         old = Run.open(lent)
         old.save_figures({k: v for k, v in old.figures().items() if k != "average_nll"})
-        settings = {k: v for k, v in old.config().items() if k not in ("guide", "alpha")}
-        old.write_json("config.json", settings)  # as it was before there was guidance
+        # as it was before there was guidance
+        settings = {k: v for k, v in old.config().items() if k != "guide"}
+        old.write_json("config.json", {"kind": "translation", "settings": settings})
         with pytest.raises(ValueError, match=r"before losses of the training were kept"):
             translator(config, run, CORPUS, BASE, 0)
 
 
 def test_plain_translators_are_lent_whatever_their_weight_of_guidance_was(tmp_path):
-    old = dataclasses.replace(settings_for(SMOKE, CORPUS, BASE, 0), alpha=10.0)
+    old = changed(settings_for(SMOKE, CORPUS, BASE, 0), {"guide.alpha": 10.0})
     with Run.create(tmp_path / "old", old) as run:
         assert lending.checked(run, settings_for(SMOKE, CORPUS, BASE, 0)) is run
     told = settings_for(SMOKE, CORPUS, GUIDED, 0)
-    with Run.create(tmp_path / "guided", dataclasses.replace(told, alpha=10.0)) as run:
-        with pytest.raises(ValueError, match=r"trained with alpha=10\.0"):
+    with Run.create(tmp_path / "guided", changed(told, {"guide.alpha": 10.0})) as run:
+        with pytest.raises(ValueError, match=r"trained with guide.alpha=10\.0"):
             lending.checked(run, told)
-        with pytest.raises(ValueError, match=r"trained with guide="):
+        with pytest.raises(ValueError, match=r"trained with guide.plan="):
             lending.checked(run, settings_for(SMOKE, CORPUS, BASE, 0))
 
 
 def test_translators_are_guided_with_the_weight_that_was_found_to_help():
-    weights = {Config().alpha, TranslationConfig().alpha, guided.Config().strength}
+    weights = {Config().alpha, TranslationConfig().guide.alpha, guided.Config().strength}
     assert weights == {1.0}
 
 
@@ -119,8 +120,8 @@ def test_only_guided_translators_depend_on_the_settings_of_guidance():
     other = dataclasses.replace(SMOKE, alpha=3.0, convention="paper")
     for arm in (BASE, HARD_CODED):
         assert settings_for(other, CORPUS, arm, 0) == settings_for(SMOKE, CORPUS, arm, 0)
-    changed = to_json(settings_for(other, CORPUS, GUIDED, 0))
-    assert changed["alpha"] == 3 and changed["convention"] == "paper"
+    told = settings_for(other, CORPUS, GUIDED, 0).guide
+    assert told.alpha == 3 and told.convention == "paper"
 
 
 def test_an_unknown_arm_is_refused():

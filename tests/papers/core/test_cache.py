@@ -64,7 +64,8 @@ def test_checkpoints_are_deleted_and_the_model_is_kept() -> None:
 
 def test_a_folder_whose_settings_were_changed_is_refused() -> None:
     done = find_or_train(train_line, CONFIG)
-    done.write_json("config.json", {**done.config(), "slope": 5.0})
+    settings = {**done.config(), "slope": 5.0}
+    done.write_json("config.json", {"kind": done.kind, "settings": settings})
     with pytest.raises(ValueError, match=r"trained with slope=5\.0, but slope=2\.0 is asked for"):
         find_or_train(train_line, CONFIG)
 

@@ -80,12 +80,15 @@ def test_heads_that_are_no_choice_are_not_cut():
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"cross_attention": "gaussian:0"}, r"looks at distances within one text.*encoder_attenti"),
+        (
+            {"cross_attention": "gaussian:0"},
+            r"attends to distances within one text.*encoder_attenti",
+        ),
         ({**HARD_CODED, "sparse_in": "training"}, "learns no scores; give it with sparse_in='both"),
     ],
 )
 def test_what_a_gaussian_cannot_do_is_refused(settings, sentence):
     with pytest.raises(ValueError, match=sentence):
         replace(SHAPE, **settings)
-    with pytest.raises(ValueError, match="looks at distances within one text"):
+    with pytest.raises(ValueError, match="attends to distances within one text"):
         XLConfig(9, attention="gaussian:0")

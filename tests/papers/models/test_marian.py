@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from headwise.sites import find_sites
-from headwise.workflows.inspect.inspection import inspect
-from headwise.workflows.opening import open_subject
+from headwise.workflows.inspect import inspect
+from headwise.workflows.inspect.opening import open_subject
 from headwise_papers.data.marian import MarianPieces, marian_folder, read_marian
 from headwise_papers.data.subword import train_pieces
 from headwise_papers.data.vocabulary import BOS, EOS, PAD, UNK

@@ -13,6 +13,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from headwise_papers.recipes.pretraining import PretrainingConfig, pretrain
+from tests.papers.recipes.configured import configured
 
 TASKS = {"mlm": {}, "pairs": {"next_sentence": True}, "electra": {"objective": "electra"}}
 ARMS = {"plain": "", "guided": "next=1,prev=1"}
@@ -42,13 +43,16 @@ def losses(
     folder: Path, text: Path, changes: dict[str, object], guide: str, *, compile: bool
 ) -> list[float]:
     """On the validation part after every step, and of the training with its gradient."""
-    config = PretrainingConfig(
+    config = configured(
+        PretrainingConfig,
         corpus="file",
         file=str(text),
-        vocab=280,
-        size="tiny",
+        vocab_size=280,
+        width=64,
+        heads=4,
+        feed_forward=128,
         layers=2,
-        block=24,
+        max_length=24,
         batch_size=4,
         steps=STEPS,
         warmup=1,
@@ -56,7 +60,7 @@ def losses(
         attention_dropout=0.0,
         evaluate_every=1,
         checkpoint_every=STEPS,
-        guide=guide,
+        plan=guide,
         compile=compile,
         **changes,
     )

@@ -6,8 +6,10 @@ import torch
 
 from headwise.recording import HeadTable
 from headwise_papers.recipes.demo import DemoConfig, demo
+from tests.papers.recipes.configured import configured
 
-SMALL = DemoConfig(
+SMALL = configured(
+    DemoConfig,
     train_pairs=300,
     test_pairs=16,
     ablation_pairs=4,

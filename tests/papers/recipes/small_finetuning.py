@@ -4,10 +4,11 @@ import random
 from pathlib import Path
 
 from headwise_papers.recipes.finetuning import FinetuningConfig
+from tests.papers.recipes.configured import configured
 
 SMALL = {
     "task": "files",
-    "vocab": 300,
+    "vocab_size": 300,
     "layers": 1,
     "width": 32,
     "heads": 2,
@@ -39,7 +40,7 @@ def write_tags(folder: Path) -> dict[str, str]:
 
 
 def small_config(files: dict[str, str], **changes: object) -> FinetuningConfig:
-    return FinetuningConfig(**{**SMALL, **files, **changes})
+    return configured(FinetuningConfig, **{**SMALL, **files, **changes})
 
 
 def _written(folder: Path, suffix: str, line) -> dict[str, str]:

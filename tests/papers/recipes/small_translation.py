@@ -9,17 +9,18 @@ from headwise.config import from_json
 from headwise.recording import Run
 from headwise_papers.data.toy import ToyLanguage
 from headwise_papers.recipes.translation import TranslationConfig, train_translation
+from tests.papers.recipes.configured import configured
 
 SMALL = {
     "corpus": "files",
-    "pieces": 120,
+    "vocab_size": 120,
     "width": 32,
     "heads": 2,
     "layers": 1,
     "feed_forward": 64,
     "dropout": 0.0,
     "max_length": 64,
-    "tokens": 1024,
+    "batch_tokens": 1024,
     "steps": 120,
     "warmup": 10,
     "learning_rate": 1e-2,
@@ -45,7 +46,7 @@ def write_texts(folder: Path, *, train: int = 300) -> dict[str, tuple[str, ...]]
 
 def small_config(texts: Path, **changes: object) -> TranslationConfig:
     """The settings, for the files that are written to a folder."""
-    return TranslationConfig(**{**SMALL, **write_texts(texts), **changes})
+    return configured(TranslationConfig, **{**SMALL, **write_texts(texts), **changes})
 
 
 def config_of(folder: Path) -> TranslationConfig:

@@ -10,6 +10,7 @@ from headwise.recording import Run
 from headwise_papers.data.captions import CaptionData, CaptionPart
 from headwise_papers.data.vocabulary import Vocabulary
 from headwise_papers.recipes.captioning import Captioner, CaptioningConfig, train_captioning
+from tests.papers.recipes.configured import configured
 from tests.papers.recipes.small_translation import lasting, quietly, stopping
 
 module = sys.modules[train_captioning.__module__]
@@ -60,7 +61,7 @@ def finished(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "read_captions", squares)
         folder = tmp_path_factory.mktemp("captions")
-        return quietly(CaptioningConfig(**SMALL), folder, train_captioning)
+        return quietly(configured(CaptioningConfig, **SMALL), folder, train_captioning)
 
 
 def test_it_learns_and_names_the_colours(finished):
@@ -85,8 +86,8 @@ def test_the_saved_model_describes_as_before(finished):
 def test_a_training_stopped_and_started_again_ends_the_same(finished, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(module, "training_bar", stopping(module.training_bar, 30))
-        train_captioning(CaptioningConfig(**SMALL), tmp_path / "run")
-    again = train_captioning(CaptioningConfig(**SMALL), tmp_path / "run")
+        train_captioning(configured(CaptioningConfig, **SMALL), tmp_path / "run")
+    again = train_captioning(configured(CaptioningConfig, **SMALL), tmp_path / "run")
     assert lasting(again) == lasting(finished)
 
 
@@ -95,13 +96,13 @@ def test_a_run_killed_before_its_report_is_given_one(finished, tmp_path):
     shutil.copytree(finished.folder, folder)
     (folder / "report.html").unlink()
     figures = (folder / "figures.json").read_bytes()
-    train_captioning(CaptioningConfig(**SMALL), folder)
+    train_captioning(configured(CaptioningConfig, **SMALL), folder)
     assert "</html>" in (folder / "report.html").read_text()
     assert (folder / "figures.json").read_bytes() == figures
 
 
 def test_a_training_does_not_go_on_with_other_images(tmp_path, monkeypatch):
-    config = CaptioningConfig(**{**SMALL, "steps": 20, "checkpoint_every": 5})
+    config = configured(CaptioningConfig, **{**SMALL, "steps": 20, "checkpoint_every": 5})
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(module, "training_bar", stopping(module.training_bar, 10))
         train_captioning(config, tmp_path / "run")
@@ -141,7 +142,7 @@ def test_features_stand_for_images(tmp_path, monkeypatch):
         "warmup": 1,
         "features": str(tmp_path / "features.safetensors"),
     }
-    run = train_captioning(CaptioningConfig(**settings), tmp_path / "run")
+    run = train_captioning(configured(CaptioningConfig, **settings), tmp_path / "run")
     assert run.read_json("model.json")["encoder"] == "features"
     assert run.read_json("model.json")["feature_width"] == 3
 
@@ -158,15 +159,15 @@ def test_features_stand_for_images(tmp_path, monkeypatch):
 def test_every_attention_trains(attention, tmp_path):
     places = {f"{place}_attention": attention for place in ("encoder", "decoder", "cross")}
     settings = {**SMALL, **places, "steps": 2, "warmup": 1, "test_images": 2}
-    run = train_captioning(CaptioningConfig(**settings), tmp_path / "run")
+    run = train_captioning(configured(CaptioningConfig, **settings), tmp_path / "run")
     assert len(run.path("captions.txt").read_text().split("\n")) == 3
 
 
 def test_settings_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="image_size must be a multiple of patch"):
-        CaptioningConfig(image_size=30)
+        configured(CaptioningConfig, image_size=30)
     with pytest.raises(ValueError, match="beams must be at least 1, got 0"):
-        CaptioningConfig(beams=0)
-    config = CaptioningConfig(features="nowhere.safetensors")
+        configured(CaptioningConfig, beams=0)
+    config = configured(CaptioningConfig, features="nowhere.safetensors")
     with pytest.raises(ValueError, match="There is no file of features"):
         module._data(config)

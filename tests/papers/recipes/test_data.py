@@ -1,13 +1,13 @@
 import pytest
 
-from headwise.text.coreference_files import COREFERENCE
-from headwise.text.treebank import TREEBANKS
+from headwise.text.coreference import COREFERENCE
 from headwise_papers.data.characters import CHARACTER_FILES
 from headwise_papers.data.corpora import CORPORA
 from headwise_papers.data.labelled import READERS
 from headwise_papers.data.pair_tasks import TEXT_TASKS
 from headwise_papers.data.pretraining import PRETRAINING_FILES
 from headwise_papers.data.tagging_files import TAGGING_SETS
+from headwise_papers.data.treebanks import TREEBANKS
 from headwise_papers.recipes.data import data_sets, fetch_set
 
 

@@ -14,6 +14,7 @@ from headwise.recording import Run
 from headwise_papers.data.toy import ToyLanguage
 from headwise_papers.recipes.demo import DemoConfig, demo
 from headwise_papers.recipes.translator import Translator
+from tests.papers.recipes.configured import configured
 from tests.papers.recipes.small_demo import SMALL, quietly
 
 module = sys.modules[demo.__module__]
@@ -125,9 +126,10 @@ def test_a_demo_stopped_in_training_and_started_again_ends_the_same(
 KILLED = """
 import torch
 from pathlib import Path
-from headwise.workflows import DemoConfig, demo
+from headwise_papers.recipes.demo import DemoConfig, demo
+from tests.papers.recipes.configured import configured
 torch.set_num_threads(1)
-demo(DemoConfig(**{settings}), Path({folder!r}))
+demo(configured(DemoConfig, **{settings}), Path({folder!r}))
 """
 
 
@@ -168,8 +170,10 @@ def test_a_finished_demo_started_again_trains_nothing_and_finds_the_same(
 
 def test_other_settings_do_not_go_into_the_same_folder(small_run):
     before = {path: path.read_bytes() for path in small_run.rglob("*") if path.is_file()}
-    other = dataclasses.replace(SMALL, steps=60)
-    with pytest.raises(ValueError, match=r"steps=120, but this one has steps=60; choose another"):
+    other = configured(SMALL, steps=60)
+    with pytest.raises(
+        ValueError, match=r"fit.steps=120, but this one has fit.steps=60; choose another"
+    ):
         demo(other, small_run)
     assert before == {path: path.read_bytes() for path in small_run.rglob("*") if path.is_file()}
 
@@ -186,7 +190,7 @@ def test_other_settings_do_not_go_into_the_same_folder(small_run):
 )
 def test_settings_that_a_part_would_refuse_are_refused_before_anything_is_made(settings, sentence):
     with pytest.raises(ValueError, match=sentence):
-        DemoConfig(**settings)
+        configured(DemoConfig, **settings)
 
 
 def test_no_test_sentence_stands_in_the_training_pairs():

@@ -13,7 +13,7 @@ import headwise as hw
 from headwise import pruning
 from headwise.cli import main
 from headwise.recording import Run
-from headwise.workflows.folders import load_model
+from headwise.workflows.inspect.opening import load_model
 from headwise_papers.data.byte_pieces import train_byte_pieces
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import TokenClassifier
@@ -31,6 +31,7 @@ from headwise_papers.recipes.tuning.classifier import class_scores
 from headwise_papers.recipes.tuning.reading import IGNORED, batch_of
 from headwise_papers.recipes.tuning.starting import from_folder, from_nothing
 from headwise_papers.recipes.tuning.training import train_part
+from tests.papers.recipes.configured import configured
 from tests.papers.recipes.small_finetuning import (
     SIZES,
     small_config,
@@ -62,15 +63,16 @@ def pretrained(files, tmp_path_factory):
     rows = Path(files["pairs"]["train"]).read_text().splitlines()
     lines = [" ".join(row.split("\t")[1:]) for row in rows]
     (folder / "text.txt").write_text("\n".join(lines * 2))
-    config = PretrainingConfig(
+    config = configured(
+        PretrainingConfig,
         corpus="file",
         file=str(folder / "text.txt"),
-        vocab=300,
-        size="tiny",
+        vocab_size=300,
         layers=1,
         width=32,
         heads=2,
-        block=24,
+        feed_forward=128,
+        max_length=24,
         batch_size=4,
         steps=2,
         warmup=1,
@@ -134,7 +136,7 @@ def test_a_finished_run_is_shown_without_its_data(files, finished, monkeypatch):
     config, run = small_config(files["tags"]), finished["tags"]
     assert finetune(config, run.folder).figures() == run.figures()
     with pytest.raises(ValueError, match="epochs"):
-        finetune(dataclasses.replace(config, epochs=3), run.folder)
+        finetune(configured(config, epochs=3), run.folder)
 
 
 def test_a_run_killed_before_its_report_is_given_one(files, finished, tmp_path):
@@ -232,7 +234,7 @@ def test_steps_of_our_own_encoders_are_replayed_on_a_gpu(host, files, monkeypatc
             settings = config.fit_config(10, seed=0, replayable=start.replayable)
             found[start, there] = settings.graphs
     assert [one for one, graphs in found.items() if graphs] == [(ours, True)]
-    plain = dataclasses.replace(config, graphs=False)
+    plain = configured(config, graphs=False)
     assert not plain.fit_config(10, seed=0, replayable=True).graphs
 
 
@@ -252,7 +254,7 @@ def test_replayed_steps_learn_as_others_do(name, files, tmp_path):
 def test_folds_judge_every_example_and_can_be_compared(files, tmp_path):
     config = small_config(files["classes"], folds=3)
     good = quietly(config, tmp_path / "good", finetune)
-    nothing = dataclasses.replace(config, learning_rate=0.0, epochs=1)
+    nothing = configured(config, learning_rate=0.0, epochs=1)
     bad = quietly(nothing, tmp_path / "bad", finetune)
     said = read_predictions(good)
     assert sorted(row.example for row in said) == list(range(260))
@@ -310,16 +312,17 @@ def test_fresh_weights_need_no_old_ones(pretrained, files, tmp_path):
 def test_the_pooling_of_a_bert_is_kept_as_hugging_face_keeps_it(files, tmp_path):
     lines = [row.split("\t")[1] for row in Path(files["pairs"]["train"]).read_text().splitlines()]
     (tmp_path / "text.txt").write_text("\n".join(lines * 2))
-    config = PretrainingConfig(
+    config = configured(
+        PretrainingConfig,
         corpus="file",
         file=str(tmp_path / "text.txt"),
         next_sentence=True,
-        vocab=280,
-        size="tiny",
+        vocab_size=280,
         layers=1,
         width=32,
         heads=2,
-        block=24,
+        feed_forward=128,
+        max_length=24,
         batch_size=4,
         steps=1,
         warmup=0,
@@ -410,22 +413,22 @@ def test_a_hugging_face_model_without_its_weights_is_refused(host, files, tmp_pa
     [
         ({"seeds": ()}, "seeds must be one or more different"),
         ({"seeds": (1, 1)}, "seeds must be one or more different"),
-        ({"warmup": 1.0}, "warmup is a share"),
+        ({"warmup_share": 1.0}, "warmup_share must be 0 to below 1"),
         ({"epochs": 0}, "epochs must be at least 1"),
-        ({"folds": -1}, "folds must not be negative"),
+        ({"folds": -1}, "folds must be at least 0"),
         ({"train": "x.tsv"}, "with task='files'"),
         ({"heads": 5}, "width must be a multiple of heads"),
         ({"length": 7}, "length must be at least 8, got 7"),
-        ({"vocab": 100}, "vocab must be at least 261, got 100"),
-        ({"vocab": 10**9}, "vocab must be at most 10,000,000, got 1000000000"),
-        ({"learning_rate": -1.0}, "learning_rate must not be negative, got -1.0"),
-        ({"weight_decay": -0.1}, "weight_decay must not be negative"),
-        ({"clip": float("nan")}, "clip must not be negative, got nan"),
+        ({"vocab_size": 100}, "vocab_size must be at least 261, got 100"),
+        ({"vocab_size": 10**9}, "vocab_size must be at most 10,000,000, got 1000000000"),
+        ({"learning_rate": -1.0}, "learning_rate must be 0 or more, got -1.0"),
+        ({"weight_decay": -0.1}, "weight_decay must be 0 or more"),
+        ({"clip": float("nan")}, "'clip' wants a finite number, got nan"),
     ],
 )
 def test_bad_settings_are_told_before_there_is_a_folder(changes, said):
     with pytest.raises(ValueError, match=said):
-        FinetuningConfig(**changes)
+        configured(FinetuningConfig, **changes)
 
 
 def test_missing_models_and_tasks_are_told(files, tmp_path):
@@ -433,11 +436,11 @@ def test_missing_models_and_tasks_are_told(files, tmp_path):
     with pytest.raises(ValueError, match="There is no model folder"):
         finetune(config, tmp_path / "run")
     with pytest.raises(ValueError, match="neither a headwise run nor"):
-        finetune(dataclasses.replace(config, model=str(tmp_path)), tmp_path / "run")
+        finetune(configured(config, model=str(tmp_path)), tmp_path / "run")
     with pytest.raises(ValueError, match="Did you mean 'wnli'"):
-        read_task(FinetuningConfig(task="wnlii"))
+        read_task(configured(FinetuningConfig, task="wnlii"))
     with pytest.raises(ValueError, match="no labelled Filipino set"):
-        read_task(FinetuningConfig(task="filipino-sentiment"))
+        read_task(configured(FinetuningConfig, task="filipino-sentiment"))
     assert not (tmp_path / "run").exists()
 
 
@@ -449,7 +452,9 @@ def test_the_command_trains_shows_and_refuses(files, tmp_path, monkeypatch, caps
         said = capsys.readouterr()
         return ended.value.code, said.out, said.err
 
-    small = {"layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "vocab": 300, "epochs": 1}
+    sizes = {"layers": 1, "width": 32, "heads": 2, "feed_forward": 64}
+    small = {f"encoder.{name}": size for name, size in sizes.items()}
+    small |= {"vocab_size": 300, "epochs": 1}
     settings = [f"--set={name}={value}" for name, value in small.items()]
     own = [f"--{part}={path}" for part, path in files["classes"].items()]
     out = f"--out={tmp_path / 'run'}"
@@ -465,9 +470,11 @@ def test_the_command_trains_shows_and_refuses(files, tmp_path, monkeypatch, caps
 
 def test_real_tasks_run(data_folder, tmp_path):
     small = {"train_examples": 40, "dev_examples": 10, "test_examples": 20, "epochs": 1}
-    shape = {"layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "vocab": 400}
+    shape = {"layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "vocab_size": 400}
     for name, length in {"rte": 64, "masakhaner-yor": 64}.items():
-        config = FinetuningConfig(task=name, seeds=(0,), length=length, **small, **shape)
+        config = configured(
+            FinetuningConfig, task=name, seeds=(0,), length=length, **small, **shape
+        )
         run = quietly(config, tmp_path / name, finetune)
         assert run.figures()["examples"] == {"train": 40, "dev": 10, "test": 20}
         assert 0 <= run.figures()["score"] <= 1

@@ -24,10 +24,11 @@ from headwise_papers.recipes.loss_so_far import LossSoFar
 from headwise_papers.recipes.pretraining import PretrainingConfig
 from headwise_papers.recipes.translation import TranslationConfig, train_translation
 from headwise_papers.recipes.translator import Translator
+from tests.papers.recipes.configured import configured
 from tests.papers.recipes.small_translation import lasting, quietly, small_config, stopping
 
 module = sys.modules[train_translation.__module__]
-GUIDE = {"guide": "next=1,prev=1", "alpha": 100.0}
+GUIDE = {"plan": "next=1,prev=1", "alpha": 100.0}
 TOKENS = {"encoder": {"delim": (1, 2), "period": (4,)}, "decoder": {"delim": (1, 2), "period": ()}}
 SHORT = {"steps": 40, "evaluate_every": 10, "checkpoint_every": 15, "test_pairs": 2, "beams": 1}
 
@@ -106,7 +107,7 @@ def test_a_guided_training_stopped_and_started_again_ends_the_same(
 
 @pytest.mark.slow
 def test_guidance_of_weight_0_changes_nothing(plain_run, texts, tmp_path):
-    config = small_config(texts, **SHORT, label_smoothing=0.0, guide="prev=2", alpha=0.0)
+    config = small_config(texts, **SHORT, label_smoothing=0.0, plan="prev=2", alpha=0.0)
     run = quietly(config, tmp_path / "run")
     for name in ("validation_loss", "average_nll"):
         assert run.figures()[name] == plain_run.figures()[name]
@@ -122,7 +123,7 @@ def test_hard_coded_heads_train_and_translate(texts, tmp_path):
 
 def test_guidance_is_added_to_the_mean_of_a_batch():
     model = Transformer(TransformerConfig(9, 9, width=8, heads=2, feed_forward=8))
-    settings = GuideSettings("next=1", alpha=1.0, guide_schedule="constant")
+    settings = GuideSettings("next=1", alpha=1.0, schedule="constant")
     with guided(model, settings, steps=3, tokens=TOKENS) as guidance:
         model(torch.randint(4, 9, (2, 5)), torch.tensor([5, 3]), torch.randint(4, 9, (2, 4)))
         total, number = with_guidance(Summed(torch.tensor(6.0), torch.tensor(3)), guidance)
@@ -139,18 +140,18 @@ def test_no_plan_is_no_guidance():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"guide": "next"}, "A plan is written like"),
-        ({"guide": "nxt=1"}, "Did you mean 'next'"),
-        ({"guide": "next=3,prev=2"}, "wants 5 heads, but a layer has 4"),
-        ({"guide": "next=1", "alpha": -1.0}, "alpha must be"),
-        ({"guide": "next=1", "encoder_attention": "gaussian:0"}, "nothing to teach heads"),
-        ({"guide": "next=1", "guide_where": "foo.*"}, r"no attention here; there are encoder\.0"),
+        ({"plan": "next"}, "A plan is written like"),
+        ({"plan": "nxt=1"}, "Did you mean 'next'"),
+        ({"plan": "next=3,prev=2"}, "wants 5 heads, but a layer has 4"),
+        ({"plan": "next=1", "alpha": -1.0}, "alpha must be"),
+        ({"plan": "next=1", "encoder_attention": "gaussian:0"}, "nothing to teach heads"),
+        ({"plan": "next=1", "where": "foo.*"}, r"no attention here; there are encoder\.0"),
         (
-            {"guide": "next=1,prev=1", "guide_where": "decoder.*"},
+            {"plan": "next=1,prev=1", "where": "decoder.*"},
             r"'next', but decoder\.0\.self is causal and sees no later keys; leave it out",
         ),
-        ({"guide": "next=1", "convention": "reference_code"}, "make constant_for smaller than"),
-        ({"guide": "next=1", "constant_for": -1}, "constant_for must be 0 updates or more"),
+        ({"plan": "next=1", "convention": "reference_code"}, "make constant_for smaller than"),
+        ({"plan": "next=1", "constant_for": -1}, "constant_for must be 0 updates or more"),
         (
             dict.fromkeys(("encoder_attention", "cross_attention"), "gaussian:-1,1"),
             "as encoder_attention and decoder_attention alone",
@@ -159,14 +160,14 @@ def test_no_plan_is_no_guidance():
 )
 def test_guidance_that_cannot_be_is_refused_before_anything_is_made(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        TranslationConfig(**changes)
+        configured(TranslationConfig, **changes)
 
 
 def test_heads_of_the_decoder_may_be_guided_beside_a_hard_coded_encoder():
-    config = TranslationConfig(
-        guide="prev=1", guide_where="decoder.*.self", encoder_attention="gaussian:-1,1"
+    config = configured(
+        TranslationConfig, plan="prev=1", where="decoder.*.self", encoder_attention="gaussian:-1,1"
     )
-    assert Plan.parse(config.guide).heads == (0,)
+    assert Plan.parse(config.guide.plan).heads == (0,)
 
 
 def test_means_of_a_loss_go_on_from_what_was_kept():
@@ -197,7 +198,7 @@ def translator(texts):
 @pytest.mark.parametrize("where", ["encoder.*", "decoder.*.self", "decoder.*.cross"])
 @pytest.mark.parametrize("plan", ["prev=1,first=1", "delim=1,period=1"])
 def test_padding_is_not_guided_wherever_heads_are(translator, where, plan):
-    config = TranslationConfig(guide=plan, guide_where=where)
+    config = configured(TranslationConfig, plan=plan, where=where)
     pairs = [[4, 5, 6], [5, 4]], [[4, 6, 6, 4], [6]]
     losses = []
     with module._guided(config, translator) as guidance:
@@ -211,18 +212,21 @@ def test_padding_is_not_guided_wherever_heads_are(translator, where, plan):
 def test_full_stops_are_those_of_the_language_looked_at(translator):
     no_stop = InWords(Vocabulary.from_sentences([["der", "Hund"]]))
     apart = dataclasses.replace(translator, target=no_stop)
-    with module._guided(TranslationConfig(guide="period=1", guide_where="*.cross"), apart) as found:
+    with module._guided(
+        configured(TranslationConfig, plan="period=1", where="*.cross"), apart
+    ) as found:
         assert found is not None
-    wanting = TranslationConfig(guide="period=1", guide_where="decoder.*.self")
+    wanting = configured(TranslationConfig, plan="period=1", where="decoder.*.self")
     with pytest.raises(ValueError, match="look at 'period', but no piece of the text is one"):
         module._guided(wanting, apart).__enter__()
 
 
 @pytest.mark.parametrize("make", [TranslationConfig, PretrainingConfig])
 def test_a_convention_brings_its_schedule(make):
-    config = override(make(), ["guide=next=1", "convention=reference_code", "constant_for=7"])
+    settings = ["plan=next=1", "convention=reference_code", "constant_for=7"]
+    config = override(make(), [f"guide.{setting}" for setting in settings])
     model = Transformer(TransformerConfig(9, 9, width=8, heads=2))
-    with guided(model, config, steps=config.steps, tokens=TOKENS) as guidance:
+    with guided(model, config.guide, steps=config.fit.steps, tokens=TOKENS) as guidance:
         assert guidance.strength.schedule == "constant_then_linear"
         assert guidance.strength.constant_for == 7
 
@@ -238,7 +242,7 @@ def test_the_command_takes_a_plan(monkeypatch, tmp_path):
     options = ["--guide", "next=1,prev=1", "--alpha", "3", "--out", str(tmp_path / "run")]
     CliRunner().invoke(app, ["train", "translation", *options])
     (config,) = asked
-    assert (config.guide, config.alpha, config.guide_where) == ("next=1,prev=1", 3, "encoder.*")
+    assert config.guide == GuideSettings("next=1,prev=1", alpha=3.0, where="encoder.*")
 
 
 def test_examples_in_docstrings_hold():

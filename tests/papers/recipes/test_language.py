@@ -1,6 +1,5 @@
 """Training a language model of characters: it learns, remembers across a stop, and says bits."""
 
-import dataclasses
 import shutil
 import sys
 
@@ -17,6 +16,7 @@ from headwise_papers.recipes.language import (
     train_language,
 )
 from headwise_papers.recipes.translator import Translator
+from tests.papers.recipes.configured import configured
 from tests.papers.recipes.small_translation import lasting, quietly, stopping
 
 module = sys.modules[train_language.__module__]
@@ -50,7 +50,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(text, tmp_path_factory):
-    config = LanguageConfig(**SMALL, file=str(text))
+    config = configured(LanguageConfig, **SMALL, file=str(text))
     return quietly(config, tmp_path_factory.mktemp("lm"), train_language)
 
 
@@ -73,7 +73,7 @@ def test_the_saved_model_has_the_bits_that_were_said(finished, text):
 
 
 def test_a_training_stopped_and_started_again_ends_the_same(finished, text, tmp_path, monkeypatch):
-    config = LanguageConfig(**SMALL, file=str(text))
+    config = configured(LanguageConfig, **SMALL, file=str(text))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(module, "training_bar", stopping(module.training_bar, 30))
         train_language(config, tmp_path / "run")
@@ -89,7 +89,7 @@ def test_a_run_killed_before_its_report_is_given_one(finished, text, tmp_path):
     shutil.copytree(finished.folder, folder)
     (folder / "report.html").unlink()
     figures = (folder / "figures.json").read_bytes()
-    train_language(LanguageConfig(**SMALL, file=str(text)), folder)
+    train_language(configured(LanguageConfig, **SMALL, file=str(text)), folder)
     assert "</html>" in (folder / "report.html").read_text()
     assert (folder / "figures.json").read_bytes() == figures
 
@@ -97,7 +97,7 @@ def test_a_run_killed_before_its_report_is_given_one(finished, text, tmp_path):
 def test_a_training_goes_on_with_the_text_it_began_with_alone(text, tmp_path, monkeypatch):
     own = tmp_path / "own.txt"
     own.write_bytes(text.read_bytes())
-    config = LanguageConfig(**SMALL, file=str(own))
+    config = configured(LanguageConfig, **SMALL, file=str(own))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(module, "training_bar", stopping(module.training_bar, 30))
         train_language(config, tmp_path / "run")
@@ -107,7 +107,7 @@ def test_a_training_goes_on_with_the_text_it_began_with_alone(text, tmp_path, mo
 
 
 def test_what_was_read_is_remembered_and_forgotten_at_the_beginning():
-    config = LanguageConfig(**SMALL, file="x").shape()
+    config = configured(LanguageConfig, **SMALL, file="x").model
     reading = Reading(TransformerXL(config), rows=2).eval()
     first, second = torch.randint(256, (2, 2, 32))
     alone = reading(second, 0)
@@ -123,14 +123,16 @@ def test_what_was_read_is_remembered_and_forgotten_at_the_beginning():
 @pytest.mark.parametrize("attention", ["topk:4", "sparsemax", "entmax:1.5", "entmax:learned"])
 def test_every_attention_trains(attention, text, tmp_path):
     tiny = {**SMALL, "steps": 2, "warmup": 1, "attention": attention, "valid_symbols": 200}
-    run = train_language(LanguageConfig(**tiny, file=str(text), test_symbols=200), tmp_path / "run")
+    run = train_language(
+        configured(LanguageConfig, **tiny, file=str(text), test_symbols=200), tmp_path / "run"
+    )
     assert 0 < run.figures()["bits_per_character"] < 12
 
 
 def test_the_wikipedia_at_hand_is_read(data_folder, tmp_path):
     sizes = {"train_symbols": 20_000, "valid_symbols": 500, "test_symbols": 500}
     settings = {**SMALL, **sizes, "corpus": "enwiki-xml-6mb", "steps": 20, "evaluate_every": 10}
-    run = train_language(LanguageConfig(**settings), tmp_path / "run")
+    run = train_language(configured(LanguageConfig, **settings), tmp_path / "run")
     assert run.figures()["valid_bits_per_character"] < 7.5  # 8 would be a byte as it is
 
 
@@ -143,7 +145,9 @@ def test_files_that_cannot_be_learnt_from(tmp_path):
     (tmp_path / "short.txt").write_text("too short")
     for name, sentence in (("no.txt", "There is no text file"), ("short.txt", "9 bytes")):
         with pytest.raises(ValueError, match=sentence):
-            train_language(LanguageConfig(**SMALL, file=str(tmp_path / name)), tmp_path / "run")
+            train_language(
+                configured(LanguageConfig, **SMALL, file=str(tmp_path / name)), tmp_path / "run"
+            )
     assert not (tmp_path / "run").exists()
 
 
@@ -152,10 +156,10 @@ def test_files_that_cannot_be_learnt_from(tmp_path):
     [
         ({"attention": "sharp"}, "Attention must be"),
         ({"segment": 0}, "segment must be at least 1, got 0"),
-        ({"file": ""}, "A text of one's own"),
-        ({"valid_symbols": -1}, "valid_symbols must not be negative"),
+        ({"file": ""}, "Your own text"),
+        ({"valid_symbols": -1}, "valid_symbols must be at least 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        dataclasses.replace(LanguageConfig(**SMALL, file="x"), **changes)
+        configured(configured(LanguageConfig, **SMALL, file="x"), **changes)

@@ -1,6 +1,5 @@
 """Pre-training: it learns, is guided, goes on after a stop, and is opened by what comes after."""
 
-import dataclasses
 import math
 import os
 import shutil
@@ -11,15 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from headwise.config import from_json, to_json
 from headwise.recording import Run
 from headwise.sites import find_sites
 from headwise.workflows.inspect import InspectConfig, inspect_folder
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
+from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.inspect.sentence import Sentence
-from headwise.workflows.opening import open_subject
 from headwise_papers.data.packing import PackedBlocks
 from headwise_papers.data.toy import ToyLanguage
+from headwise_papers.models.encoder import EncoderConfig
 from headwise_papers.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence, ReplacedToken
 from headwise_papers.recipes.language import LanguageConfig
 from headwise_papers.recipes.pretraining import PretrainingConfig, load_pretrained, pretrain
@@ -30,16 +29,19 @@ from headwise_papers.recipes.pretraining_tasks import (
     validation_batches,
 )
 from headwise_papers.recipes.pretraining_text import read_texts, text_in
+from tests.papers.recipes.configured import configured
 from tests.papers.recipes.small_translation import lasting, quietly, stopping
 
 module = sys.modules[pretrain.__module__]
 ROOT = Path(__file__).parents[3]
 SMALL = {
     "corpus": "file",
-    "vocab": 300,
-    "size": "tiny",
+    "vocab_size": 300,
+    "width": 64,
+    "heads": 4,
+    "feed_forward": 128,
     "layers": 2,
-    "block": 32,
+    "max_length": 32,
     "batch_size": 16,
     "steps": 60,
     "warmup": 5,
@@ -60,7 +62,9 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def config(text):
-    return PretrainingConfig(**SMALL, file=str(text), guide="next=1,prev=1,first=1,period=1")
+    return configured(
+        PretrainingConfig, **SMALL, file=str(text), plan="next=1,prev=1,first=1,period=1"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +97,7 @@ def test_heads_are_drawn_to_their_patterns_while_their_weight_falls(finished):
 
 
 def test_without_a_plan_the_loss_is_the_task_s(config, tmp_path):
-    run = pretrain(dataclasses.replace(config, guide="", steps=10, warmup=1), tmp_path / "run")
+    run = pretrain(configured(config, plan="", steps=10, warmup=1), tmp_path / "run")
     (row,) = run.metrics()
     assert row["loss"] == pytest.approx(row["task_loss"], rel=1e-5)
     assert "guidance_loss" not in row and "guidance_loss" not in run.figures()
@@ -125,13 +129,11 @@ def test_weights_of_a_moment_are_kept_and_the_last_evaluation_is_not_repeated(
     monkeypatch.setattr(
         module, "validate", lambda *args, **named: asked.append(1) or validate(*args, **named)
     )
-    short = dataclasses.replace(
-        config, guide="", schedule="constant", steps=6, warmup=1, evaluate_every=3
-    )
+    short = configured(config, plan="", schedule="constant", steps=6, warmup=1, evaluate_every=3)
     run = quietly(short, tmp_path / "run", lambda *both: pretrain(*both, keep_at=(2,)))
     assert len(asked) == 2 and run.names("checkpoints/*") == ["checkpoints/2.safetensors"]
     early = run.load_tensors("checkpoints/2.safetensors")
-    less = quietly(dataclasses.replace(short, steps=2), tmp_path / "less", pretrain)
+    less = quietly(configured(short, steps=2), tmp_path / "less", pretrain)
     ended = less.load_tensors("model.safetensors")
     assert early.keys() == ended.keys()
     assert all(torch.equal(early[name], ended[name]) for name in ended)
@@ -163,14 +165,14 @@ def test_a_run_killed_before_its_report_is_given_one(config, finished, tmp_path)
 
 
 def test_berts_two_tasks_and_electras(config, tmp_path):
-    short = dataclasses.replace(config, steps=12, warmup=1, guide="next=1,delim=1")
-    bert = pretrain(dataclasses.replace(short, next_sentence=True), tmp_path / "bert")
+    short = configured(config, steps=12, warmup=1, plan="next=1,delim=1")
+    bert = pretrain(configured(short, next_sentence=True), tmp_path / "bert")
     assert 0.6 < bert.figures()["validation_next_sentence_loss"] < 0.8
     first = bert.metrics()[0]  # the loss of next sentences, about log 2, is made small beside
     assert first["loss"] > first["task_loss"] + 0.6 + first["alpha"] * first["guidance_loss"]
     model, pieces = load_pretrained(bert)
     assert isinstance(model, MaskedLMWithNextSentence) and pieces.piece(pieces.begin) == "[CLS]"
-    electra = pretrain(dataclasses.replace(short, objective="electra"), tmp_path / "electra")
+    electra = pretrain(configured(short, objective="electra"), tmp_path / "electra")
     assert 0.3 < electra.figures()["validation_loss"] < 0.6
     assert isinstance(load_pretrained(electra).model, ReplacedToken)
     for run in (bert, electra):
@@ -178,36 +180,34 @@ def test_berts_two_tasks_and_electras(config, tmp_path):
         assert subject.model.config.model_type == run.folder.name
 
 
-def test_layers_to_guide_may_be_chosen_and_settings_without_the_choice_are_read(config):
-    chosen = dataclasses.replace(config, guide="next=1", guide_where="encoder.1.*")
+def test_layers_to_guide_may_be_chosen(config):
+    chosen = configured(config, plan="next=1", where="encoder.1.*")
     model = module.fresh_model(chosen, chosen.shape(300))
-    with module.guided(model, chosen, steps=4, tokens={"encoder": {}}):
+    with module.guided(model, chosen.guide, steps=4, tokens={"encoder": {}}):
         busy = [site.name for site in find_sites(model) if site.changes]
     assert busy == ["encoder.1.self"]
-    before = {name: value for name, value in to_json(config).items() if name != "guide_where"}
-    assert from_json(PretrainingConfig, before) == config
 
 
 def test_an_earlier_run_lends_its_text(config, finished, tmp_path):
-    later = dataclasses.replace(
+    later = configured(
         config, text_of=str(finished.folder), seed=1, steps=2, warmup=1, file="gone", corpus="file"
     )
     with pytest.raises(ValueError, match=r"has file=.* text_of is for runs on the same text"):
         pretrain(later, tmp_path / "run")
-    later = dataclasses.replace(later, file=config.file)
+    later = configured(later, file=config.file)
     with pytest.raises(ValueError, match="has marks='roberta', but this run marks='bert'"):
-        pretrain(dataclasses.replace(later, next_sentence=True), tmp_path / "run")
+        pretrain(configured(later, next_sentence=True), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     run = pretrain(later, tmp_path / "run")
     assert not run.has("text.safetensors")
     assert load_pretrained(run).pieces == load_pretrained(finished).pieces
     with pytest.raises(ValueError, match="holds no text in pieces"):
-        pretrain(dataclasses.replace(later, text_of=str(run.folder)), tmp_path / "next")
+        pretrain(configured(later, text_of=str(run.folder)), tmp_path / "next")
 
 
 def test_seeds_differ_in_what_they_hide_but_are_validated_alike(config, finished):
     text = text_in(finished, config, None)
-    other = dataclasses.replace(config, seed=1)
+    other = configured(config, seed=1)
     train, valid = (
         [make(one, text)(0) for one in (config, other)]
         for make in (training_batches, validation_batches)
@@ -237,7 +237,7 @@ def test_an_inspection_of_it_is_resumed(finished, text, tmp_path):
 
 
 def test_a_training_that_goes_wrong_ends_with_one_sentence(config, tmp_path):
-    wild = dataclasses.replace(config, learning_rate=1e38, clip=0.0, steps=20)
+    wild = configured(config, learning_rate=1e38, clip=0.0, steps=20)
     with pytest.raises(ValueError, match=r"Training went wrong at step \d+: the loss is"):
         pretrain(wild, tmp_path / "run")
 
@@ -254,24 +254,23 @@ def test_utilisation_is_said_of_an_h200_only(config, finished, device, monkeypat
     head = (width * width + width * vocab) * 5 / 32
     wanted = 6 * (layers * layer + head) * 1e9 / 790e12
     assert found == (pytest.approx(wanted) if "H200" in device else None)
-    electra = dataclasses.replace(config, objective="electra")
+    electra = configured(config, objective="electra")
     judged = width * width + width  # at every position, and no word is scored
     wanted = 6 * (layers * layer + judged) * 1e9 / 790e12
     found = module._utilisation(electra, model, 1e9)
     assert found == (pytest.approx(wanted) if "H200" in device else None)
-    sparse = dataclasses.replace(config, attention="topk:8")
+    sparse = configured(config, attention="topk:8")
     assert module._utilisation(sparse, model, 1e9) is None
 
 
 def test_sizes_are_those_of_the_papers():
     for layers, heads in ((8, 12), (12, 12), (16, 16)):
-        shape = PretrainingConfig(layers=layers).shape(52_000)
+        shape = PretrainingConfig(model=EncoderConfig.roberta(layers=layers)).shape(52_000)
         assert (shape.layers, shape.heads, shape.width, shape.feed_forward) == (
             layers, heads, 768, 3072)  # fmt: skip
-    assert PretrainingConfig(objective="electra", layers=16).shape(8000).heads == 16
-    bert = PretrainingConfig(next_sentence=True, layers=16).shape(8000)
-    assert (bert.family, bert.token_types, bert.padding_id, bert.heads) == ("bert", 2, 0, 16)
-    assert PretrainingConfig(objective="electra").shape(8000).family == "electra"
+    bert = configured(PretrainingConfig, next_sentence=True).shape(8000)
+    assert (bert.family, bert.token_types, bert.padding_id, bert.heads) == ("bert", 2, 0, 12)
+    assert configured(PretrainingConfig, objective="electra").shape(8000).family == "electra"
 
 
 @pytest.mark.slow
@@ -288,7 +287,7 @@ def test_the_loss_is_compiled_with_the_model_where_nothing_wraps_it(
     seen = []
     monkeypatch.setattr(torch, "compile", lambda call: seen.append(call) or call)
     monkeypatch.setattr(module, "process_count", lambda: processes)
-    short = dataclasses.replace(config, steps=2, warmup=1, compile=True)
+    short = configured(config, steps=2, warmup=1, compile=True)
     quietly(short, tmp_path / "run", pretrain)
     (compiled,) = seen
     assert compiled is task_loss if processes == 1 else isinstance(compiled, MaskedLM)
@@ -296,62 +295,64 @@ def test_the_loss_is_compiled_with_the_model_where_nothing_wraps_it(
 
 @pytest.mark.parametrize(("said", "on_gpu"), [(None, True), (True, True), (False, False)])
 def test_models_are_compiled_on_a_gpu_unless_it_is_said(said, on_gpu):
-    settings = PretrainingConfig(compile=said)
-    assert settings.fit_config(cuda=True, replayable=True).compile is on_gpu
-    assert settings.fit_config(cuda=True, replayable=True).graphs is not on_gpu
-    replayed = settings.fit_config(cuda=True, replayable=True, one_shape=True)
+    settings = configured(PretrainingConfig, compile=said).fit
+    assert settings.on_device(cuda=True, replayable=True).compile is on_gpu
+    assert settings.on_device(cuda=True, replayable=True).graphs is not on_gpu
+    replayed = settings.on_device(cuda=True, replayable=True, one_shape=True)
     assert replayed.graphs and replayed.warm == (3 if on_gpu else 1)
-    assert settings.fit_config(cuda=False, replayable=True).compile is (said is True)
+    assert settings.on_device(cuda=False, replayable=True).compile is (said is True)
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"guide": "next=3,first=2"}, "wants 5 heads, but a layer has 4"),
-        ({"guide": "sideways=1"}, "There is no pattern 'sideways'"),
-        ({"guide": "next=1", "alpha": -1.0}, "alpha must be a finite number of at least 0"),
-        ({"guide": "next=1", "attention": "gaussian:-1,1"}, "nothing to teach heads"),
-        ({"guide": "next=1", "guide_where": "encoder.2.*"}, "is the name of no attention here"),
+        ({"plan": "next=3,first=2"}, "wants 5 heads, but a layer has 4"),
+        ({"plan": "sideways=1"}, "There is no pattern 'sideways'"),
+        ({"plan": "next=1", "alpha": -1.0}, "alpha must be a finite number of at least 0"),
+        ({"plan": "next=1", "attention": "gaussian:-1,1"}, "nothing to teach heads"),
+        ({"plan": "next=1", "where": "encoder.2.*"}, "is the name of no attention here"),
         ({"attention": "gaussian:-1,1", "sparse_in": "training"}, "learns no scores"),
         ({"attention_dropout": 2.0}, "attention_dropout must be at least 0 and below 1"),
-        ({"file": ""}, "A text of one's own"),
-        ({"block": 4}, "block must be at least 8"),
-        ({"masked": 0.9}, "masked choose one piece to half"),
+        ({"file": ""}, "Your own text"),
+        ({"max_length": 4}, "max_length must be at least 8"),
+        ({"masked": 0.9}, "masked choose one token to half"),
         ({"objective": "electra", "next_sentence": True}, "next_sentence goes with"),
         ({"attention": "sharp"}, "Attention must be"),
-        ({"vocab": -1}, "vocab must be 261 or more"),
-        ({"vocab": 10**9}, "and at most 10,000,000, got 1000000000"),
-        ({"batch_size": 10**9}, "A batch must have at most 1,000,000,000 pieces"),
-        ({"vocab": 260}, "vocab must be 261 or more, a piece for each byte and each mark, or 0"),
-        ({"train_documents": -1}, "train_documents must not be negative"),
+        ({"vocab_size": -1}, "vocab_size must be 261 or more"),
+        ({"vocab_size": 10**9}, "and at most 10,000,000, got 1000000000"),
+        ({"batch_size": 10**9}, "A batch must have at most 1,000,000,000 tokens"),
+        ({"vocab_size": 260}, "must be 261 or more, a token for each byte and each special"),
+        ({"train_documents": -1}, "train_documents must be at least 0"),
         ({"warmup": 100}, "steps must be more than warmup"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        dataclasses.replace(PretrainingConfig(**SMALL, file="x"), **changes)
+        configured(configured(PretrainingConfig, **SMALL, file="x"), **changes)
 
 
 def test_what_is_no_pre_training_is_said(tmp_path, config):
-    other = LanguageConfig(corpus="file", file="x")
+    other = configured(LanguageConfig, corpus="file", file="x")
     with pytest.raises(ValueError, match="holds no run of `headwise train mlm`"):
-        load_pretrained(Run.create(tmp_path / "lm", other))
+        load_pretrained(Run.create(tmp_path / "lm", other, "language"))
     with pytest.raises(ValueError, match="let the run finish first"):
-        load_pretrained(Run.create(tmp_path / "run", config))
+        load_pretrained(Run.create(tmp_path / "run", config, "pretraining"))
 
 
 @pytest.mark.slow
 def test_the_oromo_at_hand_is_read(data_folder, tmp_path):
     few = {"corpus": "oromo", "train_documents": 12, "valid_documents": 4, "steps": 4, "warmup": 1}
-    run = pretrain(PretrainingConfig(**{**SMALL, **few, "vocab": 400}), tmp_path / "run")
-    text = text_in(run, PretrainingConfig(**{**SMALL, **few, "vocab": 400}), None)
+    run = pretrain(
+        configured(PretrainingConfig, **{**SMALL, **few, "vocab_size": 400}), tmp_path / "run"
+    )
+    text = text_in(run, configured(PretrainingConfig, **{**SMALL, **few, "vocab_size": 400}), None)
     assert len(text.pieces) == 400 and len(PackedBlocks(text.train, text.pieces, 32)) > 100
     assert len(text.train.document_ends) == 12 and len(text.valid.line_ends) == 8
 
 
 @pytest.mark.slow
 def test_two_processes_train_as_one_does_with_two_batches_an_update(config, tmp_path):
-    given = {**SMALL, "file": config.file, "guide": config.guide, "steps": 20, "dropout": 0.0}
+    given = {**SMALL, "file": config.file, "plan": config.guide, "steps": 20, "dropout": 0.0}
     given |= {"attention_dropout": 0.0, "batch_size": 4}
     options = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]

@@ -31,10 +31,12 @@ Replayed._record = told
 main()
 """
 SETTINGS = {
-    "size": "tiny",
+    "width": 64,
+    "heads": 4,
+    "feed_forward": 128,
     "layers": 2,
-    "vocab": 280,
-    "block": 32,
+    "vocab_size": 280,
+    "max_length": 32,
     "batch_size": 8,
     "steps": 40,  # several are compiled and recorded before the first is replayed
     "warmup": 4,
@@ -49,7 +51,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("guide", ["", "next=1,prev=1,first=1"], ids=["plain", "guided"])
 def test_compiled_steps_that_are_replayed_have_the_losses_of_those_that_are_not(guide, tmp_path):
-    replayed, stepped = (losses(tmp_path, guide=guide, graphs=graphs) for graphs in (True, False))
+    replayed, stepped = (losses(tmp_path, plan=guide, graphs=graphs) for graphs in (True, False))
     assert len(stepped) >= (14 if guide else 10)
     assert stepped["loss", 40] < stepped["loss", 10]  # there was something to learn
     assert replayed == pytest.approx(stepped, rel=1e-2)
@@ -59,7 +61,7 @@ def losses(folder: Path, *, guide: str, graphs: bool) -> dict[tuple[str, int], f
     """Of a training, by name and update."""
     lines = (f"ann saw bob and {n % 7} of {n % 5} ran .\n\n" for n in range(400))
     (folder / "text.txt").write_text("".join(lines))
-    given = {**SETTINGS, "guide": guide, "graphs": str(graphs).lower()}
+    given = {**SETTINGS, "plan": guide, "graphs": str(graphs).lower()}
     options = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
     out = folder / ("replayed" if graphs else "stepped")
     train = [sys.executable, "-c", TELLING, "train", "mlm", "--file", "text.txt"]

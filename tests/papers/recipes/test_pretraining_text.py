@@ -1,7 +1,5 @@
 """The text of a pre-training: it stays the one it was, and is enough, before there is a folder."""
 
-import dataclasses
-
 import pytest
 import torch
 
@@ -9,13 +7,16 @@ from headwise.recording import Run
 from headwise_papers.data.pretraining import PretrainingTexts
 from headwise_papers.recipes.pretraining import PretrainingConfig, pretrain
 from headwise_papers.recipes.pretraining_text import read_texts
+from tests.papers.recipes.configured import configured
 
 SHORT = {
     "corpus": "file",
-    "vocab": 300,
-    "size": "tiny",
+    "vocab_size": 300,
+    "width": 64,
+    "heads": 4,
+    "feed_forward": 128,
     "layers": 1,
-    "block": 16,
+    "max_length": 16,
     "batch_size": 2,
     "steps": 4,
     "warmup": 1,
@@ -32,13 +33,13 @@ def written(path, *, cat="cat", lines=60):
 @pytest.fixture
 def first(tmp_path):
     """A finished run, and its settings."""
-    config = PretrainingConfig(**SHORT, file=str(written(tmp_path / "text.txt")))
+    config = configured(PretrainingConfig, **SHORT, file=str(written(tmp_path / "text.txt")))
     return pretrain(config, tmp_path / "first"), config
 
 
 def test_a_text_that_has_changed_is_not_lent(first, tmp_path):
     run, config = first
-    later = dataclasses.replace(config, text_of=str(run.folder), seed=1)
+    later = configured(config, text_of=str(run.folder), seed=1)
     written(tmp_path / "text.txt", cat="dog")
     with pytest.raises(ValueError, match=r"text\.txt is not the text it was when .*first read it"):
         pretrain(later, tmp_path / "later")
@@ -51,14 +52,14 @@ def test_a_run_without_a_checksum_lends_its_text_as_it_did(first, tmp_path):
     run, config = first
     run.path("text.json").unlink()
     written(tmp_path / "text.txt", cat="dog")
-    later = dataclasses.replace(config, text_of=str(run.folder), seed=1)
+    later = configured(config, text_of=str(run.folder), seed=1)
     assert pretrain(later, tmp_path / "later").has("figures.json")
 
 
 def test_a_file_that_is_gone_is_lent_by_the_run_that_read_it(first, tmp_path):
     run, config = first
     (tmp_path / "text.txt").unlink()
-    later = dataclasses.replace(config, text_of=str(run.folder), seed=1)
+    later = configured(config, text_of=str(run.folder), seed=1)
     assert pretrain(later, tmp_path / "later").has("figures.json")
 
 
@@ -81,7 +82,7 @@ def test_a_training_does_not_go_on_with_another_text(first, tmp_path):
 
 def test_nor_where_the_run_that_lends_it_was_made_anew(first, tmp_path):
     run, config = first
-    later = dataclasses.replace(config, text_of=str(run.folder), seed=1)
+    later = configured(config, text_of=str(run.folder), seed=1)
     second = pretrain(later, tmp_path / "later")
     unfinished(second)
     unfinished(run)
@@ -108,15 +109,16 @@ def test_checksums_tell_lines_documents_and_parts_apart():
 
 @pytest.mark.parametrize("pairs", [False, True])
 def test_a_part_that_does_not_fill_a_block_is_named_before_there_is_a_folder(tmp_path, pairs):
-    config = PretrainingConfig(
-        **{**SHORT, "block": 128, "next_sentence": pairs},
+    config = configured(
+        PretrainingConfig,
+        **{**SHORT, "max_length": 128, "next_sentence": pairs},
         file=str(written(tmp_path / "text.txt", lines=100)),
     )
     short = r"The part held out has \d+ pieces, fewer than a block of 128; make block smaller or g"
     with pytest.raises(ValueError, match=short):
         pretrain(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    few = dataclasses.replace(config, block=64, train_documents=1, file=str(tmp_path / "few.txt"))
+    few = configured(config, max_length=64, train_documents=1, file=str(tmp_path / "few.txt"))
     (tmp_path / "few.txt").write_text("one .\n\n" + "two three four five six .\n" * 200)
     with pytest.raises(ValueError, match=r"The part to train on has \d+ pieces, fewer than"):
         pretrain(few, tmp_path / "run")

@@ -1,6 +1,5 @@
 """Training a translator: what it writes, that it learns, and that it survives being stopped."""
 
-import dataclasses
 import os
 import shutil
 import subprocess
@@ -12,11 +11,13 @@ import torch
 from torch import nn
 
 from headwise.recording import Run
+from headwise.training import FitConfig
 from headwise.workflows.inspect import InspectConfig, inspect_folder
 from headwise.workflows.training_run import Clock, choose_weights
 from headwise_papers.recipes.codec import InPieces, InWords, save_codecs
 from headwise_papers.recipes.translation import TranslationConfig, train_translation
 from headwise_papers.recipes.translator import Translator
+from tests.papers.recipes.configured import configured
 from tests.papers.recipes.small_translation import (
     SMALL,
     config_of,
@@ -106,7 +107,7 @@ def test_a_training_goes_on_only_with_the_texts_it_began_with(tmp_path, monkeypa
         train_translation(config, folder)
     assert (folder / "environment.json").read_bytes() == environment
     with pytest.raises(ValueError, match="train_pairs=0, but this one has train_pairs=9"):
-        train_translation(dataclasses.replace(config, train_pairs=9), folder)
+        train_translation(configured(config, train_pairs=9), folder)
     path.write_text(before)
     figures = train_translation(config, folder).figures()
     path.write_text("another\n" * 300)  # a finished run needs it no more
@@ -153,7 +154,7 @@ def test_batches_padded_as_on_a_gpu_stay_within_max_length(tmp_path, monkeypatch
     monkeypatch.setattr(module, "width_multiple", lambda: 8)
     tiny = {"steps": 4, "warmup": 1, "evaluate_every": 4, "average": 1}
     # the longest pairs have 18 to 21 pieces, which are padded to 24 where there is room
-    config = small_config(tmp_path, max_length=21, tokens=21, **tiny)
+    config = small_config(tmp_path, max_length=21, batch_tokens=21, **tiny)
     run = train_translation(config, tmp_path / "run")
     assert run.figures()["train_pairs_too_long"] > 0 and run.figures()["updates"] == 4
 
@@ -181,8 +182,8 @@ def test_inspect_shows_the_pieces_of_a_translator(small_translation, tmp_path):
 @pytest.mark.slow
 def test_a_few_hundred_pairs_of_multi30k_are_learnt_from(data_folder, tmp_path):
     pairs = {"train_pairs": 300, "valid_pairs": 60, "test_pairs": 3}
-    changes = {"corpus": "multi30k", "pieces": 500, "beams": 1}
-    config = TranslationConfig(**{**SMALL, **pairs, **changes})
+    changes = {"corpus": "multi30k", "vocab_size": 500, "beams": 1}
+    config = configured(TranslationConfig, **{**SMALL, **pairs, **changes})
     run = quietly(config, tmp_path / "run")
     losses = validation(run)
     assert losses[-1] < losses[0] - 0.5
@@ -193,7 +194,7 @@ def test_files_of_unequal_length_are_refused(tmp_path):
     files = write_texts(tmp_path)
     Path(files["valid"][1]).write_text("one line\n")
     with pytest.raises(ValueError, match=r"valid.toy-en has 30 lines, but .*valid.toy-xx has 1;"):
-        train_translation(TranslationConfig(**{**SMALL, **files}), tmp_path / "run")
+        train_translation(configured(TranslationConfig, **{**SMALL, **files}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -206,7 +207,7 @@ def test_files_of_unequal_length_are_refused(tmp_path):
     ],
 )
 def test_files_that_are_missing_are_named(tmp_path, changes, sentence):
-    config = TranslationConfig(**{**SMALL, **write_texts(tmp_path), **changes})
+    config = configured(TranslationConfig, **{**SMALL, **write_texts(tmp_path), **changes})
     with pytest.raises(ValueError, match=sentence):
         train_translation(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -217,25 +218,28 @@ def test_files_that_are_missing_are_named(tmp_path, changes, sentence):
     [
         ({"steps": 100}, "steps must be more than warmup, got 100 and 300"),
         ({"cross_attention": "topk"}, "Attention must be"),
-        ({"tokens": 100}, "tokens must be at least max_length, got 100 and 256"),
+        (
+            {"batch_tokens": 100},
+            "batch_tokens must be at least model.max_length, .* got 100 and 256",
+        ),
         ({"label_smoothing": 1.0}, "label_smoothing must be"),
         ({"heads": 3}, "width must be even and a multiple of heads"),
         ({"corpus": "files"}, "Files of one's own"),
-        ({"average": 0}, "keep must be at least 1"),
-        ({"train_pairs": -1}, "train_pairs must not be negative"),
+        ({"average": 0}, "average must be at least 1"),
+        ({"train_pairs": -1}, "train_pairs must be at least 0"),
     ],
 )
 def test_settings_that_a_part_would_refuse_are_refused_before_anything_is_made(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        TranslationConfig(**changes)
+        configured(TranslationConfig, **changes)
 
 
 def test_auto_is_bfloat16_on_a_gpu_only():
-    config = TranslationConfig()
-    assert config.fit_config(cuda=True).precision == "bfloat16"
-    assert config.fit_config(cuda=False).precision == "float32"
-    exact = dataclasses.replace(config, precision="float32")
-    assert exact.fit_config(cuda=True).precision == "float32"
+    config = FitConfig()
+    assert config.on_device(cuda=True).precision == "bfloat16"
+    assert config.on_device(cuda=False).precision == "float32"
+    exact = configured(config, precision="float32")
+    assert exact.on_device(cuda=True).precision == "float32"
 
 
 def test_of_the_best_and_the_mean_of_the_last_the_better_is_taken(tmp_path):
@@ -274,7 +278,10 @@ def test_words_and_pieces_are_not_mixed_in_a_run(tmp_path, small_run, small_tran
 def test_two_processes_train_as_one_does_with_two_batches_an_update(tmp_path):
     files = write_texts(tmp_path)
     own = [word for part, paths in files.items() for path in paths for word in (f"--{part}", path)]
-    settings = {k: v for k, v in SMALL.items() if k != "corpus"} | {"tokens": 512, "steps": 40}
+    settings = {k: v for k, v in SMALL.items() if k != "corpus"} | {
+        "batch_tokens": 512,
+        "steps": 40,
+    }
     options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
     train = ["-m", "headwise", "train", "translation", *own, *options]

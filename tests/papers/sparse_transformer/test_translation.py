@@ -9,7 +9,7 @@ import torch
 import transformers as hf
 from transformers import BertTokenizer
 
-from headwise.config import to_json
+from headwise.config import flat, to_json
 from headwise.recording import Run
 from headwise.sites import observe
 from headwise_papers.core.base import Estimate
@@ -170,7 +170,7 @@ def test_a_translator_of_other_settings_is_not_borrowed(translated, tmp_path):
     folder, _ = translated
     with Run.create(tmp_path / "run", SMOKE) as run:
         other = dataclasses.replace(borrowing("sparse_transformer/translation", folder), steps=30)
-        with pytest.raises(ValueError, match="steps=24, but steps=30 is asked for"):
+        with pytest.raises(ValueError, match="fit.steps=24, but fit.steps=30 is asked for"):
             translator_run(other, run, Job(CORPUS, "softmax", 0))
         with pytest.raises(ValueError, match="names no folder"):
             lost = dataclasses.replace(SMOKE, trained=("nowhere",))
@@ -183,9 +183,9 @@ def test_training_longer_changes_the_updates_and_the_rate_alone():
     )
     assert longer.config.corpora == (CORPUS,)
     job = Job(CORPUS, "entmax:1.5", 1)
-    before, after = (to_json(settings_of(each.config, job)) for each in (shorter, longer))
+    before, after = (flat(to_json(settings_of(each.config, job))) for each in (shorter, longer))
     changed = {name: (before[name], after[name]) for name in after if before[name] != after[name]}
-    assert changed == {"steps": (1500, 3000), "learning_rate": (2e-3, 1e-3)}
+    assert changed == {"fit.steps": (1500, 3000), "fit.learning_rate": (2e-3, 1e-3)}
     of_corpus = [item for item in shorter.expected if item.metric.startswith(f"{CORPUS}:")]
     assert list(longer.expected) == of_corpus
 
@@ -197,13 +197,13 @@ def test_translators_are_trained_for_as_long_and_at_the_rate_asked_for(translate
     for method in config.methods:
         run = Run.open(tmp_path / "run" / Job(CORPUS, method, 0).folder)
         assert figures[f"{CORPUS}: updates of {method}"].mean == 48
-        assert run.config()["learning_rate"] == 5e-3
+        assert run.config()["fit"]["learning_rate"] == 5e-3
         validation = losses(run, "validation_loss")
         assert validation[-1] < validation[0]
     ours, base = (figures[f"{CORPUS}: BLEU of {m}"].mean for m in ("entmax:1.5", "softmax"))
     assert figures[f"{CORPUS}: entmax:1.5 less softmax"].mean == pytest.approx(ours - base)
     assert (tmp_path / "run" / "pictures" / "table-1.png").stat().st_size > 5000
-    with pytest.raises(ValueError, match="steps=24, but steps=48 is asked for"):
+    with pytest.raises(ValueError, match="fit.steps=24, but fit.steps=48 is asked for"):
         quietly(
             "sparse_transformer/longer",
             borrowing("sparse_transformer/longer", short),
@@ -216,11 +216,11 @@ def test_a_translator_depends_on_its_corpus_attention_and_seed_alone(corpus):
     settings = settings_of(Training(), Job(corpus, "entmax:1.5", 2))
     changed = {
         name
-        for name, value in to_json(settings).items()
-        if value != to_json(TASKS[corpus].recipe)[name]
+        for name, value in flat(to_json(settings)).items()
+        if value != flat(to_json(TASKS[corpus].recipe))[name]
     }
-    attentions = {f"{place}_attention" for place in ("encoder", "decoder", "cross")}
-    assert changed == attentions | {"seed"}
+    attentions = {f"model.{place}_attention" for place in ("encoder", "decoder", "cross")}
+    assert changed == attentions | {"fit.seed"}
     assert "softmax" in TASKS[corpus].methods and "topk:8" in TASKS[corpus].methods
 
 

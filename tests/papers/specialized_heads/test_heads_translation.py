@@ -140,14 +140,14 @@ def test_all_languages_get_the_same_pairs_and_sizes_and_tuning_its_own_steps() -
     assert shapes[0] == shapes[1] == shapes[2]
     assert (shapes[0].encoder_layers, shapes[0].heads, shapes[0].width) == (6, 8, 512)
     tuning = _training.settings_of(Training(steps=7, warmup=3), Job("ru", 1, "subtitles"))
-    assert (tuning.steps, tuning.warmup, tuning.seed) == (300, 30, 1)
+    assert (tuning.fit.steps, tuning.fit.warmup, tuning.fit.seed) == (300, 30, 1)
 
 
 def test_a_translator_trained_otherwise_is_refused(looked, tmp_path: Path) -> None:
     folder, _ = looked
     smoke = borrowing("specialized_heads/importance", folder)
     run = Run.create(tmp_path / "run", smoke)
-    with pytest.raises(ValueError, match="was trained with steps=20, but steps=21"):
+    with pytest.raises(ValueError, match="was trained with fit.steps=20, but fit.steps=21"):
         translator_run(replace(smoke, steps=21), run, Job("ru", 0))
     with pytest.raises(ValueError, match="names no folder"):
         translator_run(replace(smoke, trained=("nowhere",)), run, Job("de", 0))

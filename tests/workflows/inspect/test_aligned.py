@@ -10,7 +10,7 @@ from headwise.cli import app
 from headwise.recording import Run
 from headwise.sites import observe
 from headwise.workflows.inspect import InspectConfig, inspect_folder
-from headwise.workflows.inspect.aligned import aligned_corpus
+from headwise.workflows.inspect.corpus import aligned_corpus
 from headwise.workflows.inspect.sentence import Sentence
 from headwise_papers.data.parallel import parallel_batch
 from headwise_papers.data.toy import ToyLanguage

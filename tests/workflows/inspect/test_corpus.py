@@ -6,8 +6,12 @@ import pytest
 
 from headwise.text.treebank import read_treebank
 from headwise.workflows.inspect import corpus as module
-from headwise.workflows.inspect.corpus import batched_by_length, coreference_corpus, corpus_of
-from headwise.workflows.inspect.sampling import Sample
+from headwise.workflows.inspect.corpus import (
+    Sample,
+    batched_by_length,
+    coreference_corpus,
+    corpus_of,
+)
 from headwise.workflows.inspect.sentence import Sentence
 from tests.workflows.small_hosts import LINES
 from tests.workflows.small_trees import SENTENCES, write_treebank
@@ -81,7 +85,7 @@ def test_a_sample_is_the_same_for_a_corpus_read_anyhow_and_fair():
     assert list(sample.watch(sentences)) == sentences
     again = Sample(20, seed=1)
     list(again.watch(iter(sentences)))
-    assert again.drawn == sample.drawn and [n for n, _ in sample.began] == [0, 1, 2]
+    assert again.drawn == sample.drawn and [n for n, _ in sample.beginning] == [0, 1, 2]
     smaller = Sample(5, seed=1)
     list(smaller.watch(sentences))
     assert smaller.drawn == sample.drawn[:5]  # the first of a sample are a sample
@@ -97,4 +101,16 @@ def test_a_sample_is_the_same_for_a_corpus_read_anyhow_and_fair():
 def test_no_sample_keeps_nothing():
     sample = Sample(0)
     list(sample.watch([Sentence.of_text("a")]))
-    assert sample.drawn == [] and sample.began == []
+    assert sample.drawn == [] and sample.beginning == []
+
+
+@pytest.mark.parametrize(("kept", "times"), [(2**20, 1), (20, 2)])
+def test_a_file_that_fits_into_memory_is_read_once(tmp_path, monkeypatch, kept, times):
+    (tmp_path / "text.txt").write_text("\n".join(LINES))
+    corpus = corpus_of(tmp_path / "text.txt")
+    calls, read = [], module.read_lines
+    monkeypatch.setattr(module, "KEPT", kept)
+    monkeypatch.setattr(module, "read_lines", lambda path: (calls.append(path), read(path))[1])
+    assert corpus.size() == len(LINES)
+    assert [sentence.text for sentence in corpus.read()] == LINES
+    assert len(calls) == times

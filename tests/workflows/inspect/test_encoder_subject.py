@@ -6,15 +6,16 @@ import pytest
 import torch
 
 from headwise.workflows.inspect import InspectConfig, inspect_folder
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
+from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.inspect.sentence import Sentence
-from headwise.workflows.opening import encoder_subject, open_subject
 from headwise.workflows.prune.pruning import PruneConfig, open_task
 from headwise_papers.data.byte_pieces import train_byte_pieces
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence, ReplacedToken
-from headwise_papers.recipes.encoder_subject import EncoderSubject
+from headwise_papers.recipes.encoder_subject import EncoderSubject, encoder_subject
 from headwise_papers.recipes.pretraining import PretrainingConfig, pretrain
+from tests.papers.recipes.configured import configured
 from tests.papers.recipes.small_translation import quietly
 
 LINES = ["the dog saw the cat .", "a cat slept .", "the dogs said </s> and ran ."]
@@ -46,7 +47,7 @@ def test_it_reads_and_says_what_its_copy_of_hugging_face_does():
 def test_what_does_not_fit_is_cut_and_counted():
     subject = EncoderSubject(model(max_length=9), PIECES)
     prepared = subject.prepare([Sentence.of_text("cat " * 20), *SENTENCES[1:2]])
-    assert subject.room == 7 and prepared.truncated == 1
+    assert subject.max_tokens == 7 and prepared.truncated == 1
     assert prepared.inputs["input_ids"].shape == (2, 9)
     assert prepared.inputs["input_ids"][0, -1] == PIECES.end
     with pytest.raises(ValueError, match="Special tokens must be tokens of the model"):
@@ -62,7 +63,7 @@ def test_other_attention_is_looked_at_as_it_is(kind, predicts):
     assert isinstance(sparse, EncoderSubject)
     inputs = sparse.prepare(SENTENCES).inputs
     with torch.no_grad():
-        sparse.look(inputs)
+        sparse.attend(inputs)
         found = sparse.forward(inputs)
     assert found.predicts == predicts and found.values.shape[:2] == inputs["input_ids"].shape
     assert (sparse.mask_id is None) == (predicts == "nothing")
@@ -73,9 +74,20 @@ def test_other_attention_is_looked_at_as_it_is(kind, predicts):
 def test_a_pretraining_with_other_attention_is_inspected_and_not_pruned(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("\n".join(LINES * 20))
-    small = {"vocab": 280, "size": "tiny", "layers": 1, "block": 16, "batch_size": 4, "warmup": 0}
-    config = PretrainingConfig(
-        corpus="file", file=str(text), attention="topk:3", steps=1, heads=2, width=16, **small
+    config = configured(
+        PretrainingConfig,
+        corpus="file",
+        file=str(text),
+        attention="topk:3",
+        steps=1,
+        warmup=0,
+        heads=2,
+        width=16,
+        feed_forward=128,
+        layers=1,
+        max_length=16,
+        vocab_size=280,
+        batch_size=4,
     )
     run = quietly(config, tmp_path / "run", pretrain)
     assert isinstance(open_subject(run.folder), EncoderSubject)

@@ -6,17 +6,25 @@ from torch.nn.functional import cross_entropy
 
 import headwise
 from headwise.analysis.propagation import head_relevance, top_class
-from headwise.workflows.inspect.asking import ask
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
-from headwise.workflows.inspect.importance import Weighing, weigh
-from headwise.workflows.inspect.means import Means
+from headwise.workflows.inspect import InspectConfig
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject, padding_right
+from headwise.workflows.inspect.importance import (
+    Means,
+    by_ablation,
+    by_gradient,
+    by_relevance,
+    measure_importance,
+    predictions_of,
+)
 from headwise.workflows.inspect.sentence import Sentence
-from headwise.workflows.inspect.worth import by_gradient, by_relevance, by_switching_off
-from headwise.workflows.opening import padding_right
 from tests.workflows.inspect.test_subjects import wordpieces
 from tests.workflows.small_hosts import LINES, host, tokenizer_for
 
 SENTENCES = [Sentence.of_text(line) for line in LINES[:3]]
+
+
+def settings(**changes):
+    return InspectConfig("", "", steps=None, **changes)
 
 
 @pytest.fixture
@@ -25,7 +33,7 @@ def asked():
     model = headwise.adopt(host("GPT-2").double())
     subject = HuggingFaceSubject(model, padding_right(tokenizer_for("GPT-2")))
     prepared = subject.prepare(SENTENCES)
-    return subject, ask(subject, prepared, "next", numbers=range(3))
+    return subject, predictions_of(subject, prepared, "next", numbers=range(3))
 
 
 def losses(subject, sentence):
@@ -55,7 +63,7 @@ def test_relevance_is_the_mean_over_the_steps_of_a_sentence(asked):
 
 def test_the_loss_rises_as_it_does_with_one_head_off(asked):
     subject, questions = asked
-    found = by_switching_off(subject, questions, rows=2)
+    found = by_ablation(subject, questions, rows=2)
     with torch.no_grad():
         for number, sentence in enumerate(SENTENCES):
             whole_TV, best_T = losses(subject, sentence)
@@ -90,7 +98,7 @@ def test_a_model_of_hidden_words_is_asked_with_each_word_hidden():
     model = headwise.adopt(host("BERT").double())
     subject = HuggingFaceSubject(model, wordpieces())
     sentence = Sentence.of_text("the dogs ran.")
-    means = weigh(subject, [(0, sentence)], Weighing(steps=None))
+    means = measure_importance(subject, [(0, sentence)], settings())
     inputs = subject.prepare([sentence]).inputs
     found = []
     for place in range(1, 6):
@@ -107,13 +115,17 @@ def test_a_model_of_hidden_words_is_asked_with_each_word_hidden():
 def test_only_the_first_of_the_sample_are_read_without_heads():
     subject = HuggingFaceSubject(headwise.adopt(host("BERT")), tokenizer_for("BERT"))
     drawn = list(enumerate(SENTENCES))
-    few = weigh(subject, drawn, Weighing(ablation_lines=1, batch_size=2)).columns()
-    alone = weigh(subject, drawn[:1], Weighing(ablation_lines=1)).columns()
+    few = measure_importance(subject, drawn, settings(ablation_lines=1, batch_size=2)).columns()
+    alone = measure_importance(subject, drawn[:1], settings(ablation_lines=1)).columns()
     site = "encoder.0.self"
     assert few["loss_rise"][site] == pytest.approx(alone["loss_rise"][site], abs=1e-6)
     assert few["relevance"][site] != pytest.approx(alone["relevance"][site])
-    assert "loss_rise" not in weigh(subject, drawn, Weighing(ablation_lines=0)).columns()
-    assert "relevance" not in weigh(subject, drawn, Weighing(relevance=False)).columns()
+    assert (
+        "loss_rise" not in measure_importance(subject, drawn, settings(ablation_lines=0)).columns()
+    )
+    assert (
+        "relevance" not in measure_importance(subject, drawn, settings(relevance=False)).columns()
+    )
 
 
 def test_means_weigh_sentences_and_can_be_put_away():
@@ -138,5 +150,5 @@ def test_means_of_other_sentences_can_be_merged():
     first.merge(second)
     for name, column in whole.columns().items():
         assert first.columns()[name]["encoder.0.self"] == pytest.approx(column["encoder.0.self"])
-    with pytest.raises(ValueError, match="with the seed 1; their intervals do not go together"):
+    with pytest.raises(ValueError, match="with the seed 1; their intervals cannot be merged"):
         whole.merge(Means(seed=1))

@@ -57,7 +57,7 @@ def test_what_is_cut_off_changes_nothing(tmp_path):
 
 def test_words_of_long_lines_are_counted_in_parts(monkeypatch):
     text = "one two  three\tfour's don't " * 30
-    monkeypatch.setattr(module, "PIECE", 10)
+    monkeypatch.setattr(module, "PART", 10)
     counted = corpus_of([text, "é" * 50]).count()
     assert counted is not None and counted.sentences == 2
     assert sum(counted.ranks.counts.values()) == len(words_in(text)) + 1

@@ -7,9 +7,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import headwise
 from headwise.text.treebank import read_treebank
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject, padding_right
+from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.inspect.sentence import Sentence
-from headwise.workflows.opening import open_subject, padding_right
 from headwise_papers.data.vocabulary import EOS, Vocabulary
 from headwise_papers.models import Hypothesis, Transformer, TransformerConfig
 from headwise_papers.recipes.codec import InPieces, InWords
@@ -162,18 +162,27 @@ def test_translations_that_bart_begins_with_two_marks_ask_for_their_first_word()
     assert prepared.inputs["decoder_input_ids"].shape[1] <= 6
 
 
-def test_texts_that_fit_are_cut_into_tokens_only_once():
+@pytest.mark.parametrize("says_what_is_cut", [True, False])
+def test_a_sentence_is_tokenized_once(says_what_is_cut):
     calls = []
 
     class Counting(SlowTokenizer):
         def __call__(self, texts, **options):
             calls.append(list(texts))
-            return super().__call__(texts, **options)
+            encoded = super().__call__(texts, **options)
+            if not says_what_is_cut:  # as a tokenizer in Python
+                encoded._encodings = None
+            return encoded
 
     subject = HuggingFaceSubject(host("BERT"), Counting(wordpieces()))
-    long = Sentence.of_text("the " * 60)
-    assert subject.prepare([*SENTENCES[:2], long]).truncated == 1
-    assert [len(texts) for texts in calls] == [3, 1]
+    sentences = [*SENTENCES[:2], Sentence.of_text("the " * 60)]
+    before = subject.prepare(sentences)
+    assert before.truncated == 1
+    again = subject.prepare(sentences[1:])
+    assert again.truncated == 1 and torch.equal(
+        again.words["encoder"].of, before.words["encoder"].of[1:]
+    )
+    assert [len(texts) for texts in calls] == ([3] if says_what_is_cut else [3, 1])
 
 
 @pytest.mark.parametrize("name", ["BART", "T5"])
@@ -209,7 +218,7 @@ def test_lines_are_cut_to_the_limit_of_the_model_and_to_512_tokens_where_it_has_
     model = build(name) if own is None else build(name, max_position_embeddings=own)
     monkeypatch.setattr(type(model), "can_generate", lambda self: False)
     subject = HuggingFaceSubject(model, unlimited_tokenizer(name))
-    assert subject.room == room
+    assert subject.max_tokens == room
     prepared = subject.prepare([Sentence.of_text("dog " * 1000)])
     assert prepared.truncated == 1 and prepared.inputs["input_ids"].shape[1] == room
 
@@ -220,7 +229,7 @@ def test_positions_that_begin_after_the_padding_index_are_counted(padding):
     torch.manual_seed(0)
     model = hf.RobertaForMaskedLM(hf.RobertaConfig(**shape))
     tokenizer = unlimited_tokenizer("RoBERTa")
-    assert HuggingFaceSubject(model, tokenizer).room == 19 - padding
+    assert HuggingFaceSubject(model, tokenizer).max_tokens == 19 - padding
     table = headwise.inspect(model, tokenizer, ["the dog " * 100], sample=0)
     assert len(table) == 8
 
@@ -294,15 +303,15 @@ def test_marks_that_a_model_writes_have_names():
 
 
 @pytest.mark.parametrize("name", ["BERT", "GPT-2", "BART", "T5", "Llama"])
-def test_looking_shows_what_a_whole_pass_shows(name):
+def test_attending_shows_what_a_whole_pass_shows(name):
     subject = HuggingFaceSubject(headwise.adopt(host(name)), padding_right(tokenizer_for(name)))
     inputs = subject.prepare(SENTENCES[:2]).inputs
-    seen = {"forward": Watch(), "look": Watch()}
+    seen = {"forward": Watch(), "attend": Watch()}
     for way, watch in seen.items():
         with torch.no_grad(), headwise.observe(subject.model, watch):
             getattr(subject, way)(inputs)
-    assert seen["look"].names == seen["forward"].names
-    pairs = zip(seen["look"].seen, seen["forward"].seen, strict=True)
+    assert seen["attend"].names == seen["forward"].names
+    pairs = zip(seen["attend"].seen, seen["forward"].seen, strict=True)
     assert all(torch.equal(one.out, other.out) for (_, one), (_, other) in pairs)
     if name in ("BERT", "GPT-2"):
         assert subject._body is not subject.model

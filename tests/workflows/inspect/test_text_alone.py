@@ -5,8 +5,8 @@ import transformers as hf
 from torch import nn
 
 from headwise.workflows.inspect import inspect
-from headwise.workflows.inspect.text_alone import check_reads_text
-from headwise.workflows.opening import open_subject
+from headwise.workflows.inspect.hugging_face import check_reads_text
+from headwise.workflows.inspect.opening import open_subject
 from tests.hf.families import EVERY, SIZES
 from tests.workflows.small_hosts import LINES, host, save, tokenizer_for
 

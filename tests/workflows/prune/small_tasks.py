@@ -17,7 +17,7 @@ QUICK = {
     "length": 16,
     "learning_rate": 1e-3,
     "gate_learning_rate": 0.3,
-    "look": 0,
+    "inspect_lines": 0,
     "speed_seconds": 0.0,
 }
 

@@ -8,14 +8,11 @@ import transformers as hf
 from safetensors.torch import load_file
 
 from headwise import adopt, pruning
-from headwise.pruning import prune, record_of
-from headwise.recording import Run
-from headwise.sites import find_sites
+from headwise.pruning import prune
 from headwise.workflows.inspect import InspectConfig, inspect_folder
-from headwise.workflows.opening import open_subject
+from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.prune import prune_folder
 from headwise.workflows.prune.pruning import _in_float32, dev_text, run_folder
-from headwise_papers.recipes.translator import Translator
 from tests.hf.families import TWO_STACKS, build
 from tests.papers.recipes.small_translation import stopping
 from tests.workflows.prune.small_tasks import KINDS, config_for, grouped, saved
@@ -84,22 +81,6 @@ def test_t5_s_table_is_kept_in_half_again_when_its_first_layer_is_gone():
         prune(model, {"encoder.0.self": [], "encoder.1.self": [0, 1]})
         assert {weight.dtype for weight in model.parameters()} == {torch.float32}
     assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("far", [{"keep": 3}, {"penalty": 0.2}, {"keep": 3, "choose": "random"}])
-def test_replayed_steps_prune_as_others_do(small_translation, far, tmp_path):
-    files = tuple(Run.open(small_translation).config()["valid"])
-    given = {"data": files, "dev": files, "steps": 60, "length": 64, **far}
-    found = {}
-    for graphs in (True, False):
-        config = config_for("translation", small_translation, graphs=graphs, **given)
-        run = prune_folder(config, tmp_path / f"small-{graphs}")
-        losses = [row["loss"] for row in run.metrics() if "loss" in row]
-        found[graphs] = losses, run.read_json("trace/pruning.json")["keep"]
-    assert found[True][0] == pytest.approx(found[False][0], rel=0.02)
-    assert found[True][1] == found[False][1]
 
 
 def test_what_is_known_of_the_unpruned_model_is_not_measured_again(tmp_path):
@@ -245,7 +226,7 @@ def test_an_inspection_chooses_and_tells_functions(tmp_path):
 @pytest.mark.parametrize("kind", ["classification", "translation"])
 def test_without_an_inspection_a_look_at_dev_lines_tells_functions(kind, tmp_path):
     model, changes = saved(kind, tmp_path / "host"), {"choose": "random", "steps": 0}
-    run = prune_folder(config_for(kind, model, look=12, **changes), tmp_path / "small")
+    run = prune_folder(config_for(kind, model, inspect_lines=12, **changes), tmp_path / "small")
     texts = (tmp_path / "host" / "source").read_text().splitlines()
     (tmp_path / "text").write_text("\n".join(texts[:12]))
     looking = InspectConfig(str(model), str(tmp_path / "text"), sample=0, samples=0)
@@ -261,16 +242,16 @@ def test_without_an_inspection_a_look_at_dev_lines_tells_functions(kind, tmp_pat
 
     run = prune_folder(config_for(kind, model, **changes), tmp_path / "unlooked")
     assert run.heads().columns.keys() == {"kept"}
-    assert "was not looked at; --set look=200 or" in run.path("report.html").read_text()
+    assert "was not inspected; --set inspect_lines=200 or" in run.path("report.html").read_text()
 
 
 def test_a_look_that_fails_is_a_note(tmp_path, monkeypatch):
     def fail(*given):
         raise ValueError("No such words.")
 
-    monkeypatch.setattr("headwise.workflows.prune.looking.examine", fail)
+    monkeypatch.setattr("headwise.workflows.prune.pruning.examine", fail)
     model = saved("masked", tmp_path / "host")
-    config = config_for("masked", model, look=5, choose="random", steps=0)
+    config = config_for("masked", model, inspect_lines=5, choose="random", steps=0)
     page = prune_folder(config, tmp_path / "small").path("report.html").read_text()
     assert "What the heads do could not be found out: No such words." in page
 
@@ -299,33 +280,6 @@ def test_a_frozen_decoder_stays_and_two_files_are_pairs(tmp_path):
         before[name].shape == after[name].shape and not torch.equal(before[name], after[name])
         for name in encoder
     )
-
-
-def test_our_runs_stay_runs_that_translate_and_can_be_inspected(small_translation, tmp_path):
-    files = tuple(Run.open(small_translation).config()["valid"])
-    config = config_for(
-        "translation", small_translation, data=files, dev=files, keep=4, steps=20, length=64
-    )
-    run = prune_folder(config, tmp_path / "small")
-    assert run.figures()["heads_before"] == 6 and run.figures()["heads_kept"] == 4
-    translator = Translator.load(Run.open(tmp_path / "small"))
-    assert record_of(translator.model) is not None
-    assert sum(site.num_heads for site in find_sites(translator.model)) == 4
-    assert all(translator.translate(["the dog slept ."]))
-    text = tmp_path / "text"
-    text.write_text("the dog slept .\n" * 3)
-    looking = InspectConfig(str(tmp_path / "small"), str(text), sample=0)
-    looked = inspect_folder(looking, tmp_path / "looked")
-    record = record_of(translator.model)
-    assert looked["original"] == tuple(str(record.original(head)) for head in looked.heads)
-    assert len(looked) == 4
-    # once more: numbers are those of the smaller model, the record counts from the first
-    twice = config_for(
-        "translation", tmp_path / "small", data=files, dev=files, keep=2, steps=10, length=64
-    )
-    assert prune_folder(twice, tmp_path / "smaller").figures()["heads_kept"] == 2
-    record = record_of(Translator.load(Run.open(tmp_path / "smaller")).model)
-    assert sum(record.heads.values()) == 6 and sum(map(len, record.kept.values())) == 2
 
 
 def test_a_pruned_hugging_face_model_is_inspected_and_pruned_again(tmp_path):

@@ -1,20 +1,20 @@
 # Arguments of kernels have no types that a type checker would know.
 # pyright: basic
-"""What the kernels of sparsemax and entmax share: the curve of weights, Newton's step, dropout.
+"""Functions shared by the kernels of sparsemax and entmax: weights, Newton's step, dropout.
 
 With p = 1 / (alpha - 1), z = (alpha - 1) (score - largest score of the row) and x = max(0, z - tau)
 
     weight  w = x^p          dL/dz's factor  u = w^(2 - alpha) = x^(p - 1)
 
 so that one power gives both, and none is needed for POWER = 1 (sparsemax, u is 0 or 1) and
-POWER = 2 (alpha = 1.5). POWER = 0 stands for any p, one a head, from a tensor of alphas.
+POWER = 2 (alpha = 1.5). POWER = 0 stands for any p, one per head, from a tensor of alphas.
 
 tau is the root of F(tau) = ||x||_p - 1, convex and falling. Newton's steps from tau = -1 go up and
 never too far. If F and its slope G become F' and G' by a step, convexity gives F'/F + G'/G <= 1,
 hence F' G' <= F G / 4; at the start F G <= n^(2/p) and always G >= 1. So F < 2^-24 after at most
-12 + log2(n) / p steps for any scores whatever; random ones need 4 to 9, as digits double at the
-end, or the end is exact (p = 1). Programs take their last step when the weights of all their rows
-sum to 1 +- NEAR, or no step would change tau any more.
+12 + log2(n) / p steps for any scores; random ones need 4 to 9, because digits double at the end,
+or the end is exact (p = 1). Programs take their last step when the weights of all their rows sum to
+1 +- NEAR, or when no step would change tau any more.
 """
 
 from typing import no_type_check
@@ -22,32 +22,17 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-__all__ = [
-    "MOST_STEPS",
-    "above",
-    "above_tile",
-    "alpha_of_head",
-    "factor_and_weight",
-    "farthest",
-    "guessed_step",
-    "kept",
-    "newton_step",
-    "seen_tile",
-    "solve",
-    "whole_and_all",
-]
-
 MOST_STEPS = tl.constexpr(40)
 TINY = tl.constexpr(1e-30)
 HUGE = tl.constexpr(1e30)
 SPREAD = tl.constexpr(1.65)  # of random scores
-STILL = tl.constexpr(2.0**-23)  # of tau: a step this short is lost in its rounding
+STILL = tl.constexpr(2.0**-23)  # relative to tau: a step this short is lost in rounding
 
 
 @triton.jit
 @no_type_check
 def alpha_of_head(alpha, head, POWER: tl.constexpr):
-    """alpha - 1, which multiplies the scores, and p. NaN where alpha is not in (1, 2]."""
+    """Return alpha - 1, which multiplies the scores, and p. NaN if alpha is not in (1, 2]."""
     if POWER == 0:
         rise = tl.load(alpha + head) - 1.0
         rise = tl.where((rise > 0.0) & (rise <= 1.0), rise, float("nan"))
@@ -61,16 +46,16 @@ def alpha_of_head(alpha, head, POWER: tl.constexpr):
 @triton.jit
 @no_type_check
 def above(z, tau):
-    """max(0, z - tau), but NaN for NaN, so that a row with a bad score does not look good."""
+    """Compute max(0, z - tau), with NaN for NaN, so that a bad score stays visible."""
     return tl.maximum(z - tau, 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 @no_type_check
 def seen_tile(rows, keys, sight, CAUSAL: tl.constexpr, MASKED: tl.constexpr):
-    """Which keys the rows may attend. `sight` holds what decides it, in the order unpacked here.
+    """Mark the keys that rows may attend. `sight` holds the inputs, in the order unpacked here.
 
-    Args: numbers of rows and keys, one of them along each axis; MASKED: see `Call.masked`.
+    Args: indices of rows and keys, one of them along each axis; MASKED: see `Call.masked`.
     """
     length, first, n_queries, mask, mask_row, mask_key = sight
     seen = (keys < length) & (rows >= 0)
@@ -92,9 +77,9 @@ def above_tile(
     q_QD, k_KD, scale, top_Q, tau_Q, rows, keys, sight,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
-    """x, 0 where a key may not be attended, which is looked at in tiles at an EDGE only.
+    """Compute x, with 0 at hidden keys; only tiles at an EDGE have hidden keys.
 
-    Rows that are not there have q = 0 and are not stored, so nothing hides them.
+    Rows beyond the last have q = 0 and are not stored, so they need no mask.
     """
     z_QK = tl.dot(q_QD, tl.trans(k_KD), input_precision="ieee") * scale - top_Q[:, None]
     x_QK = above(z_QK, tau_Q[:, None])
@@ -110,7 +95,7 @@ def whole_and_all(
     block, length, first, ROWS: tl.constexpr, KEYS: tl.constexpr,
     CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Up to which key, in whole tiles, all rows of a block see all; and up to which, any."""
+    """Return the end of the whole tiles that all rows of a block see, and of the keys any sees."""
     whole = length
     stop = length
     if CAUSAL:
@@ -124,9 +109,9 @@ def whole_and_all(
 @triton.jit
 @no_type_check
 def factor_and_weight(x, power, POWER: tl.constexpr, SUMMED: tl.constexpr = False):
-    """u = x^(p - 1) on the support and 0 elsewhere; w = x^p.
+    """Compute u = x^(p - 1) on the support and 0 elsewhere, and w = x^p.
 
-    Args: SUMMED: u is added up, for which what a comparison gives is compiled to more instructions.
+    Args: SUMMED: u is summed; then a comparison would compile to more instructions.
     """
     if POWER == 1:
         factor = tl.minimum(x * HUGE, 1.0) if SUMMED else tl.where(x > 0.0, 1.0, 0.0)
@@ -143,9 +128,9 @@ def factor_and_weight(x, power, POWER: tl.constexpr, SUMMED: tl.constexpr = Fals
 @triton.jit
 @no_type_check
 def newton_step(total, slope, power, POWER: tl.constexpr):
-    """How far the zero of F's tangent is above tau, by the sums of w and u of a row.
+    """Compute Newton's step, from tau to the zero of F's tangent, by the sums of w and u of a row.
 
-    Below 0 where tau is too high, as it may be by rounding: sweeps round z differently.
+    It is below 0 where tau is too high, which rounding may cause: sweeps round z differently.
     """
     if POWER == 1:
         step = (total - 1.0) / tl.maximum(slope, 1.0)
@@ -160,9 +145,9 @@ def newton_step(total, slope, power, POWER: tl.constexpr):
 @triton.jit
 @no_type_check
 def farthest(total, step, tau):
-    """How far sums of weights are from 1 at most, of rows that see anything and can still move.
+    """Return the largest distance from 1 of sums of weights, among rows that can still change.
 
-    A step that is lost in the rounding of tau would be taken again and again.
+    A step that is lost in the rounding of tau would be repeated forever.
     """
     moves = (total > 0.0) & (tl.abs(step) > STILL * tl.abs(tau))
     return tl.max(tl.where(moves, tl.abs(total - 1.0), 0.0), axis=0)
@@ -171,12 +156,12 @@ def farthest(total, step, tau):
 @triton.jit
 @no_type_check
 def guessed_step(total, slope, power):
-    """For p = 2, a step that is nearer than Newton's where weights sum to less than 2.
+    """Estimate, for p = 2, a step that is closer than Newton's if weights sum to less than 2.
 
     With n keys in the support and none that leaves it, they sum to total - 2 slope step + n step^2.
     Newton's step takes n for slope^2 / total, as if all x were equal; it is 4/3 of that where x are
     spread evenly, and twice that where they thin out exponentially. Counting would take as long as
-    all the rest, so SPREAD is assumed. The step may be too long.
+    the rest, so SPREAD is assumed. The step may be too long.
     """
     root = tl.sqrt(tl.maximum(1.0 - SPREAD * (total - 1.0) / tl.maximum(total, TINY), 0.0))
     step = (total - 1.0) / tl.maximum(slope * (1.0 + root), TINY)
@@ -187,7 +172,7 @@ def guessed_step(total, slope, power):
 @triton.jit
 @no_type_check
 def solve(tiles, tau_Q, power, POWER: tl.constexpr, NEAR: tl.constexpr, MOST: tl.constexpr):
-    """tau of rows whose z are in these tiles, from where it stands, by at most so many steps."""
+    """Improve tau of the rows whose z are in these tiles, in at most MOST steps."""
     step = 0
     far = True
     while far & (step < MOST):
@@ -209,11 +194,11 @@ def solve(tiles, tau_Q, power, POWER: tl.constexpr, NEAR: tl.constexpr, MOST: tl
 @triton.jit
 @no_type_check
 def kept(seed, line, rows, start, dropout, ROWS: tl.constexpr, KEYS: tl.constexpr):
-    """1 / (1 - dropout) where a weight is kept, else 0, (Q, K): the same in every pass.
+    """Return 1 / (1 - dropout) where a weight is kept, else 0, (Q, K), equal in every pass.
 
-    Drawn by Philox from the seed, batch * heads + head, the row and the key, four keys at a time,
-    in the seven rounds that are enough (Salmon et al., 2011). `start` is the first key, a multiple
-    of KEYS.
+    The counter-based generator Philox takes the seed, batch * heads + head, the row and the key,
+    four keys at a time, in seven rounds, which are enough (Salmon et al., 2011). `start` is the
+    first key, a multiple of KEYS.
     """
     fours = start // 4 + tl.arange(0, KEYS // 4)
     nothing = (rows[:, None] + fours[None, :]) * 0
@@ -234,5 +219,5 @@ def kept(seed, line, rows, start, dropout, ROWS: tl.constexpr, KEYS: tl.constexp
 
 @triton.jit
 @no_type_check
-def _is_kept(drawn, dropout):
-    return (tl.uint_to_uniform_float(drawn) >= dropout).to(tl.int8)
+def _is_kept(random, dropout):
+    return (tl.uint_to_uniform_float(random) >= dropout).to(tl.int8)

@@ -4,8 +4,8 @@
 
 `headwise::entmax` and `headwise::entmax_backward` take plain tensors, numbers and None, launch
 kernels without waiting for the device, and have fake implementations: torch.compile, CUDA graphs
-and gradient checkpointing see two opaque operators. What a call keeps for its gradient: q, k, v,
-a tensor like out, and two numbers a row.
+and gradient checkpointing see two opaque operators. Saved for the gradient: q, k, v, a tensor like
+out, and two numbers per row.
 """
 
 from typing import Any, NamedTuple
@@ -15,18 +15,15 @@ import triton
 from torch import Tensor
 
 from headwise.ops._impl import Number
-from headwise.ops.entmax import backward, forward
-from headwise.ops.launching import Tile, padded
+from headwise.ops.entmax import kernels
 from headwise.ops.scores import Scores
-from headwise.ops.tiles import Call, with_rows
-
-__all__ = ["attend"]
+from headwise.ops.tiles import Call, Tile, padded, strides, with_rows
 
 
 class Tiles(NamedTuple):
-    """What programs of each kernel work on."""
+    """Tiles of each kernel."""
 
-    resident: tuple[Tile, ...]  # the first that holds all keys is taken; if none does, streaming
+    resident: tuple[Tile, ...]  # the first that holds all keys is used; if none does, streaming
     streaming: Tile
     for_queries: Tile
     for_keys: Tile
@@ -34,7 +31,7 @@ class Tiles(NamedTuple):
 
 # Chosen so that compiled kernels spill little (a thread has at most 255 registers), and all keys of
 # a resident tile fit into shared memory.
-NARROW = Tiles(  # 16 bits a number, widths up to 64
+NARROW = Tiles(  # 16-bit numbers, widths up to 64
     resident=(
         Tile(rows=64, keys=64, warps=4, stages=1),
         Tile(rows=64, keys=128, warps=4, stages=1),
@@ -44,7 +41,7 @@ NARROW = Tiles(  # 16 bits a number, widths up to 64
     for_queries=Tile(rows=128, keys=64, warps=8, stages=3),
     for_keys=Tile(rows=64, keys=64, warps=4, stages=3),
 )
-WIDE = Tiles(  # 16 bits a number, widths up to 128
+WIDE = Tiles(  # 16-bit numbers, widths up to 128
     resident=(
         Tile(rows=64, keys=64, warps=4, stages=1),
         Tile(rows=64, keys=128, warps=8, stages=1),
@@ -63,15 +60,15 @@ FULL = Tiles(  # float32, whose exact products take no tensor cores but many reg
 )
 
 LEAST_RESIDENT_WIDTH = 64
-POWERS = {2: 1, 1.5: 2}  # alphas with kernels of their own, which take no powers
+POWERS = {2: 1, 1.5: 2}  # alphas with their own kernels, which need no exponentials
 
 
 def attend(scores: Scores, v: Tensor, alpha: Number | Tensor, *, dropout: Number) -> Tensor:
-    """sum of w v, differentiable once in q, k, v and a tensor of alphas.
+    """Attend with entmax weights; differentiable once in q, k, v and a tensor of alphas.
 
     Args:
-        alpha: a number from 1.1 to 2, or a tensor of one value or one a head. Rows of a head whose
-            alpha is not in (1, 2] are NaN, as looking at it would make the host wait.
+        alpha: A number from 1.1 to 2, or a tensor of one value or one per head. Rows of a head
+            whose alpha is not in (1, 2] are NaN, because a check would make the host wait.
     """
     batch, heads, _, n_keys = scores.shape
     lengths = scores.lengths
@@ -118,10 +115,10 @@ def _entmax(
     dropout: float,
     training: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """out, and for the gradient mean, top and tau as kernels write them."""
+    """Compute out, and for the gradient mean, top and tau as kernels write them."""
     results = _empty_results(q, v, training)
     if results[0].numel():
-        call = _call(q, k, mask, lengths, scale, first, causal)
+        call = Call.rebuilt(q, k, mask, lengths, scale, first, causal)
         options = _options(call, with_rows(v), alpha, seed, power, dropout)
         with torch.cuda.device_of(q):
             _launch_forward(options, results, training)
@@ -153,13 +150,13 @@ def _entmax_backward(
     dropout: float,
     learned: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, and of every row's alpha (empty unless it is learned)."""
+    """Compute gradients of q, k, v, and of every row's alpha (empty unless it is learned)."""
     gradients = _empty_gradients(q, k, v, learned)
     if grad.numel() == 0:
         for gradient in gradients:
             gradient.zero_()
         return gradients
-    call = _call(q, k, mask, lengths, scale, first, causal)
+    call = Call.rebuilt(q, k, mask, lengths, scale, first, causal)
     options = _options(call, with_rows(v), alpha, seed, power, dropout)
     with torch.cuda.device_of(q):
         _launch_backward(options, with_rows(grad), (mean, top, tau), gradients, learned)
@@ -214,31 +211,17 @@ def _empty_gradients(
     return dq, dk, dv, q.new_empty(rows, dtype=torch.float32)
 
 
-def _call(
-    q: Tensor,
-    k: Tensor,
-    mask: Tensor | None,
-    lengths: Tensor,
-    scale: float,
-    first: int,
-    causal: bool,
-) -> Call:
-    return Call.of(Scores(q, k, mask, None, causal, lengths, scale, first=first))
-
-
 def _options(
     call: Call, v: Tensor, alpha: Tensor | None, seed: Tensor | None, power: int, dropout: float
 ) -> dict[str, Any]:
-    """What all kernels take. A tensor that is not there is replaced by one that is not read."""
+    """Build the arguments of all kernels; missing tensors are replaced by one that is not read."""
     return {
         **call.arguments(),
         "v": v,
         "alpha": call.lengths if alpha is None else alpha,
         "seed": call.lengths if seed is None else seed,
         "dropout": dropout,
-        "v_batch": v.stride(0),
-        "v_head": v.stride(1),
-        "v_row": v.stride(2),
+        **strides("v", v),
         "PADDED": padded(call.q.shape[3]),
         "VALUE": v.shape[3],
         "VALUE_PADDED": padded(v.shape[3]),
@@ -254,12 +237,12 @@ def _tiles(options: dict[str, Any]) -> Tiles:
 
 
 def _needs(options: dict[str, Any]) -> int:
-    """How many of a mask, dropout and powers a kernel has, which need registers of their own."""
+    """Count how many of mask, dropout and powers a kernel has; each needs registers."""
     return bool(options["MASKED"]) + options["DROPOUT"] + (options["POWER"] == 0)
 
 
 def _forward_tile(options: dict[str, Any]) -> tuple[Tile, bool]:
-    """What a program works on, and whether that holds all keys."""
+    """Choose the tile of a program, and return whether it holds all keys."""
     tiles, needs = _tiles(options), _needs(options)
     tile = next((tile for tile in tiles.resident if tile.keys >= options["n_keys"]), None)
     if tile is None:
@@ -273,17 +256,17 @@ def _forward_tile(options: dict[str, Any]) -> tuple[Tile, bool]:
 
 
 def _backward_tile(tile: Tile, options: dict[str, Any]) -> Tile:
-    """What a program works on, with more threads where these need more registers."""
+    """Adapt the tile of a program, with more threads if it needs more registers."""
     tiles, needs = _tiles(options), _needs(options)
     crowded = tiles is not FULL and needs + (tiles is WIDE) > 1
     return tile._replace(warps=8) if crowded else tile
 
 
 def _near(element_size: int, power: int) -> float:
-    """How far from one sums of weights may be before the last step.
+    """Return how far sums of weights may be from 1 before the last step.
 
-    The step squares that at best. At worst, with many keys about to leave the support, it takes
-    most of it away; or, where p = 1, nearly nothing. What is left must be lost in rounding.
+    At best the step squares that distance. At worst, with many keys about to leave the support, it
+    removes most of it; or, where p = 1, nearly nothing. The rest must be lost in rounding.
     """
     if power == 1:
         return 2.0**-20 if element_size > 2 else 2.0**-14
@@ -291,10 +274,10 @@ def _near(element_size: int, power: int) -> float:
 
 
 def _near_and_enough(element_size: int, power: int) -> dict[str, float]:
-    """How far they may be before the last step but one of `streaming`, and at its last sweep.
+    """Return how far sums may be from 1 before the second last step of `streaming`, and at its end.
 
-    Of random scores with alpha = 1.5, a guessed step leaves at most 0.05 e^2 of e, Newton's 0.15:
-    less than ENOUGH, mostly. With alpha = 2 the last sweep does not look.
+    With random scores and alpha = 1.5, an estimated step leaves at most 0.05 e^2 of e, Newton's
+    0.15: mostly less than ENOUGH. With alpha = 2 the last sweep is not checked.
     """
     if element_size > 2:
         return {"NEAR": _near(element_size, power), "ENOUGH": 2.0**-18}
@@ -306,9 +289,9 @@ def _launch_forward(
 ) -> None:
     batch, heads, n_queries, _ = options["q"].shape
     tile, resident = _forward_tile(options)
-    kernel = forward.resident if resident else forward.streaming
+    kernel = kernels.resident if resident else kernels.streaming
     element_size, power = options["v"].element_size(), options["POWER"]
-    if resident:  # narrower values, read in no loop, are multiplied wrongly on Hopper by Triton 3.6
+    if resident:  # Triton 3.6 multiplies narrower values, read in no loop, wrongly on Hopper
         width = max(options["VALUE_PADDED"], LEAST_RESIDENT_WIDTH)
         options = {**options, "VALUE_PADDED": width, "NEAR": _near(element_size, power)}
     else:
@@ -334,13 +317,8 @@ def _launch_backward(
     groups, n_keys = options["k"].shape[1:3]
     mean, top, tau = saved
     dq, dk, dv, dalpha = gradients
-    strides = {
-        "grad_batch": grad.stride(0),
-        "grad_head": grad.stride(1),
-        "grad_row": grad.stride(2),
-    }
-    of_rows = tau.new_empty(*tau.shape, 4)  # by the first kernel, for the second
-    options = {**options, **strides, "grad": grad, "of_rows": of_rows}
+    of_rows = tau.new_empty(*tau.shape, 4)  # written by the first kernel for the second
+    options = {**options, **strides("grad", grad), "grad": grad, "of_rows": of_rows}
     by_queries, by_keys = (
         _backward_tile(tile, options)
         for tile in (_tiles(options).for_queries, _tiles(options).for_keys)
@@ -348,7 +326,7 @@ def _launch_backward(
     if learned and _needs(options) > 1:  # sums for alpha need registers too
         by_queries = by_queries._replace(rows=max(16, by_queries.rows // 2))
     n_blocks = triton.cdiv(n_queries, by_queries.rows)
-    backward.for_queries[(n_blocks * batch * heads,)](
+    kernels.for_queries[(n_blocks * batch * heads,)](
         **options,
         mean=mean,
         top=top,
@@ -360,6 +338,6 @@ def _launch_backward(
         **by_queries.arguments(),
     )
     n_blocks = triton.cdiv(n_keys, by_keys.keys)
-    backward.for_keys[(n_blocks * batch * groups,)](
+    kernels.for_keys[(n_blocks * batch * groups,)](
         **options, dk=dk, dv=dv, n_blocks=n_blocks, **by_keys.arguments()
     )

@@ -1,4 +1,4 @@
-"""Where guided heads should look, and which heads those are."""
+"""Patterns that guided heads should follow, and the choice of these heads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +16,18 @@ Edges = Literal["uniform", "nothing"]
 
 @dataclass(frozen=True)
 class Pattern:
-    """Where one head should look: at one key a query, or at a set of keys. Give one of the first.
+    """Target of one head: one key per query, or a set of keys.
 
-    Only keys that a query may see count. So a last token has no next one, neither at the end of a
-    text nor before padding nor at the end of one of several texts packed together.
+    Give exactly one of offset, column and key_set. Only keys that a query may see count. So a last
+    token has no next one: neither at the end of a text, nor before padding, nor at the end of one
+    of several texts packed together.
     """
 
     offset: int | None = None  # the key at the query's position + offset
-    column: int | None = None  # this key, whatever the query
+    column: int | None = None  # this key, for every query
     key_set: int | None = None  # the keys of the set of this number, such as all full stops
-    normalised: bool = True  # a row's mass is 1, spread evenly; else it is 1 at every such key
-    edges: Edges = "uniform"  # rows that see no such key: evenly on all they see, or zeros
+    normalised: bool = True  # a row's target mass is 1, spread evenly; else 1 at every such key
+    edges: Edges = "uniform"  # target of rows that see no such key: uniform, or zeros
 
     def __post_init__(self) -> None:
         given = {"offset": self.offset, "column": self.column, "key_set": self.key_set}
@@ -53,20 +54,20 @@ FIRST = Pattern(column=0)
 
 @dataclass(frozen=True, eq=False)
 class GuidedHeads:
-    """Which heads of a site are guided, where to, and how much. Made by `guided_heads`.
+    """Guided heads of a site, with their patterns and loss weights; see `guided_heads`.
 
-    The tensors are all that a kernel needs; made once, they serve every call and every site with as
-    many heads.
+    The tensors are all that a kernel needs. They can be reused for every call and every site with
+    the same number of heads.
     """
 
     heads: tuple[int, ...]
     patterns: tuple[Pattern, ...]
     plan: Int[Tensor, "N 6"]  # head, slope, place, key set, normalised, uniform edges
-    numbers: Int[Tensor, " H"]  # each head's row in the plan, or -1
+    numbers: Int[Tensor, " H"]  # row of each head in the plan, or -1
     weights: Float[Tensor, " N"]
 
     def to(self, device: torch.device | str) -> "GuidedHeads":
-        """The same with its tensors on another device."""
+        """Move the tensors to a device."""
         tensors = (x.to(device) for x in (self.plan, self.numbers, self.weights))
         return GuidedHeads(self.heads, self.patterns, *tensors)
 
@@ -78,13 +79,13 @@ def guided_heads(
     weights: Number | Sequence[Number] = 1.0,
     device: torch.device | str | None = None,
 ) -> GuidedHeads:
-    """Heads to guide, of the `num_heads` that a site has.
+    """Choose the heads to guide among the `num_heads` of a site.
 
     Args:
-        patterns: where each guided head should look, by the head's index.
-        num_heads: how many heads of queries there are, guided or not.
-        weights: what each head's loss is multiplied by: one number, or one a guided head.
-        device: where the tensors of q and k will be.
+        patterns: Pattern of each guided head, by the head's index.
+        num_heads: Number of query heads, guided or not.
+        weights: Factor of each head's loss: one number, or one per guided head.
+        device: Device of q and k.
 
     >>> guided_heads({0: NEXT, 3: FIRST}, num_heads=4).numbers
     tensor([ 0, -1, -1,  1], dtype=torch.int32)
@@ -93,13 +94,13 @@ def guided_heads(
     for head in heads:
         check_whole_number("A head's index", head)
         if not 0 <= head < num_heads:
-            raise ValueError(f"Heads are numbered from 0 to {num_heads - 1}, got {head}.")
+            raise ValueError(f"A head's index must be from 0 to {num_heads - 1}, got {head}.")
     if not heads:
-        raise ValueError("There is no head to guide: patterns is empty.")
+        raise ValueError("patterns must name at least one head to guide, got none.")
     each = [weights] * len(heads) if isinstance(weights, int | float) else list(weights)
     if len(each) != len(heads):
         raise ValueError(
-            f"weights must be one number a guided head, {len(heads)}, got {len(each)}."
+            f"weights must hold one number per guided head, {len(heads)}, got {len(each)}."
         )
     if not isinstance(weights, int | float):  # given in the order of patterns
         each = [each[list(patterns).index(head)] for head in heads]
@@ -115,7 +116,7 @@ def guided_heads(
 
 
 def _plan_row(head: int, pattern: Pattern) -> list[int]:
-    """One key a query lies at slope * position + place; place -1 with slope 0 is none."""
+    """Encode a pattern; its one key per query is slope * position + place, -1 with slope 0 none."""
     slope = 1 if pattern.offset is not None else 0
     place = next((x for x in (pattern.offset, pattern.column) if x is not None), -1)
     key_set = -1 if pattern.key_set is None else pattern.key_set

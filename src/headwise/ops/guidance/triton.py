@@ -2,13 +2,13 @@
 # pyright: basic
 """The guidance loss of each row in one sweep over the keys, and its gradient in one more each way.
 
-With H a row's weights, m the aimed keys it sees and s their target:
+With H a row's weights, M the target keys of which it sees m, and s their target:
 
     loss = sum H^2 - 2 s H(M) + s^2 m  (or, where m = 0, sum H^2 - 1 / keys seen or sum H^2)
     dS = 2 H (H - s [j in M] - (sum H^2 - s H(M)))
 
-Only the heads of the plan have programs. The forward pass leaves the terms of the gradient. One
-launch does for all calls that it is given, wherever their q and k lie.
+Only the heads of the plan have programs. The forward pass saves the terms of the gradient. One
+launch handles all given calls; their q and k need not be contiguous with each other.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headwise.ops.row_sweep.aiming import (
+from headwise.ops.row_sweep.gradient import Terms, score_gradients
+from headwise.ops.row_sweep.sweeps import (
     ANY,
     Aims,
     Calls,
     aim,
     apart,
     calls_of,
-    downright,
     end_of_keys,
     hidden,
     in_set,
@@ -36,11 +36,11 @@ from headwise.ops.row_sweep.aiming import (
     parts_of,
     placed,
     row_maxima,
+    scale_back,
     settings,
     unseen,
-    upright,
+    with_least_scale,
 )
-from headwise.ops.row_sweep.gradient import Terms, score_gradients
 from headwise.ops.scores import Scores
 from headwise.ops.tiles import load_rows
 
@@ -50,9 +50,9 @@ ROWS_OF_RESULT = ("loss", "seen", "top_product", "log_sum", "plain", "share")
 def guidance_rows(
     calls: Sequence[Scores], plan: Tensor, numbers: Tensor, key_sets: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Each guided row's squared distance from its target, and how many keys it sees.
+    """Compute each guided row's squared distance from its target, and how many keys it sees.
 
-    The calls differ in q and k alone; their heads are numbered on.
+    The calls differ in q and k alone; heads are numbered across calls.
     """
     scores = calls[0]
     scale, first = float(scores.multiplier), scores.first_position
@@ -94,7 +94,7 @@ def _new_rows(q: Tensor, plan: Tensor) -> tuple[Tensor, ...]:
 
 
 def _launch(calls: Calls, aims: Aims, results: tuple[Tensor, ...]) -> None:
-    given, back, calls = settings(calls, "forward"), downright(calls), upright(calls)
+    given, back, calls = settings(calls, "forward"), scale_back(calls), with_least_scale(calls)
     batch, heads, n_queries, _ = calls.first.q.shape
     n_blocks = triton.cdiv(n_queries, given["ROWS"])
     asked = aims.arguments(heads)
@@ -210,7 +210,7 @@ def _forward_kernel(
         count = tl.maximum(last, 0).to(tl.float32)
     normalised = tl.load(plan + number * 6 + 4)
     uniform = tl.load(plan + number * 6 + 5)
-    empty = total == 0.0  # of a row that sees anything it is about 1 or more, or not a number
+    empty = total == 0.0  # a row that sees anything has about 1 or more, or NaN
     some = tl.where(empty, 1.0, total)
     inverse = tl.where(empty, 0.0, 1.0 / some)
     evenly = tl.where(normalised != 0, 1.0 / tl.maximum(found, 1.0), 1.0)

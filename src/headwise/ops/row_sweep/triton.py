@@ -2,11 +2,11 @@
 # pyright: basic
 """Statistics of softmax rows in one sweep over the keys, and their gradient in one more each way.
 
-With e = exp(score - running maximum), a program keeps for its queries the sums of e, of e^2, of
-e log e and of e on chosen keys; when the maximum grows, sums shrink by the same factor. The largest
-weight is then 1 / sum of e. Differences are taken of products q k, before they are scaled: those of
-rounded scores may be off by more than all weights are apart. The largest product and the logarithm
-of the sum of e are kept for the gradient instead of lse, for the same reason.
+With e = exp(score - running maximum), a program holds for its queries the sums of e, of e^2, of
+e log e and of e on target keys; when the maximum grows, sums shrink by the same factor. The largest
+weight is then 1 / sum of e. Differences are taken between products q k, before scaling: differences
+of rounded scores may be off by more than all weights differ. For the same reason the largest
+product and the logarithm of the sum of e are saved for the gradient instead of lse.
 """
 
 from typing import Any, no_type_check
@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headwise.ops.row_sweep.aiming import (
+from headwise.ops.row_sweep.gradient import Terms, score_gradients
+from headwise.ops.row_sweep.sweeps import (
     ANY,
     FAR,
     Aims,
@@ -24,7 +25,6 @@ from headwise.ops.row_sweep.aiming import (
     aim,
     apart,
     calls_of,
-    downright,
     end_of_keys,
     hidden,
     in_set,
@@ -33,26 +33,26 @@ from headwise.ops.row_sweep.aiming import (
     parts_of,
     placed,
     row_maxima,
+    scale_back,
     settings,
     unseen,
-    upright,
+    with_least_scale,
 )
-from headwise.ops.row_sweep.gradient import Terms, score_gradients
 from headwise.ops.scores import Scores
 from headwise.ops.tiles import load_rows
 
 LN_2 = tl.constexpr(0.6931471805599453)
 
-# What `row_sweep` gives, and then the largest product and log2 of the sum of e, for the gradient.
+# Results of `row_sweep`, then the largest product and log2 of the sum of e, for the gradient.
 Swept = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def row_sweep(
     scores: Scores, *, offset: int | None, keys: Tensor | None, statistics: bool
 ) -> tuple[Tensor, ...]:
-    """lse, peak, peak_key, entropy, sum_squares, mass at the offset, mass on the keys.
+    """Compute the statistics in the order of `SweptRows`.
 
-    Without `statistics`, peak, peak_key and entropy are empty. `keys` is (C, B, K), C 1 or H.
+    Without `statistics`, peak, peak_key and entropy are empty. `keys` is (C, B, K); C is 1 or H.
     """
     far = FAR if offset is None else offset
     scale, first = float(scores.multiplier), scores.first_position
@@ -93,7 +93,7 @@ def _new_rows(q: Tensor, statistics: bool) -> Swept:
 
 
 def _launch(calls: Calls, aims: Aims, swept: Swept, statistics: bool) -> None:
-    given, back, calls = settings(calls, "forward"), downright(calls), upright(calls)
+    given, back, calls = settings(calls, "forward"), scale_back(calls), with_least_scale(calls)
     batch, heads, n_queries, _ = calls.first.q.shape
     n_blocks = triton.cdiv(n_queries, given["ROWS"])
     names = ("lse", "peak", "peak_key", "entropy", "sum_squares", "mass_at", "mass_on")
@@ -109,7 +109,7 @@ def _launch(calls: Calls, aims: Aims, swept: Swept, statistics: bool) -> None:
             n_blocks=n_blocks,
             PARTS=parts_of(calls),
             STATISTICS=statistics,
-            # An argument, since two constants would take two instructions a score.
+            # An argument, because two constants would take two instructions per score.
             upper_bits=-(given["KEYS"] // parts_of(calls)),
             back=back,
         )
@@ -136,9 +136,9 @@ torch.library.register_autograd("headwise::row_sweep", _backward, setup_context=
 
 
 def _terms(swept: tuple[Tensor, ...], grads: tuple[Tensor | None, ...]) -> Terms:
-    """dS = H (plain + square H + log log H + peak [j is the peak] + at [..] + on [..]).
+    """Turn gradients of the statistics into terms of the form of `headwise.ops.row_sweep.gradient`.
 
-    Rows that see nothing get zeros, whatever comes from above.
+    Rows that see nothing get zeros.
     """
     lse, peak, peak_key, entropy, sum_squares, mass_at, mass_on, top_product, log_sum = swept
     empty = lse == -torch.inf
@@ -166,11 +166,10 @@ def _terms(swept: tuple[Tensor, ...], grads: tuple[Tensor | None, ...]) -> Terms
 @triton.jit
 @no_type_check
 def _nearest(below, upper_bits):
-    """In each part of a row, the number nearest to 0 with its place, where none is above 0.
+    """Find the number nearest to 0 in each part of a row, and its place; none is above 0.
 
-    Bits of 0 and of negative numbers, read as whole numbers without a sign, are the smaller the
-    nearer to 0.
-    The lowest of them give way to the place in the part, so that of equal numbers the first wins.
+    The bits of 0 and of negative numbers, read as unsigned integers, are smaller the nearer to 0.
+    The lowest bits are replaced by the place in the part, so that the first of equal numbers wins.
     """
     NEXT: tl.constexpr = below.shape[3]
     turn = tl.arange(0, below.shape[1])[None, :, None, None]
@@ -182,7 +181,7 @@ def _nearest(below, upper_bits):
 @triton.jit
 @no_type_check
 def _column(named, PLACES: tl.constexpr):
-    """The first column whose number is nearest to 0, from what is nearest in each part of a row."""
+    """Find the first column whose number is nearest to 0, given the nearest of each part."""
     PARTS: tl.constexpr = named.shape[1]
     NEXT: tl.constexpr = 2 if PARTS > 1 else 1
     place = (named % PLACES).to(tl.int32)
@@ -259,7 +258,7 @@ def _forward_kernel(
         top = grown
 
     total = tl.sum(total, axis=1)
-    empty = total == 0.0  # of a row that sees anything it is about 1 or more, or not a number
+    empty = total == 0.0  # a row that sees anything has about 1 or more, or NaN
     some = tl.where(empty, 1.0, total)
     share = tl.where(empty, 0.0, 1.0 / some)
     inside = rows < n_queries

@@ -8,20 +8,30 @@ fewer than `keep` visible keys is ordinary softmax.
 """
 
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, Unpack, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headwise.ops._impl import Impl, Number, choose
+from headwise.ops._impl import Impl, choose
 from headwise.ops.attended import Attended
-from headwise.ops.blocks import in_blocks
-from headwise.ops.checks import check_dropout, check_values, check_whole_number
-from headwise.ops.rows import hide, weighted_values, weighted_values_in_blocks
+from headwise.ops.attention import (
+    AttentionCall,
+    AttentionOptions,
+    ScoreOptions,
+    scores_of,
+    shares_options,
+)
+from headwise.ops.checks import check_whole_number
+from headwise.ops.rows import in_blocks, masked_scores
 from headwise.ops.scores import Scores, attention_obstacle
-from headwise.ops.topk import reference
-from headwise.ops.topk.cpu import sparse_values, sparse_values_obstacle
+from headwise.ops.topk.rows import (
+    selected_rows,
+    sparse_values,
+    sparse_values_obstacle,
+    topk_rows,
+)
 
 __all__ = ["Selected", "Ties", "topk", "topk_attention", "topk_selected"]
 
@@ -30,7 +40,7 @@ MOST_KEPT = 64  # by the Triton kernels
 
 
 class Selected(NamedTuple):
-    """The keys that queries keep, the heaviest first; R = keep, or all keys where fewer."""
+    """Keys that queries keep, the largest weight first; R = keep, or all keys if fewer."""
 
     keys: Int[Tensor, "B H Q R"]  # -1 where a query sees fewer
     weights: Float[Tensor, "B H Q R"]  # 0 there
@@ -43,11 +53,11 @@ def topk(
     ties: Ties = "all",
     mask: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*rows K"]:
-    """Weights of the `keep` largest scores of each row; the others are exactly 0.
+    """Apply softmax to the `keep` largest scores of each row; other weights are exactly 0.
 
     Args:
-        scores: any rows of scores; -inf is never kept.
-        keep: how many keys a row keeps, at least 1; all of them when there are fewer.
+        scores: Any rows of scores; -inf is never kept.
+        keep: Keys kept per row, at least 1; all of them if there are fewer.
         ties: "all" keeps every score equal to the keep-th (the paper's rule, so a row may keep
             more); "first" keeps exactly `keep`, of equal scores the lowest index.
         mask: True where a key may be kept, broadcastable to scores.
@@ -56,9 +66,10 @@ def topk(
     tensor([0.7311, 0.2689, 0.0000, 0.0000, 0.0000])
     """
     _check(keep, ties)
-    return reference.topk(hide(scores, mask), keep, ties).to(scores.dtype)
+    return topk_rows(masked_scores(scores, mask), keep, ties).to(scores.dtype)
 
 
+@shares_options
 def topk_attention(
     q: Float[Tensor, "B H Q D"],
     k: Float[Tensor, "B G K D"],
@@ -66,61 +77,53 @@ def topk_attention(
     *,
     keep: int = 8,
     ties: Ties = "all",
-    mask: Bool[Tensor, "..."] | None = None,
-    bias: Float[Tensor, "..."] | None = None,
-    causal: bool = False,
-    lengths: Int[Tensor, " B"] | None = None,
-    scale: Number | None = None,
-    cap: Number | None = None,
-    sink: Float[Tensor, " H"] | None = None,
-    dropout: Number = 0.0,
-    impl: Impl = "auto",
+    **options: Unpack[AttentionOptions],
 ) -> Attended:
-    """Attend to the `keep` best keys of each query. `keep` and `ties` as in `topk`.
+    """Attend to the `keep` best keys of each query.
 
-    A sink is always kept, and is not counted among the `keep`.
+    A sink is always kept, and is not counted among the `keep`. "torch" gathers only the kept values
+    on a CPU, and works in blocks of queries elsewhere. "triton" is differentiable once. Its
+    gradients of long rows repeat bit by bit after torch.use_deterministic_algorithms(True).
 
-    "torch" gathers only the kept values on a CPU and works in blocks elsewhere. "triton" is
-    differentiable once; for the same gradients at every run, also of long rows, call
-    torch.use_deterministic_algorithms(True).
+    Args:
+        keep: Keys kept per query, at least 1; all of them if there are fewer.
+        ties: "all" keeps every score equal to the keep-th, so a query may keep more; "first" keeps
+            exactly `keep`, of equal scores the lowest index.
     """
     _check(keep, ties)
-    scores = Scores(q, k, mask, bias, causal, lengths, scale, cap=cap, sink=sink)
-    check_values(k, v)
-    check_dropout(dropout)
-    weigh = partial(reference.topk, keep=keep, ties=ties, sink=sink is not None)
-    chosen = choose(impl, triton_obstacle=_triton_obstacle(scores, keep, impl, v.shape[3]))
+    call = AttentionCall.of(q, k, v, options)
+    scores, dropout = call.scores, call.dropout
+    rows = partial(topk_rows, keep=keep, ties=ties, sink=scores.sink is not None)
+    obstacle = _triton_obstacle(scores, keep, call.impl, v.shape[3])
+    chosen = call.choose(triton_obstacle=obstacle)
     if chosen == "triton":
         from headwise.ops.topk import triton  # lazy: importing headwise never imports Triton
 
         out = triton.topk_values(scores, v, keep=keep, ties=ties, dropout=dropout)
-    elif chosen == "reference":
-        out = weighted_values(scores, weigh, v, dropout=dropout)
-    elif sparse_values_obstacle(scores, v, keep):
-        out = weighted_values_in_blocks(scores, weigh, v, dropout=dropout)
-    else:
+    elif chosen == "torch" and sparse_values_obstacle(scores, v, keep) is None:
         out = sparse_values(scores, v, keep=keep, ties=ties, dropout=dropout)
-    return Attended(out, scores, weigh)
+    else:
+        out = call.sum_values(rows, chosen)
+    return Attended(out, scores, rows)
 
 
 @torch.no_grad()
+@shares_options
 def topk_selected(
     q: Float[Tensor, "B H Q D"],
     k: Float[Tensor, "B G K D"],
     *,
     keep: int = 8,
-    mask: Bool[Tensor, "..."] | None = None,
-    bias: Float[Tensor, "..."] | None = None,
-    causal: bool = False,
-    lengths: Int[Tensor, " B"] | None = None,
-    scale: Number | None = None,
-    cap: Number | None = None,
-    sink: Float[Tensor, " H"] | None = None,
     impl: Impl = "auto",
+    **options: Unpack[ScoreOptions],
 ) -> Selected:
-    """What `topk_attention(..., ties="first")` attends to: the attention map in O(Q keep) memory.
+    """List the keys and weights of `topk_attention(..., ties="first")` in O(Q keep) memory.
 
-    Arguments as there. Weights are those before dropout, and carry no gradient.
+    Weights are those before dropout, and carry no gradient.
+
+    Args:
+        keep: Keys listed per query, at least 1; all of them if there are fewer.
+        impl: "reference" (the whole matrix), "torch" (blocks of queries), "triton" or "auto".
 
     >>> k = torch.tensor([0.0, 3.0, 1.0]).view(1, 1, 3, 1)
     >>> keys, weights = topk_selected(torch.ones(1, 1, 1, 1), k, keep=2)
@@ -128,7 +131,7 @@ def topk_selected(
     ([[[[1, 2]]]], tensor([0.8808, 0.1192]))
     """
     _check(keep, "first")
-    scores = Scores(q, k, mask, bias, causal, lengths, scale, cap=cap, sink=sink)
+    scores = scores_of(q, k, options)
     obstacle = _triton_obstacle(scores, keep, impl)
     if scores.multiplier <= 0:
         obstacle = f"its kernels list keys by unscaled scores, and the scale is {scores.multiplier}"
@@ -137,7 +140,7 @@ def topk_selected(
 
         return Selected(*triton.topk_selected(scores, keep=keep))
     parts = [scores.all_heads()] if impl == "reference" else list(scores.parts())
-    compute = partial(reference.selected, keep=min(keep, scores.shape[3]))
+    compute = partial(selected_rows, keep=min(keep, scores.shape[3]))
     return Selected(
         *in_blocks(
             lambda block: compute(block.scores.rows(), block.scores.sink_column()), scores, parts
@@ -146,15 +149,15 @@ def topk_selected(
 
 
 def _triton_obstacle(scores: Scores, keep: int, impl: Impl, value_width: int = 0) -> str | None:
-    """Why the Triton kernels cannot run this call, or None."""
+    """Return why the Triton kernels cannot run this call, or None."""
     if keep > MOST_KEPT:
-        return f"its kernels keep at most {MOST_KEPT} keys a query, and keep is {keep}"
+        return f"its kernels keep at most {MOST_KEPT} keys per query, and keep is {keep}"
     return attention_obstacle(scores, impl, value_width)
 
 
 def _check(keep: int, ties: Ties) -> None:
     check_whole_number("keep", keep)
     if keep < 1:
-        raise ValueError(f"keep must be at least 1 key a query, got {keep}.")
+        raise ValueError(f"keep must be at least 1 key per query, got {keep}.")
     if ties not in get_args(Ties):
         raise ValueError(f"ties must be 'all' or 'first', got {ties!r}.")

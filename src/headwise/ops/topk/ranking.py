@@ -1,14 +1,14 @@
 # Arguments of kernels have no types that a type checker would know.
 # pyright: basic
 # ruff: noqa: RUF005  Triton cannot unpack a tuple into another
-"""The best of a few candidates a query, and a second look where they may not be the best of all.
+"""Ranking of a few candidates per query, and a second search where better keys may exist.
 
-Each thread ranks the candidates of one query: they sink into sorted places, element by element.
-A block of queries of which one is in doubt is noted, and its scores computed once more, by many
-programs that each take some of the keys. What is at least as large as the least kept so far is a
-hit, and if a query's hits fit the room of its candidates, they are ranked instead: then nothing is
-in doubt. Where all keys that tie for the last place are kept, a few more have places in the list,
-which only blocks with the flag TIED use. The host never looks; queries still in doubt keep a flag.
+Each thread ranks the candidates of one query by inserting them into sorted places. A block of
+queries with one in doubt is marked as pending, and its scores are computed once more, by many
+programs that each take some of the keys. A hit is a score at least as large as the smallest kept so
+far. If the hits of a query fit the space of its candidates, they are ranked instead, and nothing is
+in doubt. If all keys that tie for the last place are kept, the list has a few spare places, which
+only blocks with the flag TIED use. The host never waits; queries still in doubt keep a flag.
 """
 
 from typing import Any, NamedTuple, no_type_check
@@ -18,8 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headwise.ops.launching import Tile
-from headwise.ops.tiles import Call, load_rows, score_tile
+from headwise.ops.tiles import Call, Tile, load_rows, score_tile
 from headwise.ops.topk.selection import (
     ANY,
     IN_DOUBT,
@@ -32,51 +31,49 @@ from headwise.ops.topk.selection import (
     store_bounds,
 )
 
-__all__ = ["Candidates", "Listed", "choose", "doubtful_tile", "spare_places"]
-
-# How queries in doubt are swept, in 16 bits; as many share a flag as a block has. Kernels for them
-# are launched every time, and the fewer blocks, the sooner it is found that none has a flag.
+# Tile for queries in doubt, in 16 bits; its rows share a flag. The kernels are always launched, and
+# with fewer blocks it is found sooner that none has a flag.
 DOUBTFUL = Tile(rows=64, keys=64, warps=4, stages=2)
-RANK_ROWS = 128  # queries of a program, one a thread
-PART = 512  # keys of a program that takes a second look
-MOST_PROGRAMS = 512  # that do so; each goes on to the next queries
-SPARE = 4  # places of a list for keys that tie with the keep-th
+RANK_ROWS = 128  # queries per program, one per thread
+PART = 512  # keys per program of the second search
+MOST_PROGRAMS = 512  # of the second search; each loops over queries
+SPARE = 4  # places in a list for keys that tie with the keep-th
 UNKNOWN = tl.constexpr(1 << 29)  # hits of a query whose candidates cannot be trusted
 
 
 class Listed(NamedTuple):
-    """The kept keys of every query. Of queries in doubt only bounds are right."""
+    """Kept keys of every query; of queries in doubt only the bounds are valid."""
 
     chosen: Selection
     log_sum: Tensor  # (B, H, Q), log2 of the sum of exp(score - peak)
     keys: Tensor  # (keep + spare, B, H, Q) int32, -1 where a query keeps fewer keys
     weights: Tensor  # (keep + spare, B, H, Q), before dropout
-    flags: Tensor  # one a block of queries, as many as `doubtful_tile` has
-    spare: int = 0  # places at the end, for ties; vacant unless the flag is TIED
+    flags: Tensor  # one per block of queries, of the size of `doubtful_tile`
+    spare: int = 0  # places at the end for ties; empty unless the flag is TIED
 
 
 class Candidates(NamedTuple):
-    """Some keys of every query, (slots, B, H, Q), -1 for none, and their scores, else -inf."""
+    """Candidate keys of every query, (slots, B, H, Q), -1 for none, and scores, -inf for none."""
 
     keys: Tensor
     scores: Tensor
-    low_bits: int  # that are missing of what no other key exceeds
+    low_bits: int  # bits missing from the bound on all other keys
 
 
 def spare_places(first_ties: bool) -> int:
-    """How many places a list has for ties, beside `keep`."""
+    """Return the number of places that a list has for ties, in addition to `keep`."""
     return 0 if first_ties else SPARE
 
 
 def doubtful_tile(q: Tensor) -> Tile:
-    """How queries in doubt are swept."""
+    """Return the tile for queries in doubt."""
     return flagged_tile(q) if q.dtype == torch.float32 else DOUBTFUL
 
 
 def choose(call: Call, listed: Listed, candidates: Candidates, keep: int, first_ties: bool) -> None:
-    """Write the best candidates and set flags where they may not be the best of all.
+    """Write the best candidates, and flag queries for which better keys may exist.
 
-    On entry `peak` holds what no other key exceeds, `log_sum` whether a query is in doubt.
+    On entry `peak` holds a bound on all other keys, and `log_sum` whether a query is in doubt.
     """
     n_flags, slots = len(listed.flags), len(candidates.keys)
     n_queries, n_keys = call.q.shape[2], call.k.shape[2]
@@ -107,7 +104,7 @@ def choose(call: Call, listed: Listed, candidates: Candidates, keep: int, first_
 @triton.jit
 @no_type_check
 def _sink(best, best_keys, left, score, key, KEPT: tl.constexpr):
-    """Let a score and its key sink to their place; the least falls out, into `left`."""
+    """Insert a score and its key into the sorted places; the smallest drops into `left`."""
     sunk, sunk_keys = (), ()
     for rank in tl.static_range(KEPT):
         other, other_key = best[rank], best_keys[rank]
@@ -121,8 +118,8 @@ def _sink(best, best_keys, left, score, key, KEPT: tl.constexpr):
 @triton.jit
 @no_type_check
 def _best(scores, keys, at, there, slots, n_rows, KEPT: tl.constexpr):
-    """Of each query the KEPT largest scores, sorted, of equal ones the first key before; their
-    keys; and the largest score that is left."""
+    """Find the KEPT largest scores of each query, sorted by score and key, their keys, and the
+    largest score that is left."""
     nothing = tl.full(at.shape, float("-inf"), tl.float32)
     best, best_keys = (), ()
     for _ in tl.static_range(KEPT):
@@ -144,7 +141,7 @@ def _best(scores, keys, at, there, slots, n_rows, KEPT: tl.constexpr):
 @triton.jit
 @no_type_check
 def _edge(best, left, keep, KEPT: tl.constexpr):
-    """The keep-th score and the next one."""
+    """Return the keep-th score and the next one."""
     tau = best[0]
     next_one = left
     for rank in tl.static_range(KEPT):
@@ -156,7 +153,7 @@ def _edge(best, left, keep, KEPT: tl.constexpr):
 @triton.jit
 @no_type_check
 def _smaller(scores, tau, at, there, slots, n_rows):
-    """The largest score below tau."""
+    """Find the largest score below tau."""
     below = tl.full(at.shape, float("-inf"), tl.float32)
     for slot in range(slots):
         score = tl.load(scores + slot * n_rows + at, mask=slot < there, other=float("-inf"))
@@ -167,7 +164,7 @@ def _smaller(scores, tau, at, there, slots, n_rows):
 @triton.jit
 @no_type_check
 def _limits(best, best_keys, tau, keep, KEPT: tl.constexpr):
-    """The least kept score above tau, inf if none, and the last kept key that has tau."""
+    """Find the smallest kept score above tau, inf if none, and the last kept key that has tau."""
     above = tl.full(tau.shape, float("inf"), tl.float32)
     last_tied = tl.full(tau.shape, -1, tl.int32)
     for rank in tl.static_range(KEPT):  # sorted: later ones are smaller, equal ones by key
@@ -184,7 +181,7 @@ def _write(
 ):  # fmt: skip
     """Write the largest score, log2 of the sum of exp(score - largest), and the list with weights.
 
-    Places beyond keep, if there are any to SPARE, are for what ties with tau.
+    Places beyond keep, if any are SPARE, hold keys that tie with tau.
     """
     tl.store(peak + at, best[0], mask=inside)
     empty = best[0] == float("-inf")
@@ -222,7 +219,7 @@ def _rank_kernel(
     best, best_keys, left = _best(scores, keys, at, there, slots, n_rows, KEPT)
     tau, below = _edge(best, left, keep, KEPT)
 
-    # Is the keep-th score above all others, wherever they are?
+    # Is the keep-th score above all others?
     bound = tl.load(peak + at, mask=inside, other=0.0)
     some = bound > -9e37
     highest = tl.where(some, bound * scale, 0.0)
@@ -231,7 +228,7 @@ def _rank_kernel(
     below = tl.maximum(below, tl.where(some, highest, float("-inf")))
     unknown = tl.load(log_sum + at, mask=inside, other=0.0) != 0.0
     doubtful = inside & (unknown | ((below > float("-inf")) & (below >= tau)))
-    # Where there is doubt `low` must not be above the keep-th score: the second look starts there.
+    # In doubt, `low` must not be above the keep-th score: the second search starts there.
     below = tl.where(doubtful, tau, below)
     above = tl.full(at.shape, float("inf"), tl.float32)
     store_bounds(low, high, last, tau, below, above, n_keys, at, inside, FIRST)
@@ -253,7 +250,7 @@ def _rank_kernel(
 @triton.jit
 @no_type_check
 def _least_hit(low, peak, at, inside):
-    """What every hit reaches: the least score kept so far, and below it by more than rounding."""
+    """Return the bound of hits: the smallest score kept so far, less more than rounding."""
     least = tl.load(low + at, mask=inside, other=0.0)
     largest = tl.load(peak + at, mask=inside, other=0.0)
     size = tl.where(largest == float("-inf"), 0.0, tl.abs(largest))
@@ -269,7 +266,7 @@ def _hits_kernel(
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Note the hits of pending queries in the room of their candidates, and count them."""
+    """Write the hits of pending queries to the space of their candidates, and count them."""
     for item in range(tl.program_id(0), tl.load(pending) * parts, tl.num_programs(0)):
         number = tl.load(pending + 1 + item // parts)
         line = (number // n_blocks).to(tl.int64)
@@ -284,7 +281,7 @@ def _hits_kernel(
         last_row = tl.minimum(block * ROWS + ROWS, n_queries) - 1
         begin = item % parts * PART
         seen = tl.minimum(keys_seen(length, n_keys, last_row, first, CAUSAL), begin + PART)
-        # One query without room is enough to leave all of them to the rescue.
+        # One query without space is enough to leave all of them to the rescue.
         most = tl.max(tl.load(hits + at, mask=inside, other=0), axis=0)
         seen = tl.where(most > slots, begin, seen)
         for start in range(begin, seen, KEYS):
@@ -329,7 +326,7 @@ def _rerank_kernel(
         there = tl.where(count > slots, 0, count)
         best, best_keys, left = _best(scores, keys, at, there, slots, n_rows, PLACES)
         tau, below = _edge(best, left, keep, PLACES)
-        # No other key reaches `least`; where it is below all numbers, there is no other key.
+        # No other key reaches `least`; if it is below all numbers, there is no other key.
         others = tl.where(least < -2.9e38, float("-inf"), least)
         doubtful = (count > slots) | ((others > float("-inf")) & (others >= tau))
         doubtful = doubtful | (least != least)

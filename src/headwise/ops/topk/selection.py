@@ -1,19 +1,19 @@
 # Arguments of kernels have no types that a type checker would know.
 # pyright: basic
 # ruff: noqa: RUF005  Triton cannot unpack a tuple into another
-"""Which keys each query keeps, as bounds on their scores, in one sweep over the keys.
+"""Selection of the keys that each query keeps, as bounds on their scores, in one sweep.
 
-A block of queries meets the keys a tile at a time. Keys whose number leaves the same remainder by
-the width of a tile share a bucket, and of every bucket the LEVELS largest scores are remembered:
-maxima and minima, element by element. At the end the keep-th largest remembered score is found.
-It is the keep-th largest of all where no bucket's last level reaches it, as then no bucket can have
-forgotten such a score. Sixteen queries of which one has no such certificate get a flag, and are
-swept once more by an exact and slower kernel; the host never looks.
+A block of queries reads the keys one tile at a time. Keys whose index has the same remainder modulo
+the width of a tile share a bucket, and every bucket holds its LEVELS largest scores, by elementwise
+maxima and minima. At the end the keep-th largest of these scores is found. It is the keep-th
+largest of all if no bucket's last level reaches it: then no bucket can have dropped such a score.
+Sixteen queries of which one has no such certificate get a flag, and are swept once more by an exact
+and slower kernel; the host never waits.
 
 A key is kept if its score is at least `low`, half-way from the keep-th score to the next smaller
-one: so a later kernel that rounds differently keeps the same. Where more keys tie for the last
-place than there is room for and only the first ones are wanted, `low` admits the tied ones up to
-the key `last`, and `high`, half-way to the next larger score, those that are not tied.
+one, so that a later kernel that rounds differently keeps the same keys. If more keys tie for the
+last place than fit and only the first ones are wanted, `low` admits the tied ones up to the key
+`last`, and `high`, half-way to the next larger score, admits those that are not tied.
 """
 
 from typing import Any, NamedTuple, no_type_check
@@ -23,45 +23,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headwise.ops.launching import MASK_STRIDES, SIZES, Tile, padded
-from headwise.ops.tiles import Call, load_rows, place, score_tile
+from headwise.ops.tiles import MASK_STRIDES, SIZES, Call, Tile, load_rows, padded, place, score_tile
 
-__all__ = [
-    "ANY",
-    "FLAGGED",
-    "IN_DOUBT",
-    "SEEN_TWICE",
-    "TIED",
-    "Selection",
-    "above_of",
-    "between",
-    "blocks",
-    "fill_levels",
-    "flagged_tile",
-    "keys_seen",
-    "launch_arguments",
-    "levels_for",
-    "pull",
-    "rescue",
-    "room",
-    "select",
-    "set_flags",
-    "store_bounds",
-    "whole_tiles",
-]
-
-ANY = [*SIZES, *MASK_STRIDES, "mask_key"]  # kernels are not compiled for these
+ANY = [*SIZES, *MASK_STRIDES, "mask_key"]  # kernels are not specialised for these
 
 
-# How flagged queries are swept; as many share a flag as a block has. They are few, so what counts
-# is how long one block takes.
+# Tile for flagged queries; its rows share a flag. They are few, so the time of one block matters.
 FLAGGED = Tile(rows=16, keys=128, warps=4, stages=2)
-FLAGGED_SINGLE = FLAGGED._replace(keys=64)  # float32, or it would not fit the registers
+FLAGGED_SINGLE = FLAGGED._replace(keys=64)  # float32: fits the registers
 FLAGGED_WIDE_SINGLE = FLAGGED._replace(keys=32, warps=8)
 FLAG_ROWS = tl.constexpr(FLAGGED.rows)
 IN_DOUBT = tl.constexpr(1)  # a flag: these queries are swept again
-SEEN_TWICE = tl.constexpr(2)  # they had no certificate, but a second look made them sure
-TIED = tl.constexpr(3)  # the same, and some keep more keys than asked for
+SEEN_TWICE = tl.constexpr(2)  # they had no certificate, but a second search made them certain
+TIED = tl.constexpr(3)  # certain after a second search, and some keep more than `keep` keys
 
 # keep -> levels. With tiles of 64 keys a row of random scores lacks a certificate with probability
 # C(keep, levels) / 64^(levels - 1): 3e-4, 3e-4, 8e-4, 1e-3; a block of 64 rows has 64 chances.
@@ -69,7 +43,7 @@ LEVELS = {8: 4, 16: 5, 32: 6, 64: 8}
 
 
 class Selection(NamedTuple):
-    """What each query keeps, (B, H, Q) each; no `high` and `last` where all ties are kept."""
+    """Bounds on the keys that queries keep, (B, H, Q); `high` and `last` are empty for all ties."""
 
     low: Tensor
     high: Tensor
@@ -80,22 +54,22 @@ class Selection(NamedTuple):
 def select(
     call: Call, keep: int, first_ties: bool, sweep: Tile, levels: int | None = None
 ) -> tuple[Selection, Tensor]:
-    """Find the keep-th largest score of every query, and which blocks needed a second look.
+    """Find the keep-th largest score of every query, and which blocks needed a second search.
 
     Args:
-        call: queries, keys and what they may see.
-        keep: how many keys a query keeps, at most 64.
-        first_ties: of equal scores keep the first keys, instead of all.
-        sweep: how to go over the scores.
-        levels: scores remembered a bucket; chosen by `keep` unless given.
+        call: Queries, keys and masks.
+        keep: Keys kept per query, at most 64.
+        first_ties: Of equal scores keep the first keys, instead of all.
+        sweep: Tile of a program.
+        levels: Scores held per bucket; chosen by `keep` if None.
     """
     levels = levels or levels_for(keep)
-    # Or they would not fit the registers.
+    # Otherwise levels would not fit the registers.
     if levels > 4 or (call.masked and call.q.dtype == torch.float32):
         sweep = sweep._replace(warps=8)
     if levels > 6:
         sweep = sweep._replace(rows=min(sweep.rows, 32))
-    chosen, flags = room(call, first_ties, FLAGGED.rows)
+    chosen, flags = allocate(call, first_ties, FLAGGED.rows)
     common = launch_arguments(call, chosen, flags, keep, first_ties, sweep)
     if programs := blocks(call, sweep):
         _select_kernel[(programs,)](**common, peak=chosen.peak, LEVELS=levels)
@@ -114,25 +88,25 @@ def rescue(
 
 
 def flagged_tile(q: Tensor) -> Tile:
-    """How flagged queries are swept."""
+    """Return the tile for flagged queries."""
     if q.dtype != torch.float32:
         return FLAGGED
     return FLAGGED_WIDE_SINGLE if q.shape[3] > 64 else FLAGGED_SINGLE
 
 
 def levels_for(keep: int) -> int:
-    """How many scores a bucket remembers."""
+    """Return the number of scores that a bucket holds."""
     return next(levels for most, levels in LEVELS.items() if keep <= most)
 
 
 def blocks(call: Call, sweep: Tile) -> int:
-    """How many programs handle all queries."""
+    """Return the number of programs for all queries."""
     batch, heads, n_queries, _ = call.q.shape
     return batch * heads * -(-n_queries // sweep.rows)
 
 
-def room(call: Call, first_ties: bool, flag_rows: int) -> tuple[Selection, Tensor]:
-    """Memory for the bounds, and a flag for every flag_rows queries, not set."""
+def allocate(call: Call, first_ties: bool, flag_rows: int) -> tuple[Selection, Tensor]:
+    """Allocate the bounds, and one cleared flag per `flag_rows` queries."""
     batch, heads, n_queries, _ = call.q.shape
     shape = batch, heads, n_queries
     ties = shape if first_ties else (0,)
@@ -150,7 +124,7 @@ def room(call: Call, first_ties: bool, flag_rows: int) -> tuple[Selection, Tenso
 def launch_arguments(
     call: Call, chosen: Selection, flags: Tensor, keep: int, first_ties: bool, sweep: Tile
 ) -> dict[str, Any]:
-    """What kernels that select have in common."""
+    """Return the arguments that all selecting kernels share."""
     low, high, last, _ = chosen
     return (
         call.arguments()
@@ -164,7 +138,7 @@ def launch_arguments(
 @triton.jit
 @no_type_check
 def keys_seen(length, n_keys, last_row, first, CAUSAL: tl.constexpr):
-    """How many keys, from the first, rows up to last_row may see; may be negative."""
+    """Count the keys, from the first, that rows up to last_row may see; may be negative."""
     seen = tl.minimum(length, n_keys)
     if CAUSAL:
         seen = tl.minimum(seen, last_row + first + 1)
@@ -176,9 +150,9 @@ def keys_seen(length, n_keys, last_row, first, CAUSAL: tl.constexpr):
 def whole_tiles(
     length, n_keys, first_row, first, CAUSAL: tl.constexpr, MASKED: tl.constexpr, KEYS: tl.constexpr
 ):
-    """How many tiles, from the first, rows from first_row on see in full.
+    """Count the tiles, from the first, that all rows from first_row on see in full.
 
-    Queries beyond the last may count as seeing them: nobody looks.
+    Queries beyond the last may count as seeing them: they are not stored.
     """
     tiles = tl.maximum(keys_seen(length, n_keys, first_row, first, CAUSAL), 0) // KEYS
     if MASKED:
@@ -189,9 +163,9 @@ def whole_tiles(
 @triton.jit
 @no_type_check
 def between(upper, lower):
-    """A number above lower and at most upper, half-way if there is room.
+    """Return a number above lower and at most upper, half-way if possible.
 
-    Above -inf the least that no visible score is below: so -inf is never kept.
+    Above -inf it is a bound that every visible score reaches, so that -inf is never kept.
     """
     finite = lower > float("-inf")
     middle = 0.5 * upper + 0.5 * tl.where(finite, lower, upper)
@@ -202,7 +176,7 @@ def between(upper, lower):
 @triton.jit
 @no_type_check
 def above_of(tied, upper):
-    """A number above tied and at most upper, half-way if there is room."""
+    """Return a number above tied and at most upper, half-way if possible."""
     middle = 0.5 * upper + 0.5 * tl.where(tied > float("-inf"), tied, upper)
     return tl.where(middle > tied, middle, upper)
 
@@ -210,7 +184,7 @@ def above_of(tied, upper):
 @triton.jit
 @no_type_check
 def _push(levels, score_QK, LEVELS: tl.constexpr):
-    """Let scores sink into sorted levels, element by element; the smallest falls out."""
+    """Insert scores into sorted levels, element by element; the smallest is dropped."""
     pushed = ()
     for level in tl.static_range(LEVELS):
         pushed = pushed + (tl.maximum(levels[level], score_QK),)
@@ -221,7 +195,7 @@ def _push(levels, score_QK, LEVELS: tl.constexpr):
 @triton.jit
 @no_type_check
 def pull(levels, taken_QK, LEVELS: tl.constexpr):
-    """Take the first level's element where told, and let the levels below move up."""
+    """Remove the first level's element where `taken_QK`, and move the levels below up."""
     pulled = ()
     for level in tl.static_range(LEVELS - 1):
         pulled = pulled + (tl.where(taken_QK, levels[level + 1], levels[level]),)
@@ -231,9 +205,9 @@ def pull(levels, taken_QK, LEVELS: tl.constexpr):
 @triton.jit
 @no_type_check
 def _pack(score_QK, name, low_bits):
-    """Scores whose last bits are a name, the bucket left out; -1e38 and less for hidden keys.
+    """Replace the last bits of scores by a name without the bucket; hidden keys get about -1e38.
 
-    What is not a number becomes large, so that it is found, and shows.
+    NaN becomes large, so that it is found and stays visible.
     """
     score_QK = tl.where(score_QK < 3e38, score_QK, 3e38)
     bits_QK = tl.maximum(score_QK, -1e38).to(tl.int32, bitcast=True)
@@ -248,11 +222,11 @@ def fill_levels(
     MASKED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, LEVELS: tl.constexpr,
     CELL: tl.constexpr,
 ):  # fmt: skip
-    """One sweep: of every bucket of every row the largest cells, sorted, -inf where fewer.
+    """Sweep over the keys and return the largest cells of every bucket, sorted, -inf if fewer.
 
-    A cell is one key of each of CELL tiles, and as large as its largest score. With low_bits, of
-    numbers below 1e37 in size, the last bits of a level name the first key of its cell, all but the
-    bucket. Args: of this head, where keys and mask start.
+    A cell is one key of each of CELL tiles, and as large as its largest score. With low_bits, and
+    numbers below 1e37 in size, the last bits of a level name the first key of its cell, without the
+    bucket. Args: k, mask: their start for this head.
     """
     rows = block * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, PADDED)
@@ -298,7 +272,7 @@ def fill_levels(
 @triton.jit
 @no_type_check
 def set_flags(flags, line, rows, n_queries, doubtful):
-    """Of a head of which `line` is the number, mark rows for the rescue."""
+    """Mark rows of the head with number `line` for the rescue."""
     at = flags + line * tl.cdiv(n_queries, FLAG_ROWS) + rows // FLAG_ROWS
     tl.atomic_max(at, IN_DOUBT, mask=doubtful, sem="relaxed")
 
@@ -333,14 +307,14 @@ def _select_kernel(
     )  # fmt: skip
 
     largest = tl.max(levels[0], axis=1)
-    hidden = tl.max(levels[LEVELS - 1], axis=1)  # no forgotten score is larger
-    shown = ()  # the last level only bounds what was forgotten
+    hidden = tl.max(levels[LEVELS - 1], axis=1)  # no dropped score is larger
+    shown = ()  # the last level only bounds dropped scores
     for level in tl.static_range(LEVELS - 1):
         shown = shown + (levels[level],)
     tau = tl.full((ROWS,), float("inf"), tl.float32)
     above = tau
     counted = tl.full((ROWS,), 0, tl.int32)
-    for _ in range(keep):  # a value a turn, from all buckets that have it on top
+    for _ in range(keep):  # one value per turn, from all buckets that have it on top
         search = counted < keep
         value = tl.where(search, tl.max(shown[0], axis=1), float("inf"))
         taken_QK = shown[0] == value[:, None]
@@ -369,7 +343,7 @@ def _select_kernel(
 @triton.jit
 @no_type_check
 def _insert(best_QS, least, top, rest):
-    """Put a row's top in the place of its least, where larger. Returns also the largest outside."""
+    """Replace a row's smallest by its top, if larger; also return the largest score outside."""
     slot_1S = tl.arange(0, best_QS.shape[1])[None, :]
     where_least = tl.argmin(best_QS, axis=1, tie_break_left=True)
     fits = top > least
@@ -400,9 +374,9 @@ def _rescue_kernel(
     last_row = tl.minimum(block * ROWS + ROWS, n_queries) - 1
     seen = keys_seen(length, n_keys, last_row, first, CAUSAL)
 
-    # The keep largest scores of each row. Lesser ones than were found before need not be put in,
-    # but those were rounded otherwise: if a place stays free, everything is put in.
-    # Slots beyond keep hold inf, and are never the least.
+    # The keep largest scores of each row. Scores below those found before need not be inserted, but
+    # those were rounded differently: if a place stays free, everything is inserted.
+    # Slots beyond keep hold inf, and are never the smallest.
     found = tl.load(low + at, mask=inside, other=0.0)
     found -= 1e-4 * tl.abs(found)
     slot_QS = tl.arange(0, SLOTS)[None, :] + tl.full((ROWS, 1), 0, tl.int32)
@@ -443,7 +417,8 @@ def _rescue_kernel(
     below = tl.where(rest < tau, rest, float("-inf"))
     last_key = tl.full((ROWS,), 0, tl.int32) + n_keys
     crowded = (rest == tau) & (tau > float("-inf"))
-    if tl.max(crowded.to(tl.int32), axis=0) > 0:  # more ties than room: what is next, who is first
+    # more ties than places: find the next score and the first keys
+    if tl.max(crowded.to(tl.int32), axis=0) > 0:
         tied = tl.full((ROWS,), 0, tl.int32)
         last_tied = tl.full((ROWS,), -1, tl.int32)
         for start in range(0, seen, KEYS):

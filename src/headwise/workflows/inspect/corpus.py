@@ -1,38 +1,41 @@
-"""What is inspected on: lines, treebanks, or sentences made by a program, read from the start on.
+"""Corpora: files and sentences that a model is inspected on, and samples drawn from them.
 
-A file is told apart by its name: `.conllu` (also packed, `.xz` or `.gz`) is a treebank, anything
-else is text, a sentence or paragraph a line.
+The name of a file says what it is: `.conllu` (also packed, `.xz` or `.gz`) is a treebank, anything
+else is text with one sentence or paragraph per line.
 """
 
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from heapq import heappush, heappushpop
 from itertools import islice
 from pathlib import Path
 
+from headwise.analysis.gold import links_in
 from headwise.config import suggestion
-from headwise.text.coreference import read_coreference
-from headwise.text.coreference_files import COREFERENCE, coreference_parts
-from headwise.text.corpus import read_lines
+from headwise.recording.checksums import digest
+from headwise.text.coreference import COREFERENCE, coreference_parts, read_coreference
+from headwise.text.corpus import all_lines, read_lines
 from headwise.text.frequencies import WordRanks
-from headwise.text.parsing import parse_lines
-from headwise.text.treebank import Tree, read_treebank
+from headwise.text.treebank import Tree, parse_lines, read_treebank
 from headwise.text.words import words_in
-from headwise.workflows.inspect.sentence import Sentence
+from headwise.workflows.inspect.sentence import Linked, Sentence
 
 __all__ = [
     "NO_TEXT",
     "Corpus",
     "Counts",
     "Numbered",
+    "Sample",
+    "aligned_corpus",
     "batched_by_length",
     "check_relations",
     "coreference_corpus",
     "corpus_of",
 ]
 
-PEEKED = 1000  # trees in which a relation is looked for before the work
+PEEKED = 1000  # trees in which a relation is searched for before the work
 # of version 2, universaldependencies.org/u/dep
 UNIVERSAL = frozenset(
     words_in(
@@ -44,11 +47,36 @@ UNIVERSAL = frozenset(
 SPACE = re.compile(r"\s")
 CHUNK = 256  # sentences sorted by length together, so that batches hold little padding
 PACKED = (".xz", ".gz")
-PIECE = 2**16  # characters of a long line whose words are counted together
+PART = 2**16  # characters of a long line whose words are counted together
 PARSED = 2**16  # characters of a line that a parser reads
-NO_TEXT = "There is no text to look at; give at least one line that is not blank."
+KEPT = 2**22  # characters of a corpus that stays in memory after it was read
+NO_TEXT = "There is no text to read; give at least one line that is not blank."
 Numbered = tuple[int, Sentence]  # a sentence and its number in the corpus
 Given = str | Tree | Sentence
+
+
+class _Source:
+    """Sentences read from a file, and from memory the next time if they are few enough."""
+
+    def __init__(self, read: Callable[[], Iterator[Given]]) -> None:
+        self._read = read
+        self._kept: list[Given] | None = None
+
+    def __call__(self) -> Iterator[Given]:
+        return iter(self._kept) if self._kept is not None else self._reading()
+
+    def _reading(self) -> Iterator[Given]:
+        kept: list[Given] = []
+        characters = 0
+        for one in self._read():
+            characters += len(one) if isinstance(one, str) else len(one.text)
+            if characters <= KEPT:
+                kept.append(one)
+            else:
+                kept.clear()
+            yield one
+        if characters <= KEPT:
+            self._kept = kept
 
 
 @dataclass(frozen=True)
@@ -61,15 +89,15 @@ class Corpus:
     longest: int | None = None  # characters of a sentence that are read; None reads all
 
     def read(self) -> Iterator[Sentence]:
-        """All sentences from the first one on."""
+        """Yield all sentences from the first one on."""
         return (_sentence(one, self.longest) for one in self.given())
 
     def within(self, characters: int) -> "Corpus":
-        """The same sentences, each up to so many characters, so that no line takes much memory."""
+        """Return the same sentences, each cut to so many characters."""
         return replace(self, longest=characters)
 
     def identified(self) -> "Corpus":
-        """The same with a fingerprint of all its sentences, where it has none."""
+        """Return the corpus with a fingerprint of all its sentences."""
         if self.fingerprint:
             return self
         if not self.again:
@@ -77,13 +105,17 @@ class Corpus:
                 "Data that can be read only once cannot be told from others, so that no run can "
                 "be kept of them; give a list of lines, or the Path of a file."
             )
-        digest = hashlib.sha256()
+        found = hashlib.sha256()
         for sentence in self.read():
-            digest.update(repr((sentence.text, sentence.spans, sentence.tree)).encode())
-        return replace(self, fingerprint=digest.hexdigest())
+            found.update(repr((sentence.text, sentence.spans, sentence.tree)).encode())
+        return replace(self, fingerprint=found.hexdigest())
+
+    def size(self) -> int:
+        """Return how many sentences there are; reads all of them."""
+        return sum(1 for _ in self.given())
 
     def count(self) -> "Counts | None":
-        """How many sentences there are and how common words; None if it is read only once."""
+        """Count sentences and words; None for a corpus that can be read only once."""
         if not self.again:
             return None
         if next(self.given(), None) is None:
@@ -102,19 +134,19 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Counts:
-    """What counting a corpus finds."""
+    """How many sentences a corpus has, and how common its words are."""
 
     sentences: int
     ranks: WordRanks
 
 
 def corpus_of(data: Iterable[Given] | Path, *, parser: str = "") -> Corpus:
-    """A file, or lines, trees and sentences from a program.
+    """Make a corpus of a file, or of lines, trees and sentences.
 
     Args:
-        data: a path; or anything to go through. What can be gone through only once, such as a
-            generator, is not counted first, so that it has no rare words.
-        parser: of lines of a text file, see `headwise.text.parsing.parse_lines`.
+        data: a path or an iterable. A generator can be read only once, so its words are not
+            counted first and it has no rare words.
+        parser: of lines of a text file, see `headwise.text.treebank.parse_lines`.
     """
     if isinstance(data, Path):
         return _file(data, parser)
@@ -127,7 +159,7 @@ def corpus_of(data: Iterable[Given] | Path, *, parser: str = "") -> Corpus:
 
 
 def check_relations(corpus: Corpus, relations: Sequence[str]) -> None:
-    """Refuse a relation that neither a treebank's first trees have nor Universal Dependencies.
+    """Raise for a relation that neither the first trees nor Universal Dependencies have.
 
     Args:
         corpus: of which the first sentences are read, if it can be read again.
@@ -150,30 +182,59 @@ def check_relations(corpus: Corpus, relations: Sequence[str]) -> None:
 
 
 def coreference_corpus(name: str) -> Corpus:
-    """A coreference set of `headwise.text.coreference`: "gap" is all of it, "gap:test" a part."""
+    """Read a set of `headwise.text.coreference`: "gap" is all of it, "gap:test" a part."""
     known, _, part = name.partition(":")
     if known not in COREFERENCE:
         raise ValueError(f"There is no coreference set {known!r}. {suggestion(known, COREFERENCE)}")
     parts = [part] if part else coreference_parts(known)
     for each in parts:
-        read_coreference(known, each)  # a set that is not there is said at once
+        read_coreference(known, each)  # raises at once if the set is not there
 
     def given() -> Iterator[Sentence]:
         for each in parts:
             yield from map(Sentence.of_passage, read_coreference(known, each))
 
-    return Corpus(given)
+    return Corpus(_Source(given))
+
+
+def aligned_corpus(data: Path, references: Path, alignments: Path) -> Corpus:
+    """Read lines, their translations and the links between their words, without blank pairs.
+
+    Words are separated by spaces, as in gold alignments.
+
+    Args:
+        data: the lines, plain text; all three files may be packed.
+        references: one translation per line.
+        alignments: links such as "0-0 1-2" on each line, in the Pharaoh format: source-target,
+            counted from 0.
+    """
+    files = (data, references, alignments)
+    for path in files:
+        if ".conllu" in path.suffixes:
+            raise ValueError(f"Alignments go with lines of plain text, but {path} is a treebank.")
+    lines = [all_lines(path) for path in files]
+    if len(set(map(len, lines))) > 1:
+        counts = ", ".join(f"{p.name} {len(own)}" for p, own in zip(files, lines, strict=True))
+        raise ValueError(f"Alignments need files of as many lines, got {counts}.")
+    rows = enumerate(zip(*lines, strict=True), start=1)
+    sentences = [
+        _linked_sentence(row, f"{alignments}, line {number}")
+        for number, row in rows
+        if row[0].strip() and row[1].strip()
+    ]
+    whole = "\0".join("\n".join(own) for own in lines)
+    return Corpus(lambda: iter(sentences), fingerprint=hashlib.sha256(whole.encode()).hexdigest())
 
 
 def batched_by_length(
     sentences: Iterable[Sentence], size: int, *, first: int = 0
 ) -> Iterator[list[list[Numbered]]]:
-    """Chunks of a corpus, each in batches of similar length; memory does not grow with it.
+    """Yield chunks of a corpus, each in batches of similar length, in constant memory.
 
     Args:
         sentences: numbered from 0 on.
-        size: sentences of a batch.
-        first: the chunk to begin with; those before it are read and left out.
+        size: sentences in a batch.
+        first: the chunk to begin with; chunks before it are read and skipped.
     """
     if size < 1:
         raise ValueError(f"A batch holds at least one sentence, got {size}.")
@@ -182,6 +243,48 @@ def batched_by_length(
         assert len(list(islice(stream, CHUNK))) == CHUNK, f"chunk {number} was whole before"
     while chunk := sorted(islice(stream, CHUNK), key=lambda pair: len(pair[1].text)):
         yield [chunk[start : start + size] for start in range(0, len(chunk), size)]
+
+
+@dataclass
+class Sample:
+    """A random sample of a corpus, and its first sentences, chosen while it is read.
+
+    Every sentence draws a number that follows from the seed and its place alone; the smallest
+    numbers are the sample. So memory is constant, and reading again gives the same sample.
+
+    >>> sample = Sample(2, first=1, seed=0)
+    >>> passed = list(sample.watch(Sentence.of_text(f"Dog {n} ran.") for n in range(9)))
+    >>> len(passed), [number for number, _ in sample.drawn], len(sample.beginning)
+    (9, [7, 5], 1)
+    """
+
+    size: int
+    first: int = 0
+    seed: int = 0
+    beginning: list[Numbered] = field(default_factory=list[Numbered])
+    _heap: list[tuple[int, int, Sentence]] = field(default_factory=list[tuple[int, int, Sentence]])
+
+    def watch(self, sentences: Iterable[Sentence]) -> Iterator[Sentence]:
+        """Yield the same sentences, and sample them."""
+        for number, sentence in enumerate(sentences):
+            if len(self.beginning) < self.first:
+                self.beginning.append((number, sentence))
+            self._offer(number, sentence)
+            yield sentence
+
+    @property
+    def drawn(self) -> list[Numbered]:
+        """The sample so far, in random order, so that its first sentences are a sample too."""
+        return [(number, sentence) for _, number, sentence in sorted(self._heap, reverse=True)]
+
+    def _offer(self, number: int, sentence: Sentence) -> None:
+        if not self.size:
+            return
+        entry = (-_draw(self.seed, number), number, sentence)
+        if len(self._heap) < self.size:
+            heappush(self._heap, entry)
+        else:
+            heappushpop(self._heap, entry)
 
 
 def _file(path: Path, parser: str) -> Corpus:
@@ -193,23 +296,19 @@ def _file(path: Path, parser: str) -> Corpus:
         )
     if treebank.suffix == ".conllu":
         trees = read_treebank(path)
-        next(trees)  # what is no treebank is said at once
-        return Corpus(lambda: read_treebank(path), fingerprint=_digest(path))
+        next(trees)  # raises at once if it is no treebank
+        return Corpus(_Source(lambda: read_treebank(path)), fingerprint=digest(path))
     next(read_lines(path))
     if parser:
-        next(_parsed(islice(read_lines(path), 1), parser))  # what is missing is said
-        return Corpus(lambda: _parsed(read_lines(path), parser), fingerprint=_digest(path))
-    return Corpus(lambda: read_lines(path), fingerprint=_digest(path))
+        next(_parsed(islice(read_lines(path), 1), parser))  # raises if the parser is missing
+        parsed = _Source(lambda: _parsed(read_lines(path), parser))
+        return Corpus(parsed, fingerprint=digest(path))
+    return Corpus(_Source(lambda: read_lines(path)), fingerprint=digest(path))
 
 
 def _parsed(lines: Iterable[str], parser: str) -> Iterator[Tree]:
     read = (Sentence.of_text(line, longest=PARSED).text for line in lines)
     return parse_lines(read, parser=parser)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sentence(given: Given, longest: int | None = None) -> Sentence:
@@ -220,7 +319,7 @@ def _sentence(given: Given, longest: int | None = None) -> Sentence:
 
 
 def _words(given: Given) -> Iterator[Sequence[str]]:
-    """All words; those of a long line in several parts."""
+    """Yield all words; those of a long line in several parts."""
     if isinstance(given, str):
         yield from map(words_in, _parts(given))
     else:
@@ -228,10 +327,10 @@ def _words(given: Given) -> Iterator[Sequence[str]]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """A text in parts that end where a space does."""
+    """Cut a text into parts that end where a space does."""
     start = 0
     while start < len(text):
-        space = SPACE.search(text, start + PIECE)
+        space = SPACE.search(text, start + PART)
         end = space.end() if space else len(text)
         yield text[start:end]
         start = end
@@ -240,3 +339,24 @@ def _parts(text: str) -> Iterator[str]:
 def _relations(given: Given) -> set[str] | None:
     tree = given.tree if isinstance(given, Sentence) else given
     return set(tree.relations) if isinstance(tree, Tree) else None
+
+
+def _linked_sentence(row: Sequence[str], where: str) -> Sentence:
+    source, target, links = row
+    try:
+        linked = tuple(links_in(links))
+    except ValueError as problem:
+        raise ValueError(f"{where}: {problem}") from None
+    counts = len(target.split()), len(source.split())
+    for link in linked:
+        if link[0] >= counts[0] or link[1] >= counts[1]:
+            raise ValueError(
+                f"{where}: word {link[1]} of {counts[1]} is linked with word {link[0]} of "
+                f"{counts[0]}; words are counted from 0, source first."
+            )
+    return replace(Sentence.of_words(source.split(), source), linked=Linked(target, linked))
+
+
+def _draw(seed: int, number: int) -> int:
+    digest = hashlib.blake2b(f"{seed} {number}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")

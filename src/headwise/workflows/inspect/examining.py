@@ -1,275 +1,259 @@
-"""An inspection: what all heads do on a corpus, and how much each of them matters."""
+"""Examination of all heads: what they attend to on a corpus, and how much each of them matters."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
 
 from headwise.analysis.importance import OutputNorms
-from headwise.analysis.propagation.settings import Rule
 from headwise.analysis.roles import with_roles
-from headwise.pruning.record import record_of
+from headwise.hf.adoption import innermost
+from headwise.ops.attended import Attended
 from headwise.recording import HeadTable, Pointing, Profile, Run, Samples
-from headwise.recording.reading import Reading
+from headwise.recording.columns import ordered
+from headwise.recording.reading import Reading, reading_of
 from headwise.recording.tally import FEWEST_SENTENCES
-from headwise.sites import Head, find_sites, observe
+from headwise.sites import PRUNED, Head, Site, find_sites, observe
 from headwise.text.frequencies import WordRanks
 from headwise.text.words import characters_for
-from headwise.workflows.inspect.annotating import ALL, Annotation
-from headwise.workflows.inspect.columns import ordered
-from headwise.workflows.inspect.corpus import NO_TEXT, Corpus, Numbered
-from headwise.workflows.inspect.examples import Examples, choose_examples
-from headwise.workflows.inspect.gold_pass import pointed_at
-from headwise.workflows.inspect.identity import Sources
-from headwise.workflows.inspect.importance import Weighing, weigh
-from headwise.workflows.inspect.passing import Bookmark, Seen, Stream, read_through
-from headwise.workflows.inspect.sampling import Sample
+from headwise.workflows.inspect.annotation import Annotation
+from headwise.workflows.inspect.config import ALL, InspectConfig
+from headwise.workflows.inspect.corpus import NO_TEXT, Corpus, Sample
+from headwise.workflows.inspect.importance import measure_importance
+from headwise.workflows.inspect.stream import (
+    Annotate,
+    Bookmark,
+    Recorder,
+    Seen,
+    Sources,
+    Stream,
+    Sums,
+    read_through,
+)
 from headwise.workflows.inspect.subject import Subject
 from headwise.workflows.progress import counting
 
-__all__ = ["Examined", "Options", "examine"]
+__all__ = ["Examination", "Examined", "Examples", "choose_examples"]
 
 EXAMPLES = 6  # sentences that show heads at work
-CANDIDATES = 24  # that they are chosen from
+CANDIDATES = 24  # sentences that examples are chosen from
 LONGEST_EXAMPLE = 40  # words
 FREE_RULES = ("fixed_distance", "random", "previous", "first", "nearest_noun")
 Columns = dict[str, dict[str, list[float | int | None]]]
-
-
-@runtime_checkable
-class Options(Protocol):
-    """The settings that `examine` reads; see `InspectConfig`."""
-
-    @property
-    def relations(self) -> tuple[str, ...]: ...
-    @property
-    def sample(self) -> int: ...
-    @property
-    def steps(self) -> int | None: ...
-    @property
-    def relevance(self) -> bool: ...
-    @property
-    def rule(self) -> Rule: ...
-    @property
-    def ablation_lines(self) -> int: ...
-    @property
-    def samples(self) -> int: ...
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
+Scores = dict[Head, dict[int, float]]  # of each head, {sentence: how well it shows the head}
 
 
 @dataclass(frozen=True)
 class Examined:
-    """What was found."""
+    """Result of an examination."""
 
     table: HeadTable
     seen: Seen
-    traces: Mapping[str, Any]  # what reports read, by name
+    traces: Mapping[str, Any]  # for reports, by name
     left_out: Mapping[str, str]  # what could not be measured, and why
 
 
 @dataclass
 class _Pointed:
-    """Where heads look, as far as it is known."""
+    """Columns of what heads attend to, with their baselines."""
 
     columns: Columns
     baselines: dict[str, float]
     offsets: dict[str, dict[int, int]]
 
+    def add(self, pointing: Pointing) -> None:
+        """Add the columns of another pass."""
+        self.baselines |= pointing.baselines()
+        self.offsets |= pointing.offsets()
+        self.columns |= pointing.drain()
 
-def examine(
-    subject: Subject,
-    corpus: Corpus,
-    options: Options,
-    *,
-    ranks: WordRanks | None = None,
-    mentions: Corpus | None = None,
-    aligned: Corpus | None = None,
-    run: Run | None = None,
-    sources: Sources | None = None,
-) -> Examined:
-    """Read a corpus, find antecedents of mentions, and weigh heads on a sample of the corpus.
+
+@dataclass(frozen=True, eq=False)
+class Examination:
+    """Inputs of an inspection.
 
     Args:
         subject: a model and how it reads.
         corpus: the sentences.
-        options: settings.
+        config: settings.
         ranks: how common words are; None counts those of the corpus where it can be read twice.
         mentions: passages to find antecedents in.
-        aligned: sentences with translations, to find what their words are translations of.
-        run: where to leave bookmarks, so that a killed inspection can go on.
-        sources: from `sources_of`; a bookmark is of these.
+        aligned: sentences with translations and links between their words.
+        run: where to save bookmarks, so that a killed inspection can resume.
+        sources: from `sources_of`, kept in bookmarks.
     """
-    counted, longest = corpus.count(), characters_for(subject.room)
-    corpus = corpus.within(longest)
-    known = ranks or (counted.ranks if counted else None)
-    annotation = Annotation(options.relations, known, subject.knows_words)
-    sample = Sample(options.sample, first=options.samples, seed=options.seed)
-    sentences = Stream(sample.watch(corpus.read()), counted.sentences if counted else 0)
-    bookmark = _bookmark(run, "reading", sources)
-    seen, pointed = _read(subject, sentences, annotation, options, bookmark)
-    traces: dict[str, Any] = {}
-    if mentions is not None:
-        bookmark = _bookmark(run, "mentions", sources)
-        traces["antecedents"] = _resolve(
-            subject, mentions.within(longest), options, pointed, bookmark
+
+    subject: Subject
+    corpus: Corpus
+    config: InspectConfig
+    ranks: WordRanks | None = None
+    mentions: Corpus | None = None
+    aligned: Corpus | None = None
+    run: Run | None = None
+    sources: Sources = field(default_factory=dict[str, str])
+
+    def examined(self) -> Examined:
+        """Read the corpus, find antecedents of mentions, and measure importance on a sample."""
+        config, counted = self.config, self.corpus.count()
+        ranks = self.ranks or (counted.ranks if counted else None)
+        sample = Sample(config.sample, first=config.samples, seed=config.seed)
+        sentences = sample.watch(self._cut(self.corpus).read())
+        seen, pointed = self._read(Stream(sentences, counted.sentences if counted else 0), ranks)
+        traces: dict[str, Any] = {}
+        if self.mentions is not None:
+            traces["antecedents"] = self._resolve(self.mentions, pointed)
+        if self.aligned is not None:
+            pointed.add(self._pointing("aligning", self.aligned, Annotation().alignments))
+        columns, reasons = self._importance(sample)
+        sites = [site.name for site in find_sites(self.subject.model)]
+        table = HeadTable.of(ordered({**columns, **pointed.columns}, sites))
+        traces |= {
+            "baselines": dict(sorted(pointed.baselines.items())),
+            "offsets": dict(sorted(pointed.offsets.items())),
+            "attention": self._shown(sample),
+        }
+        left_out = {**_too_few(seen), **reasons, **self._missing(pointed, columns, ranks)}
+        table = _with_originals(with_roles(table, pointed.baselines), self.subject.model)
+        return Examined(table, seen, traces, left_out)
+
+    def _cut(self, corpus: Corpus) -> Corpus:
+        return corpus.within(characters_for(self.subject.max_tokens))
+
+    def _bookmark(self, name: str) -> Bookmark | None:
+        return None if self.run is None else Bookmark(self.run, name, self.sources)
+
+    def _pass(
+        self,
+        name: str,
+        stream: Stream,
+        recorders: Sequence[Recorder],
+        annotate: Annotate,
+        extra: Sequence[Sums] = (),
+    ) -> Seen:
+        with counting(name) as count:
+            return read_through(
+                self.subject,
+                stream,
+                recorders,
+                annotate,
+                batch_size=self.config.batch_size,
+                extra=extra,
+                bookmark=self._bookmark(name),
+                progress=count,
+            )
+
+    def _read(self, stream: Stream, ranks: WordRanks | None) -> tuple[Seen, _Pointed]:
+        annotation = Annotation(self.config.relations, ranks, self.subject.knows_words)
+        profile, pointing = Profile(seed=self.config.seed), Pointing(seed=self.config.seed)
+        seen = self._pass("reading", stream, (profile, pointing), annotation.whole)
+        if not seen.words:
+            raise ValueError(NO_TEXT)
+        pointed = _Pointed(profile.drain(), {}, {})
+        pointed.add(pointing)
+        return seen, pointed
+
+    def _pointing(
+        self, name: str, corpus: Corpus, annotate: Annotate, extra: Sequence[Sums] = ()
+    ) -> Pointing:
+        """Record what heads point at in a corpus with gold."""
+        pointing = Pointing(seed=self.config.seed)
+        stream = Stream(self._cut(corpus).read(), corpus.size())
+        self._pass(name, stream, (pointing,), annotate, extra)
+        return pointing
+
+    def _resolve(self, mentions: Corpus, pointed: _Pointed) -> dict[str, dict[str, float]]:
+        """Add how often heads find antecedents; returns what rules reach, by label."""
+        annotation = Annotation(knows_words=self.subject.knows_words)
+        pointing = self._pointing(
+            "resolving mentions", mentions, annotation.coreference, [annotation.rules]
         )
-    if aligned is not None:
-        bookmark = _bookmark(run, "alignments", sources)
-        _align(subject, aligned.within(longest), options, pointed, bookmark)
-    weighing, reasons = _weighing(subject, options)
-    with counting("weighing") as count:
-        bookmark = _bookmark(run, "weighing", sources)
-        means = weigh(subject, sample.drawn, weighing, bookmark=bookmark, progress=count)
-    columns = means.columns()
-    sites = [site.name for site in find_sites(subject.model)]
-    table = HeadTable.of(ordered({**columns, **pointed.columns}, sites))
-    traces |= {
-        "baselines": dict(sorted(pointed.baselines.items())),
-        "offsets": dict(sorted(pointed.offsets.items())),
-        "attention": _draw(subject, sample, options),
-    }
-    left_out = {**_too_few(seen), **reasons, **_missing(subject, options, pointed, columns, known)}
-    table = _with_originals(with_roles(table, pointed.baselines), subject.model)
-    return Examined(table, seen, traces, left_out)
+        pointed.add(pointing)
+        rules = annotation.rules.shares()
+        for label, distance in pointing.baselines().items():
+            rules[label]["fixed_distance"] = distance
+            # a role must beat whatever needs no model and no gold mentions
+            pointed.baselines[label] = max(rules[label][rule] for rule in FREE_RULES)
+        return rules
+
+    def _importance(self, sample: Sample) -> tuple[Columns, dict[str, str]]:
+        """Measure importance; returns columns, and why output norms are missing, if they are."""
+        reasons: dict[str, str] = {}
+        try:
+            OutputNorms(self.subject.model)
+        except ValueError as problem:
+            reasons = {"output_norm": str(problem)}
+        with counting("measuring importance") as count:
+            means = measure_importance(
+                self.subject,
+                sample.drawn,
+                self.config,
+                output_norm=not reasons,
+                bookmark=self._bookmark("importance"),
+                progress=count,
+            )
+        return means.columns(), reasons
+
+    @torch.no_grad()
+    def _shown(self, sample: Sample) -> dict[str, object]:
+        """Return attention of the first sentences, and of some that show heads at work."""
+        if not self.config.samples:
+            return {"sentences": []}
+        short = [pair for pair in sample.drawn if len(pair[1].words) <= LONGEST_EXAMPLE]
+        candidates = dict(short[:CANDIDATES])
+        samples, examples = Samples(), Examples()
+        first = dict(sample.beginning)
+        sentences = first | candidates
+        for number, sentence in sentences.items():
+            prepared = self.subject.prepare([sentence])
+            samples.start({stack: list(tokens) for stack, tokens in prepared.tokens[0].items()})
+            examples.reading = Reading([number], prepared.words)
+            with observe(
+                self.subject.model, samples, *([examples] if number in candidates else [])
+            ):
+                self.subject.attend(prepared.inputs)
+        recorded = dict(zip(sentences, samples.drain()["sentences"], strict=True))
+        heads = choose_examples(examples.drain(), sentences=EXAMPLES)
+        kept = [number for number in sentences if number in heads or number in first]
+        names = {number: [str(head) for head in heads.get(number, ())] for number in kept}
+        return {"sentences": [{**recorded[number], "examples": names[number]} for number in kept]}
+
+    def _missing(
+        self, pointed: _Pointed, columns: Columns, ranks: WordRanks | None
+    ) -> dict[str, str]:
+        """Return each measure that is missing, and why."""
+        found: dict[str, str] = {}
+        if not self.subject.knows_words:
+            found["words"] = (
+                "The tokenizer does not say where in a text its tokens stand, so every token "
+                "counts as a word, and syntax and coreference are left out."
+            )
+        elif unseen := _unseen(self.config.relations, pointed):
+            found["syntax"] = unseen
+        if ranks is None:
+            found["rarest"] = "The data can be read only once, so that no words were counted."
+        elif "rarest" not in pointed.columns:
+            found["rarest"] = (
+                "No sentence has a word outside the 500 commonest; give the counts of a larger "
+                "corpus (--ranks)."
+            )
+        if not self.config.sample:
+            found["importance"] = "No sample was asked for."
+        elif "gradient_importance" not in columns:
+            found["relevance, gradient_importance"] = (
+                "The model gives hidden states, no predictions."
+            )
+        return found
 
 
 def _with_originals(table: HeadTable, model: nn.Module) -> HeadTable:
-    """The table; of a pruned model with a first column more, what its heads were called before."""
-    if (record := record_of(model)) is None:
+    """Add the original names of heads as a first column, if the model was pruned."""
+    record = innermost(model).__dict__.get(PRUNED)  # a PruningRecord
+    if record is None:
         return table
     names = tuple(str(record.original(head)) for head in table.heads)
     return HeadTable(table.heads, {"original": names, **table.columns})
-
-
-def _bookmark(run: Run | None, name: str, sources: Sources | None) -> Bookmark | None:
-    return None if run is None else Bookmark(run, name, sources or {})
-
-
-def _read(
-    subject: Subject,
-    sentences: Stream,
-    annotation: Annotation,
-    options: Options,
-    bookmark: Bookmark | None,
-) -> tuple[Seen, _Pointed]:
-    profile, pointing = Profile(seed=options.seed), Pointing(seed=options.seed)
-    with counting("reading") as count:
-        seen = read_through(
-            subject,
-            sentences,
-            (profile, pointing),
-            annotation.whole,
-            batch_size=options.batch_size,
-            bookmark=bookmark,
-            progress=count,
-        )
-    if not seen.words:
-        raise ValueError(NO_TEXT)
-    columns: Columns = {**profile.drain(), **pointing.drain()}
-    return seen, _Pointed(columns, pointing.baselines(), pointing.offsets())
-
-
-def _resolve(
-    subject: Subject,
-    mentions: Corpus,
-    options: Options,
-    pointed: _Pointed,
-    bookmark: Bookmark | None,
-) -> dict[str, dict[str, float]]:
-    """Add how often heads find antecedents to what is known; what rules reach, by label."""
-    asked = Annotation(knows_words=subject.knows_words)
-    pointing = pointed_at(
-        subject,
-        mentions,
-        asked.coreference,
-        said="resolving mentions",
-        batch_size=options.batch_size,
-        seed=options.seed,
-        beside=[asked.rules],
-        bookmark=bookmark,
-    )
-    rules = asked.rules.shares()
-    for label, distance in pointing.baselines().items():
-        rules[label]["fixed_distance"] = distance
-        # a role must beat whatever needs no model and no gold mentions
-        pointed.baselines[label] = max(rules[label][rule] for rule in FREE_RULES)
-    pointed.offsets |= pointing.offsets()
-    pointed.columns |= pointing.drain()
-    return rules
-
-
-def _align(
-    subject: Subject,
-    aligned: Corpus,
-    options: Options,
-    pointed: _Pointed,
-    bookmark: Bookmark | None,
-) -> None:
-    """Add how often heads find the source of the word that is predicted."""
-    pointing = pointed_at(
-        subject,
-        aligned,
-        Annotation().alignments,
-        said="aligning",
-        batch_size=options.batch_size,
-        seed=options.seed,
-        bookmark=bookmark,
-    )
-    pointed.baselines |= pointing.baselines()
-    pointed.offsets |= pointing.offsets()
-    pointed.columns |= pointing.drain()
-
-
-def _weighing(subject: Subject, options: Options) -> tuple[Weighing, dict[str, str]]:
-    """What can be measured of this model, and what cannot and why."""
-    weighing = Weighing(
-        steps=options.steps,
-        relevance=options.relevance,
-        rule=options.rule,
-        ablation_lines=options.ablation_lines,
-        batch_size=options.batch_size,
-        seed=options.seed,
-    )
-    try:
-        OutputNorms(subject.model)
-    except ValueError as problem:
-        return replace(weighing, output_norm=False), {"output_norm": str(problem)}
-    return weighing, {}
-
-
-def _missing(
-    subject: Subject,
-    options: Options,
-    pointed: _Pointed,
-    columns: Mapping[str, Any],
-    ranks: WordRanks | None,
-) -> dict[str, str]:
-    """Each measure that is not there, and why."""
-    found: dict[str, str] = {}
-    if not subject.knows_words:
-        found["words"] = (
-            "The tokenizer does not say where in a text its tokens stand, so every token counts as "
-            "a word, and syntax and coreference are left out."
-        )
-    elif unseen := _unseen(options.relations, pointed):
-        found["syntax"] = unseen
-    if ranks is None:
-        found["rarest"] = "The data can be read only once, so that no words were counted."
-    elif "rarest" not in pointed.columns:
-        found["rarest"] = (
-            "No sentence has a word outside the 500 commonest; give the counts of a larger corpus "
-            "(--ranks)."
-        )
-    if not options.sample:
-        found["importance"] = "No sample was asked for."
-    elif "gradient_importance" not in columns:
-        found["relevance, gradient_importance"] = "The model gives hidden states, no predictions."
-    return found
 
 
 def _too_few(seen: Seen) -> dict[str, str]:
@@ -278,7 +262,7 @@ def _too_few(seen: Seen) -> dict[str, str]:
 
 
 def _unseen(relations: Sequence[str], pointed: _Pointed) -> str:
-    """Which relations were not met, in a sentence; nothing where all were."""
+    """Name the relations that did not occur in one sentence; "" where all did."""
     met = {label.rpartition("_to_")[0] for label in pointed.baselines if "_to_" in label}
     missing = [relation for relation in relations if relation not in met and relation != ALL]
     if not met:
@@ -286,31 +270,61 @@ def _unseen(relations: Sequence[str], pointed: _Pointed) -> str:
     return f"The treebank has no {', '.join(missing)} that could be found." if missing else ""
 
 
-@torch.no_grad()
-def _draw(subject: Subject, sample: Sample, options: Options) -> dict[str, object]:
-    """Attention of the first sentences, and of some that show heads at work, token by token."""
-    if not options.samples:
-        return {"sentences": []}
-    short = [pair for pair in sample.drawn if len(pair[1].words) <= LONGEST_EXAMPLE]
-    shown = _examples(subject, short[:CANDIDATES])
-    sentences = dict(sample.began) | {n: s for n, s in short if n in shown}
-    samples = Samples()
-    for sentence in sentences.values():
-        prepared = subject.prepare([sentence])
-        samples.start({stack: list(tokens) for stack, tokens in prepared.tokens[0].items()})
-        with observe(subject.model, samples):
-            subject.look(prepared.inputs)
-    drawn = samples.drain()
-    for number, sentence in zip(sentences, drawn["sentences"], strict=True):
-        sentence["examples"] = [str(head) for head in shown.get(number, ())]
-    return drawn
+@dataclass
+class Examples:
+    """Recorder of the mean largest weight of each head in each sentence."""
+
+    name: str = "examples"
+    reading: Reading | None = None
+    _scores: Scores = field(default_factory=dict[Head, dict[int, float]])
+
+    @torch.no_grad()
+    def __call__(self, site: Site, attended: Attended) -> None:
+        reading = reading_of("Examples", self.reading)
+        rows = reading.rows(site, attended)
+        count_BH = rows.seen.sum(dim=2)
+        mean_BH = ((rows.peak * rows.seen).sum(dim=2) / count_BH.clamp(min=1)).tolist()
+        for number, means in zip(reading.sentences, mean_BH, strict=True):
+            for head, mean in zip(site.heads, means, strict=True):
+                self._scores.setdefault(head, {})[number] = mean
+
+    def drain(self) -> Scores:
+        """Return {head: {sentence: mean largest weight}} since the last drain."""
+        scores, self._scores = self._scores, {}
+        return scores
 
 
-def _examples(subject: Subject, candidates: Sequence[Numbered]) -> dict[int, list[Head]]:
-    examples = Examples()
-    for number, sentence in candidates:
-        prepared = subject.prepare([sentence])
-        examples.reading = Reading([number], prepared.words)
-        with observe(subject.model, examples):
-            subject.look(prepared.inputs)
-    return choose_examples(examples.drain(), sentences=EXAMPLES)
+def choose_examples(
+    scores: Mapping[Head, Mapping[int, float]], *, sentences: int, each: int = 2
+) -> dict[int, list[Head]]:
+    """Choose a few sentences that show all heads: {sentence: heads it is an example of}.
+
+    Sentences are chosen one by one, each time the one that raises the sum of the heads' best scores
+    most. Then every head gets the best of them.
+
+    Args:
+        scores: from `Examples.drain`.
+        sentences: the most to choose.
+        each: examples per head.
+
+    >>> dog, cat = Head("encoder.0.self", 0), Head("encoder.0.self", 1)
+    >>> scores = {dog: {0: 0.9, 1: 0.2, 2: 0.1}, cat: {0: 0.1, 1: 0.2, 2: 0.8}}
+    >>> choose_examples(scores, sentences=2, each=1) == {0: [dog], 2: [cat]}
+    True
+    """
+    numbers = sorted({number for by_number in scores.values() for number in by_number})
+    best = dict.fromkeys(scores, 0.0)
+    taken: list[int] = []
+
+    def gain(number: int) -> float:
+        return sum(max(by.get(number, 0.0) - best[head], 0.0) for head, by in scores.items())
+
+    while len(taken) < min(sentences, len(numbers)):
+        number = max((n for n in numbers if n not in taken), key=gain)
+        taken.append(number)
+        best = {head: max(best[head], by.get(number, 0.0)) for head, by in scores.items()}
+    shown: dict[int, list[Head]] = {number: [] for number in sorted(taken)}
+    for head, by_number in scores.items():
+        for number in sorted(taken, key=lambda n: -by_number.get(n, 0.0))[:each]:
+            shown[number].append(head)
+    return shown

@@ -1,15 +1,15 @@
-"""What the heads of a trained model do: one table, any kind of model, any size of corpus.
+"""Inspection of the heads of a trained model: one table, any kind of model, any size of corpus.
 
     headwise inspect MODEL --data FILE.txt
     headwise inspect MODEL --data treebank.conllu --out report.html
 
-One pass over the data asks where every head looks. Then a sample of it is looked at more closely:
+One pass over the data records what every head attends to. Then importance is measured on a sample:
 how much of the model's predictions comes through each head, and what is lost without it.
 """
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
@@ -19,31 +19,22 @@ from torch import nn
 
 from headwise.json_files import check_shape
 from headwise.recording import HeadTable, Run
-from headwise.recording.locking import writing_alone
-from headwise.reporting import write_report
+from headwise.recording.files import writing_alone
 from headwise.text.frequencies import WordRanks
 from headwise.text.treebank import Tree
-from headwise.workflows.inspect.aligned import aligned_corpus, check_reads_translations
-from headwise.workflows.inspect.annotating import ALL, RELATIONS
-from headwise.workflows.inspect.at_hand import evaluated, subject_of
-from headwise.workflows.inspect.columns import known_columns
+from headwise.workflows.inspect.config import ALL, RELATIONS, InspectConfig
 from headwise.workflows.inspect.corpus import (
     Corpus,
+    aligned_corpus,
     check_relations,
     coreference_corpus,
     corpus_of,
 )
-from headwise.workflows.inspect.examining import Examined, examine
-from headwise.workflows.inspect.hugging_face_subject import MAX_TRANSLATION
-from headwise.workflows.inspect.identity import (
-    Sources,
-    check_finite,
-    check_unchanged,
-    sources_of,
-)
+from headwise.workflows.inspect.examining import Examination, Examined
+from headwise.workflows.inspect.hugging_face import evaluated, subject_of
 from headwise.workflows.inspect.sentence import Sentence
-from headwise.workflows.inspect.subject import Subject
-from headwise.workflows.opening import open_subject
+from headwise.workflows.inspect.stream import Sources, check_unchanged, sources_of
+from headwise.workflows.inspect.subject import check_finite
 
 __all__ = ["InspectConfig", "inspect", "inspect_folder", "read_about"]
 
@@ -55,45 +46,6 @@ NOTES = (
 )
 Data = Iterable[str | Tree | Sentence] | Path
 Tokenizer = object  # of Hugging Face; a Vocabulary; or the codecs of a translator's two languages
-
-
-@dataclass(frozen=True)
-class InspectConfig:
-    """Settings of an inspection."""
-
-    model: str  # folder of a run or of a Hugging Face model
-    data: str  # file with a sentence or paragraph a line, or a treebank
-    relations: tuple[str, ...] = RELATIONS  # of syntax, where there are trees; "all" takes all
-    ranks: str = ""  # file of word counts; without it the words of the data are counted
-    coreference: str = "none"  # a coreference set to look at too, e.g. gap or gap:test
-    references: str = ""  # file of translations of the lines of the data, which alignments are of
-    alignments: str = ""  # file of links between their words, such as 0-0 1-2, a line each
-    parser: str = ""  # of plain text: spacy:PIPELINE or stanza:LANGUAGE
-    special: tuple[str, ...] = ()  # more tokens that do not count as words
-    max_translation: int = MAX_TRANSLATION  # tokens that a Hugging Face translator writes
-    sample: int = 200  # sentences that importance is measured on
-    steps: int | None = 4  # predictions of each of them, drawn at random; none takes all
-    relevance: bool = True  # propagate relevance (LRP)
-    rule: Literal["ratio", "alpha_beta"] = "ratio"  # of that
-    ablation_lines: int = 16  # sentences read again with each head off; 0 leaves that out
-    samples: int = 4  # sentences whose attention is drawn
-    batch_size: int = 16  # sentences read together
-    device: str = "auto"  # cpu, cuda, cuda:1; auto takes a GPU where there is one
-    seed: int = 0  # of samples and intervals
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "max_translation"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("ablation_lines", "samples", "sample"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}.")
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps must be at least 1, or none for all, got {self.steps}.")
-        if bool(self.references) != bool(self.alignments):
-            raise ValueError("alignments need references, the translations they are of; give both.")
-        if not self.relations:
-            raise ValueError("relations must name some, e.g. nsubj,obj; or all.")
 
 
 def inspect(
@@ -114,30 +66,30 @@ def inspect(
     seed: int = 0,
     out: Path | str | None = None,
 ) -> HeadTable:
-    """The head table of a model on some text, streamed. Model and tokenizer are left as they came.
+    """Return the head table of a model on some text. Model and tokenizer stay as they were.
 
-    Shares come with the ends of a 95 % interval over sentences, in columns named X_low and X_high.
-    Heads of a pruned model are numbered as they stand in it; its table begins with `original`, what
-    each was called before anything was pruned, such as encoder.0.self.5.
+    Shares have a 95 % interval over sentences, in columns named X_low and X_high. Heads of a pruned
+    model have the numbers of that model; its table begins with `original`, the name of each head
+    before pruning, such as encoder.0.self.5.
 
     Args:
-        model: a Hugging Face model; or a Transformer, Seq2Seq or classifier of headwise_papers.models.
-        tokenizer: of a Hugging Face model. A model of Headwise takes its Vocabulary, or for a
-            translator the codecs of source and target, a pair.
+        model: a Hugging Face model; or one with a method `headwise_subject(tokenizer, special)`,
+            as those of `headwise_papers.models` have, that returns a `Subject`.
+        tokenizer: of a Hugging Face model; or what `headwise_subject` takes, such as a Vocabulary.
         data: lines of text, trees, or the Path of a text file or treebank.
         relations: of syntax, where there are trees; ("all",) takes all.
         ranks: how common words are; None counts those of the data.
-        coreference: a coreference set to look at too, e.g. "gap" or "gap:test".
+        coreference: a coreference set to inspect too, e.g. "gap" or "gap:test".
         special: more tokens that do not count as words.
         sample: how many sentences importance is measured on.
         steps: predictions of each of them, drawn at random; None takes all.
         relevance: propagate relevance (LRP).
-        rule: of that.
+        rule: of LRP.
         ablation_lines: sentences read again with each head off; 0 leaves that out.
-        batch_size: sentences read together.
+        batch_size: sentences in a batch.
         seed: of samples and intervals.
-        out: folder of a run with tables and a report. An inspection that was stopped goes on where
-            it was, and one that is finished is not done again.
+        out: folder of a run with tables and a report. A stopped inspection resumes; a finished one
+            is not repeated.
     """
     config = InspectConfig(
         model=type(model).__name__,
@@ -158,17 +110,24 @@ def inspect(
         check_finite(model)
         most = config.max_translation
         subject = subject_of(model, tokenizer, frozenset(special), max_translation=most)
-        work = _Work(subject, _corpus(corpus_of(data), config), _mentions(config), ranks, config)
-        return work.into(Path(out)) if out else work.examined().table
+        corpus = _corpus(corpus_of(data), config)
+        work = Examination(subject, corpus, config, ranks, _mentions(config))
+        return _into(Path(out), work) if out else work.examined().table
 
 
 def inspect_folder(config: InspectConfig, folder: Path) -> HeadTable:
-    """Inspect the model in a folder on a file; writes a Run with tables, traces and a report.
+    """Inspect the model in a folder on a file, into a Run with tables, traces and a report.
 
-    An inspection that was stopped goes on where it was; one that is finished is not done again.
+    A stopped inspection resumes; a finished one is not repeated.
     """
+    # lazy: models at hand need no folder
+    from headwise.workflows.inspect.opening import open_subject
+
     corpus = _corpus(corpus_of(Path(config.data), parser=config.parser), config)
-    mentions, aligned = _mentions(config), _aligned(config)
+    mentions, aligned = _mentions(config), None
+    if config.alignments:
+        files = (config.data, config.references, config.alignments)
+        aligned = aligned_corpus(*map(Path, files))
     ranks = WordRanks.load(Path(config.ranks)) if config.ranks else None
     subject = open_subject(
         Path(config.model),
@@ -176,65 +135,33 @@ def inspect_folder(config: InspectConfig, folder: Path) -> HeadTable:
         device=config.device,
         max_translation=config.max_translation,
     )
-    if aligned is not None:
-        check_reads_translations(subject)
-    return _Work(subject, corpus, mentions, ranks, config, aligned).into(folder)
-
-
-def columns_of(config: InspectConfig) -> tuple[str, ...]:
-    """What the table's columns may be, as far as settings tell; none if nobody knows before."""
-    if config.relations == (ALL,):
-        return ()
-    return known_columns(
-        config.relations,
-        mentions=config.coreference != "none",
-        alignments=bool(config.alignments),
-        sample=config.sample,
-        relevance=config.relevance,
-        ablation_lines=config.ablation_lines,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Work:
-    """All that an inspection needs."""
-
-    subject: Subject
-    corpus: Corpus
-    mentions: Corpus | None
-    ranks: WordRanks | None
-    config: InspectConfig
-    aligned: Corpus | None = None
-
-    def examined(self, run: Run | None = None, sources: Sources | None = None) -> Examined:
-        return examine(
-            self.subject,
-            self.corpus,
-            self.config,
-            ranks=self.ranks,
-            mentions=self.mentions,
-            aligned=self.aligned,
-            run=run,
-            sources=sources,
+    if aligned is not None and not subject.reads_references:
+        raise ValueError(
+            "alignments are looked for in a translator of Headwise, which reads the references, "
+            f"but this model is a {type(subject.model).__name__}; leave them out."
         )
+    return _into(folder, Examination(subject, corpus, config, ranks, mentions, aligned))
 
-    def into(self, folder: Path) -> HeadTable:
-        """Write a run, or go on with the one that is there, if it is of the same."""
-        started = time.perf_counter()
-        sources = sources_of(self.subject, self.corpus.identified(), self.ranks, self.aligned)
-        with writing_alone(folder), Run.create(folder, self.config) as run:
-            if not run.has("figures.json"):
-                found = self.examined(run, sources)
-                seconds = time.perf_counter() - started
-                _keep(run, found, sources, room=self.subject.room, seconds=seconds)
-                rmtree(run.path("state"), ignore_errors=True)
-            check_unchanged(read_about(run).get("sha256", {}), sources, run.folder)
-            write_report(run)
-            return run.heads()
+
+def _into(folder: Path, work: Examination) -> HeadTable:
+    """Write a run, or resume the one in the folder if its inputs are the same."""
+    from headwise.reporting import write_report  # lazy: only runs have reports
+
+    started = time.perf_counter()
+    sources = sources_of(work.subject, work.corpus.identified(), work.ranks, work.aligned)
+    with writing_alone(folder), Run.create(folder, work.config, "inspection") as run:
+        if not run.has("figures.json"):
+            found = replace(work, run=run, sources=sources).examined()
+            seconds = time.perf_counter() - started
+            _keep(run, found, sources, max_tokens=work.subject.max_tokens, seconds=seconds)
+            rmtree(run.path("state"), ignore_errors=True)
+        check_unchanged(read_about(run).get("sha256", {}), sources, run.folder)
+        write_report(run)
+        return run.heads()
 
 
 def _corpus(corpus: Corpus, config: InspectConfig) -> Corpus:
-    """The corpus, if it can have the relations that are asked for."""
+    """Return the corpus, if it can have the relations that are asked for."""
     if config.relations != (ALL,):
         check_relations(corpus, config.relations)
     return corpus
@@ -244,14 +171,8 @@ def _mentions(config: InspectConfig) -> Corpus | None:
     return None if config.coreference == "none" else coreference_corpus(config.coreference)
 
 
-def _aligned(config: InspectConfig) -> Corpus | None:
-    if not config.alignments:
-        return None
-    return aligned_corpus(Path(config.data), Path(config.references), Path(config.alignments))
-
-
 def read_about(run: Run) -> dict[str, Any]:
-    """Return what a finished inspection says of itself, in `trace/inspection.json`."""
+    """Return counts, gaps and fingerprints of a finished inspection."""
     counts = ("lines", "truncated_lines", "unfinished_translations")
     shape = {**dict.fromkeys(counts, int), "left_out": {...: str}}
     about = run.read_json(ABOUT, shape)
@@ -259,8 +180,8 @@ def read_about(run: Run) -> dict[str, Any]:
     return about
 
 
-def _keep(run: Run, found: Examined, sources: Sources, *, room: int, seconds: float) -> None:
-    """Write what was found; the figures last, as they say that the rest is there."""
+def _keep(run: Run, found: Examined, sources: Sources, *, max_tokens: int, seconds: float) -> None:
+    """Write the results; figures.json last, as it marks the run as finished."""
     for name, trace in found.traces.items():
         run.write_json(f"trace/{name}.json", trace)
     counts = {
@@ -268,7 +189,7 @@ def _keep(run: Run, found: Examined, sources: Sources, *, room: int, seconds: fl
         "words": found.seen.words,
         "truncated_lines": found.seen.truncated,
         "unfinished_translations": found.seen.unfinished,
-        "token_limit": room,
+        "token_limit": max_tokens,
     }
     about = {
         "left_out": dict(found.left_out),

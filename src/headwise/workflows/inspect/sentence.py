@@ -1,4 +1,4 @@
-"""Sentences as inspections read them: a text, and where its words are."""
+"""Sentences as inspections read them: a text and the places of its words."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -17,13 +17,13 @@ Span = tuple[int, int]  # from one character to another, the last one left out
 
 @dataclass(frozen=True)
 class Linked:
-    """A translation, whose words stand between spaces, and what they are translations of."""
+    """A translation with words separated by spaces, and its links to the source words."""
 
     text: str
     links: tuple[tuple[int, int], ...]  # (target word, source word)
 
     def within(self, characters: int) -> "Linked":
-        """The translation up to so many characters, with all links."""
+        """Cut the translation to so many characters; all links stay."""
         return replace(self, text=first_words(self.text, characters))
 
     @property
@@ -34,7 +34,7 @@ class Linked:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A text and its words, which lie in it one after the other with nothing but spaces between.
+    """A text and its words, in order and separated by nothing but spaces.
 
     Words of plain text are those of `headwise.text.words.words_in`.
 
@@ -54,34 +54,34 @@ class Sentence:
 
     @staticmethod
     def of_text(text: str, *, longest: int | None = None) -> "Sentence":
-        """A line, or its words within `longest` characters: words after them are never found."""
+        """Make a sentence of a line, or of its words within `longest` characters."""
         read = text if longest is None else first_words(text, longest)
         return replace(Sentence.of_words(words_in(read), read), cut=len(read) < len(text))
 
     @staticmethod
     def of_words(words: Sequence[str], text: str | None = None) -> "Sentence":
-        """Words in their text, or joined by spaces where no text is given."""
+        """Make a sentence of words in their text, or joined by spaces without a text."""
         written = " ".join(words) if text is None else text
         return Sentence(written, tuple(word_spans(words, written)))
 
     @staticmethod
     def of_tree(tree: Tree) -> "Sentence":
-        """A sentence of a treebank."""
+        """Make a sentence of a tree."""
         return replace(Sentence.of_words(tree.words, tree.text), tree=tree)
 
     @staticmethod
     def of_passage(passage: Passage) -> "Sentence":
-        """A text with mentions and their antecedents."""
+        """Make a sentence of a text with mentions and their antecedents."""
         return replace(Sentence.of_words(passage.words, passage.text), passage=passage)
 
     def spaced(self) -> "Sentence":
-        """The same with a space between any two words, where those were given and not found."""
+        """Put a space between any two words, if the words come from annotation."""
         if self.tree is None and self.passage is None:
             return self
         return replace(Sentence.of_words(self.words), tree=self.tree, passage=self.passage)
 
     def within(self, characters: int) -> "Sentence":
-        """The words within so many characters; tree and mentions still speak of all words."""
+        """Cut to the words within so many characters; tree and mentions keep all words."""
         if self.linked is not None:
             whole = replace(self, linked=None).within(characters)
             return replace(whole, linked=self.linked.within(characters))
@@ -94,16 +94,16 @@ class Sentence:
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """What the words are."""
+        """Words as text."""
         return tuple(self.text[start:end] for start, end in self.spans)
 
-    def words_of(self, pieces: Iterable[Span]) -> list[int]:
-        """The word that each piece of the text belongs to: that of its first character.
+    def words_of(self, tokens: Iterable[Span]) -> list[int]:
+        """Return the word that each token belongs to: that of its first character.
 
-        Spaces before it do not count. A piece of nothing but spaces belongs to the word after it.
-        Pieces stand in order, so their words never fall.
+        Spaces before it do not count. A token of nothing but spaces belongs to the word after it.
+        Tokens are in order, so word numbers never fall.
         """
-        return list(accumulate((self._word_of(start, end) for start, end in pieces), max))
+        return list(accumulate((self._word_of(start, end) for start, end in tokens), max))
 
     def _word_of(self, start: int, end: int) -> int:
         while start < end and self.text[start].isspace():

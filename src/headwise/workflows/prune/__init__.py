@@ -1,6 +1,43 @@
-"""Pruning from end to end: choose heads, train, cut, measure, save."""
+"""Prune a model from end to end: choose heads, train, cut, measure, save."""
 
 from headwise.workflows.prune.config import PruneConfig
-from headwise.workflows.prune.pruning import prune_folder
+from headwise.workflows.prune.hugging_face import as_hugging_face, hugging_face_task, task_of
+from headwise.workflows.prune.pruning import (
+    dev_text,
+    open_task,
+    prune_folder,
+    run_folder,
+    summary,
+)
+from headwise.workflows.prune.task import (
+    IGNORED,
+    Batch,
+    Data,
+    Labelled,
+    Pairs,
+    Predicted,
+    Task,
+    read_labelled,
+    read_pairs,
+)
 
-__all__ = ["PruneConfig", "prune_folder"]
+__all__ = [
+    "IGNORED",
+    "Batch",
+    "Data",
+    "Labelled",
+    "Pairs",
+    "Predicted",
+    "PruneConfig",
+    "Task",
+    "as_hugging_face",
+    "dev_text",
+    "hugging_face_task",
+    "open_task",
+    "prune_folder",
+    "read_labelled",
+    "read_pairs",
+    "run_folder",
+    "summary",
+    "task_of",
+]

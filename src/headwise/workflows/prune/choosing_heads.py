@@ -1,4 +1,4 @@
-"""Which heads stay: gates that learn it in training, or a choice before a fine-tuning."""
+"""Choose the heads to keep: gates that are learned in training, or a choice before fine-tuning."""
 
 import warnings
 from collections.abc import Mapping
@@ -11,11 +11,9 @@ from torch import nn
 
 from headwise.pruning.choosing import Keep, by_column, greedy, random
 from headwise.pruning.cutting import prune
-from headwise.pruning.freezing import decoder_parameters
-from headwise.pruning.gates import NAME, Gates
+from headwise.pruning.gates import NAME, Gates, decoder_parameters
 from headwise.pruning.parts import anatomy
-from headwise.pruning.penalising import penalised
-from headwise.pruning.target import Target
+from headwise.pruning.target import Target, penalised
 from headwise.recording import HeadTable, Run
 from headwise.sites import find_sites
 from headwise.training import fit
@@ -26,23 +24,23 @@ from headwise.workflows.training_run import training_bar
 
 __all__ = ["Chosen", "check_choice", "choose_and_train", "inspected"]
 
-SHOWN = ("accuracy", "perplexity", "open_heads")  # beside the bar
-TENTH = 10  # of the heads go in a round of the greedy choice
+SHOWN = ("accuracy", "perplexity", "open_heads")  # next to the progress bar
+TENTH = 10  # the greedy choice removes a tenth of the heads per round
 
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """Which heads stayed, and what was known of each."""
+    """The heads to keep, and what is known of each head."""
 
     keep: Keep
     table: HeadTable
-    note: str  # how they were chosen, a sentence
+    note: str  # a sentence: how they were chosen
 
 
 def choose_and_train(config: PruneConfig, task: Task, run: Run) -> Chosen:
-    """Train, cut the heads out of the task's model, and say which stayed.
+    """Train the task's model, cut heads out of it, and return which are kept.
 
-    Started again after an interruption it goes through the same numbers.
+    After an interruption it resumes with the same numbers.
     """
     if config.choose == GATES:
         return _with_gates(config, task, run)
@@ -58,7 +56,7 @@ def choose_and_train(config: PruneConfig, task: Task, run: Run) -> Chosen:
 
 
 def check_choice(config: PruneConfig, task: Task) -> None:
-    """Refuse before the work what choosing and training would refuse; the model stays as it is."""
+    """Raise what choosing and training would raise, before the work; the model is not changed."""
     model = task.model
     for part in (task.train, task.dev):
         part.epochs(size=config.batch_size, seed=config.seed)
@@ -71,7 +69,7 @@ def check_choice(config: PruneConfig, task: Task) -> None:
         decoder_parameters(model)
     if config.by_column:
         _choose(config, task)
-    else:  # any choice of so many heads; that of greedy takes long
+    else:  # any choice of so many heads; the greedy one takes long
         group = group_of(config, model)
         random(model, config.keep or 0, seed=0, where=config.where, group=group)
 
@@ -81,20 +79,20 @@ def _check_inspection(config: PruneConfig, model: nn.Module) -> None:
     heads = [head for site in find_sites(model, where=config.where) for head in site.heads]
     if missing := [str(head) for head in heads if head not in known]:
         raise ValueError(
-            f"The inspection {config.inspection} is of another model: it does not know "
-            f"{missing[0]}. Inspect {config.model} first."
+            f"The inspection {config.inspection} is of another model: it has no {missing[0]}. "
+            f"Inspect {config.model} first."
         )
 
 
 def inspected(path: str) -> HeadTable:
-    """The table of an inspection: its folder, or its heads.json."""
+    """Return the head table of an inspection, from its folder or its heads.json."""
     place = Path(path)
     folder = place.parent if place.name == "heads.json" else place
     return Run.open(folder).heads()
 
 
 def group_of(config: PruneConfig, model: nn.Module) -> int:
-    """How many heads go together."""
+    """Return the number of heads that stay or go together."""
     sites = find_sites(model, where=config.where)
     sizes = {anatomy(model, site).heads.each for site in sites}
     if config.group:
@@ -106,14 +104,14 @@ def group_of(config: PruneConfig, model: nn.Module) -> int:
         return config.group
     if len(sizes) > 1:
         raise ValueError(
-            f"Sites share keys and values by {sorted(sizes)} heads; choose some with where=, or "
-            "give group=."
+            f"{sorted(sizes)} heads share keys and values at different sites; choose some sites "
+            "with where=, or give group=."
         )
     return sizes.pop()
 
 
 def _gates(config: PruneConfig, model: nn.Module) -> tuple[Gates, Target | None]:
-    """Gates on the model and what steers them, if a number of heads was asked for."""
+    """Add gates to the model, and a target if a number of heads was given."""
     gates = Gates(
         model,
         where=config.where,
@@ -147,38 +145,38 @@ def _with_gates(config: PruneConfig, task: Task, run: Run) -> Chosen:
         every=config.accumulate,
     )
 
-    def stand() -> Mapping[str, float]:
+    def gate_metrics() -> Mapping[str, float]:
         _trace(run, gates, step=int(gates.draws) // config.accumulate)
         return {**gates.log(), **(target.log() if target else {})}
 
-    _fit(config, task, run, loss, stand, {f"{NAME}.*": config.gate_learning_rate})
+    _fit(config, task, run, loss, gate_metrics, {f"{NAME}.*": config.gate_learning_rate})
     keep, table = (target or gates).keep(), gates.table()
     if target:
         note = " ".join([f"Gates, steered to {config.keep} heads.", target.note() or ""]).strip()
     else:
         told = gates.lambda_in_both(penalty, config.normalise)
-        note = f"Gates, {told}.{too_slow}{_said_if_none_left(keep, table)}"
+        note = f"Gates, {told}.{too_slow}{_note_if_none_left(keep, table)}"
     gates.undo()
     prune(model, keep)
     return Chosen(keep, table, note)
 
 
 def _warn_if_too_slow(config: PruneConfig) -> str:
-    """Warn if gates have no time to close: Adam moves them by the learning rate a step at most."""
+    """Warn if gates have no time to close: Adam moves them by the learning rate per step."""
     factor = config.fit_config(cuda=False).factor()
     way = config.gate_learning_rate * sum(map(factor, range(1, config.steps + 1)))
     if not config.penalty or way >= config.initial:
         return ""
     warning = (
         f"In {config.steps} steps gates fall by about {way:.2g} of the {config.initial:g} that "
-        "close them, so hardly a head can go; give more --steps or a larger --gate-learning-rate."
+        "close them, so few heads can close; give more --steps or a larger --gate-learning-rate."
     )
     warnings.warn(warning, stacklevel=2)
     return f" {warning}"
 
 
-def _said_if_none_left(keep: Keep, table: HeadTable) -> str:
-    """A sentence for the note, which is printed at the end, if the penalty closed every gate."""
+def _note_if_none_left(keep: Keep, table: HeadTable) -> str:
+    """Return a sentence if the penalty closed every gate."""
     if any(keep.values()):
         return ""
     return (
@@ -188,7 +186,7 @@ def _said_if_none_left(keep: Keep, table: HeadTable) -> str:
 
 
 def _trace(run: Run, gates: Gates, *, step: int) -> None:
-    """Keep which heads are open now: what a report draws over training."""
+    """Record the gates now, for the report's plot over training."""
     probabilities = {name: prob_H.tolist() for name, prob_H in gates.prob_open().items()}
     state = {"step": step, "prob_open": probabilities, "keep": gates.keep()}
     run.write_json(f"trace/gates/{step:07}.json", state)
@@ -199,13 +197,13 @@ def _fit(
     task: Task,
     run: Run,
     loss: Any,
-    stand: Any,
+    metrics: Any,
     rates: Mapping[str, float],
 ) -> None:
     def evaluate(model: nn.Module) -> Mapping[str, float]:
-        return {**task.evaluate(model, size=config.batch_size), **stand()}
+        return {**task.evaluate(model, size=config.batch_size), **metrics()}
 
-    with training_bar(config) as show:
+    with training_bar(config.steps) as show:
         fit(
             task.model,
             loss,
@@ -225,7 +223,7 @@ def _fit(
 
 
 def _chosen_before(config: PruneConfig, task: Task, run: Run) -> Chosen:
-    """A choice without gates, made once: it is written down for a training that goes on."""
+    """Choose without gates, once: the run keeps the choice for a resumed training."""
     heads = {site.name: site.num_heads for site in find_sites(task.model, where=config.where)}
     if run.has("keep.json"):
         keep: Keep = run.read_json("keep.json", {name: [int] for name in heads})

@@ -4,26 +4,26 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin, get_type_hints
 
-from headwise.workflows.training_run import TrainingSettings, check_settings
+from headwise.workflows.training_run import TrainingSettings
 
 __all__ = ["PruneConfig"]
 
 GATES, GREEDY, RANDOM = "gates", "greedy", "random"
 NOT_NEGATIVE = (
-    *("steps", "group", "at_once", "dev_lines", "look", "speed_seconds", "penalty", "keep"),
-    "tokens",
+    *("steps", "group", "at_once", "dev_lines", "inspect_lines", "speed_seconds", "penalty"),
+    *("keep", "tokens"),
 )
 
 
 @dataclass(frozen=True)
 class PruneConfig(TrainingSettings):
-    """What to prune, how heads are chosen, and how the model is trained while they go.
+    """Settings of a pruning: the model, the choice of heads, and the training.
 
-    With gates the training chooses; all other choices are made first, and the training is a
-    fine-tuning of what is left. `keep` says how many heads, `penalty` how dear a head is.
+    Gates choose while the model is trained. All other choices are made first, and training then
+    fine-tunes what is left. Give either `keep`, the number of heads, or `penalty`, the cost of one.
     """
 
-    steps: int = 1000  # updates; 0 cuts and does not train, but gates need some
+    steps: int = 1000  # updates; 0 cuts without training, but gates need training
     learning_rate: float = 5e-5  # of the weights
     warmup: int = 0
     schedule: Literal["constant", "inverse_square_root", "cosine", "linear"] = "linear"
@@ -31,44 +31,44 @@ class PruneConfig(TrainingSettings):
     evaluate_every: int = 100
     checkpoint_every: int = 100
     model: str = ""  # folder of a run, of a Hugging Face model, or of a pruned one
-    data: tuple[str, ...] = ()  # one file; for translation two of them, or one with a TAB
-    dev: tuple[str, ...] = ()  # the same, to measure with
+    data: tuple[str, ...] = ()  # training file; for translation two, or one with a TAB
+    dev: tuple[str, ...] = ()  # dev file or files, to measure on
     task: Literal["auto", "classification", "masked", "causal", "translation"] = "auto"
-    keep: int | None = None  # heads, of those that `where` chooses
-    penalty: float | None = None  # of each open head, added to the loss; instead of keep
-    normalise: Literal["paper", "reference_code"] = "paper"  # how the penalty counts
+    keep: int | None = None  # number of heads to keep at the sites of `where`
+    penalty: float | None = None  # cost of an open head, added to the loss; instead of keep
+    normalise: Literal["paper", "reference_code"] = "paper"  # normalisation of the penalty
     choose: str = GATES  # gates, greedy, random, or a column of the inspection
     lowest: bool = False  # keep the heads with the smallest values of that column
     inspection: str = ""  # folder of `headwise inspect`, or its heads.json
     where: str = "*"  # pattern of the sites to prune, e.g. encoder.*
-    freeze: Literal["decoder", "none"] = "none"  # what is not trained
+    freeze: Literal["decoder", "none"] = "none"  # the part that is not trained
     gate_learning_rate: float = 0.05
     initial: float = 2.0  # log_alpha of the gates at the start
-    group: int = 0  # heads that go together; 0 takes as many as share keys and values
-    at_once: int = 0  # of greedy: groups that go in a round; 0 takes a tenth of those there are
+    group: int = 0  # heads that stay or go together; 0: as many as share keys and values
+    at_once: int = 0  # groups that greedy removes per round; 0: a tenth of all
     batch_size: int = 32  # sentences, or blocks of a language model
-    tokens: int = 0  # of runs that translate: most pieces of a batch; 0 takes batch_size sentences
-    length: int = 128  # most tokens of a sentence; of language models, tokens of a block
-    dev_lines: int = 0  # only so many, the first ones; 0 takes all
-    dropped: float = 0.15  # share of the words that are hidden from a masked model
-    beams: int = 1  # with which translations are made to be scored
-    look: int = 200  # dev lines in which to see what heads do, without an inspection; 0: none
+    tokens: int = 0  # maximum tokens of a batch, of runs that translate; 0: batch_size sentences
+    length: int = 128  # maximum tokens of a sentence; of language models, tokens of a block
+    dev_lines: int = 0  # number of dev lines; 0: all
+    dropped: float = 0.15  # share of the tokens that are masked for a masked language model
+    beams: int = 1  # beam size of the translations that are scored
+    inspect_lines: int = 200  # dev lines to inspect heads on, without an inspection; 0: none
     speed_batches: tuple[int, ...] = (1, 8)
     speed_lengths: tuple[int, ...] = (32, 128)
     speed_backends: tuple[str, ...] = ("sdpa",)
-    speed_seconds: float = 1.0  # how long each combination is timed; 0 leaves speed out
+    speed_seconds: float = 1.0  # time for each combination; 0: speed is not measured
 
     def __post_init__(self) -> None:
         self._check_given()
         self._check_numbers()
         if self.steps:
-            check_settings(self)
+            self.fit_config(cuda=False)
         if self.keep is None and self.penalty is None:
             raise ValueError("Say how far to prune: either keep=12 heads, or penalty=0.05.")
         if self.keep is not None and self.penalty is not None:
             raise ValueError(
-                f"keep={self.keep} finds the price of a head by itself, and penalty={self.penalty} "
-                "sets it; give one of the two."
+                f"keep={self.keep} finds the penalty by itself, and penalty={self.penalty} sets "
+                "it; give one of the two."
             )
         if self.choose != GATES and self.keep is None:
             raise ValueError(f"choose={self.choose!r} needs keep; only gates take a penalty.")
@@ -110,5 +110,5 @@ class PruneConfig(TrainingSettings):
 
     @property
     def by_column(self) -> bool:
-        """Whether heads are chosen by a measure."""
+        """Whether heads are chosen by a column of an inspection."""
         return self.choose not in (GATES, GREEDY, RANDOM)

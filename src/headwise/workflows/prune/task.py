@@ -1,4 +1,4 @@
-"""What a model is pruned for: its data, its loss, and how good it is."""
+"""The task that a model is pruned for: its data, its loss and its quality."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,33 +11,46 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from headwise.text.batching import Epochs
+from headwise.text.corpus import read_lines
 from headwise.training.loss import Summed
 from headwise.workflows.inspect.subject import Subject
 
-__all__ = ["IGNORED", "Batch", "Data", "Predicted", "Task"]
+__all__ = [
+    "IGNORED",
+    "Batch",
+    "Data",
+    "Labelled",
+    "Pairs",
+    "Predicted",
+    "Task",
+    "nothing_more",
+    "read_labelled",
+    "read_pairs",
+    "read_sentences",
+]
 
 IGNORED = -100  # the label of a position that does not count
 Batch = Mapping[str, Tensor]
 
 
 class Predicted(NamedTuple):
-    """Scores and what was right, a row a prediction."""
+    """Logits and labels, one row per prediction."""
 
     logits: Tensor  # (..., V)
-    labels: Tensor  # (...), IGNORED where nothing was to be predicted
+    labels: Tensor  # (...), IGNORED where there is nothing to predict
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Sequences as ids, and how some of them become a batch."""
+    """Tokenised sequences, and a function that makes a batch of some of them."""
 
     lengths: Sequence[int]
     collate: Callable[[list[int]], Batch]
-    tokens: int = 0  # the most ids of a batch, padding included; 0: so many sequences
-    multiple: int = 1  # of the widths of batches
+    tokens: int = 0  # maximum ids of a batch, with padding; 0 counts sequences instead
+    multiple: int = 1  # widths of batches are multiples of it
 
     def epochs(self, *, size: int, seed: int) -> Epochs[Batch]:
-        """Batches in an order that the seed decides; `size` is not asked where `tokens` is set."""
+        """Return batches in an order that the seed decides; `tokens` takes precedence over size."""
         if not self.tokens:
             return Epochs(self.lengths, self.collate, size=size, seed=seed)
         multiple = self.multiple
@@ -46,22 +59,23 @@ class Data:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A model with sites, and all that pruning it asks.
+    """A model with sites, and everything that pruning it needs.
 
     Args:
         kind: classification, masked, causal or translation.
-        model: is trained and pruned in place.
-        train: to train on.
-        dev: to measure on.
-        predict: scores and labels of a batch.
-        quality: the figure that says how good a model is.
-        score: figures that take longer, such as BLEU, of a model.
-        save: writes the pruned model into a folder, all or nothing.
+        model: trained and pruned in place.
+        train: training data.
+        dev: data to measure on.
+        predict: from model and batch to logits and labels.
+        quality: the name of the main metric.
+        score: metrics of a model that take longer, such as BLEU.
+        save: writes the pruned model into a folder, whole or not at all.
         load: reads it again.
-        subject: the same model and how it reads sentences, to look at its heads.
-        texts: the sentences of the dev set; of translations, the sources.
-        smoothing: of the labels in training.
+        subject: the same model and its tokenizer, to inspect its heads.
+        texts: the sentences of the dev set; for translation, the sources.
+        smoothing: label smoothing in training.
         replayable: whether steps can be replayed as CUDA graphs; batches then have few shapes.
+        as_run: whether `save` writes a run, which the commands of its kind open.
     """
 
     kind: str
@@ -77,19 +91,20 @@ class Task:
     texts: Sequence[str]
     smoothing: float = 0.0
     replayable: bool = False
+    as_run: bool = False
 
     @property
     def watched(self) -> str:
-        """The figure that `evaluate` tells first: it is quick, as BLEU is not."""
+        """The metric that `evaluate` returns first; it is quick, as BLEU is not."""
         return "accuracy" if self.quality == "accuracy" else "perplexity"
 
     @property
     def better(self) -> Literal["higher", "lower"]:
-        """Which of two values of `watched` is that of the better model."""
+        """Whether higher or lower values of `watched` are better."""
         return "higher" if self.watched == "accuracy" else "lower"
 
     def loss(self, model: nn.Module, batch: Batch) -> Summed:
-        """The cross-entropy, as a sum over predictions."""
+        """Return the cross-entropy as a sum over predictions."""
         logits, labels = self.predict(model, batch)
         total = cross_entropy(
             logits.flatten(0, -2).float(),
@@ -102,11 +117,11 @@ class Task:
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, *, size: int) -> dict[str, float]:
-        """Loss, perplexity and accuracy on the dev set; `watched` first.
+        """Return loss, perplexity and accuracy on the dev set; `watched` first.
 
         Args:
             model: evaluated as it is.
-            size: sequences read together.
+            size: sequences of a batch.
         """
         device = next(model.parameters()).device
         batches = self.dev.epochs(size=size, seed=0)
@@ -124,13 +139,13 @@ class Task:
         return {"perplexity": perplexity, "validation_loss": mean, "accuracy": accuracy}
 
     def measure(self, model: nn.Module, *, size: int) -> dict[str, float]:
-        """Everything that is told of a model, in eval mode."""
+        """Return all metrics of a model, in eval mode."""
         model.eval()
         return {**self.evaluate(model, size=size), **self.score(model)}
 
 
 def _sums(predicted: Predicted) -> Tensor:
-    """Loss, right predictions, and how many there were."""
+    """Return the sum of losses, of right predictions, and of all predictions."""
     logits, labels = predicted.logits.flatten(0, -2).float(), predicted.labels.flatten()
     loss = cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
     right = ((logits.argmax(-1) == labels) & (labels != IGNORED)).sum()
@@ -138,5 +153,94 @@ def _sums(predicted: Predicted) -> Tensor:
 
 
 def nothing_more(model: Any) -> dict[str, float]:
-    """No figures that take longer."""
+    """Return no metrics."""
     return {}
+
+
+class Pairs(NamedTuple):
+    """Sentences and their translations."""
+
+    source: list[str]
+    target: list[str]
+
+    def first(self, count: int) -> "Pairs":
+        """Return the first pairs; 0 returns all."""
+        return Pairs(self.source[:count], self.target[:count]) if count else self
+
+
+class Labelled(NamedTuple):
+    """Texts, their classes, and the second texts of pairs."""
+
+    texts: list[str]
+    labels: list[int]
+    seconds: list[str | None]
+
+    @property
+    def joined(self) -> list[str]:
+        """Each text or pair as one line."""
+        pairs = zip(self.texts, self.seconds, strict=True)
+        return [text if second is None else f"{text} {second}" for text, second in pairs]
+
+    def first(self, count: int) -> "Labelled":
+        """Return the first texts; 0 returns all."""
+        texts, labels, seconds = self
+        return Labelled(texts[:count], labels[:count], seconds[:count]) if count else self
+
+
+def read_sentences(files: Sequence[str]) -> list[str]:
+    """Return the lines of one file."""
+    return list(read_lines(Path(_only(files))))
+
+
+def read_labelled(
+    files: Sequence[str], classes: dict[str, int], *, reads: str = "text"
+) -> Labelled:
+    """Read lines `label TAB text [TAB text]`; labels are numbers or names of the model's classes.
+
+    Args:
+        files: one file.
+        classes: {name: number} of the model.
+        reads: "text", in which further TABs are spaces, "pair" or "either".
+    """
+    path, found = _only(files), Labelled([], [], [])
+    numbers = {str(number): number for number in classes.values()}
+    for line in read_lines(Path(path)):
+        label, *texts = line.split("\t", maxsplit=1 if reads == "text" else 2)
+        number = classes.get(label, numbers.get(label))
+        if len(texts) < 1 + (reads == "pair") or number is None:
+            wanted = "a TAB, a text, a TAB and a text" if reads == "pair" else "a TAB and a text"
+            raise ValueError(
+                f"{path} must hold a label, {wanted} in each line, where labels are "
+                f"{', '.join(classes)} or {', '.join(numbers)}; got {line[:40]!r}."
+            )
+        text, *second = (text.replace("\t", " ") for text in texts)
+        found.texts.append(text)
+        found.labels.append(number)
+        found.seconds.append(second[0] if second else None)
+    return found
+
+
+def read_pairs(files: Sequence[str]) -> Pairs:
+    """Read sentences and their translations: two files, or one with a TAB in each line."""
+    if len(files) == 2:
+        both = [list(read_lines(Path(path))) for path in files]
+        if len(both[0]) != len(both[1]):
+            raise ValueError(
+                f"{files[0]} has {len(both[0])} lines with text, but {files[1]} has "
+                f"{len(both[1])}; line by line they must be translations of each other."
+            )
+        return Pairs(both[0], both[1])
+    path = _only(files)
+    pairs = [line.split("\t") for line in read_lines(Path(path))]
+    if wrong := next((pair for pair in pairs if len(pair) < 2), None):
+        raise ValueError(
+            f"{path} must hold a sentence, a TAB and its translation in each line; got "
+            f"{wrong[0][:40]!r}. Two files are given one after the other."
+        )
+    return Pairs([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+
+
+def _only(files: Sequence[str]) -> str:
+    if len(files) != 1:
+        raise ValueError(f"Expected one file, got {len(files)}: {', '.join(files)}.")
+    return files[0]

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from headwise.config import to_json
 from headwise.recording import Run
 from headwise.recording.checksums import check_checksums, write_checksums
-from headwise.workflows.folders import opened
-from headwise.workflows.quiet import quiet_transformers
+from headwise.workflows.inspect.opening import opened, quiet_transformers
 from headwise_papers.data.byte_pieces import BytePieces
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import SequenceClassifier, TokenClassifier

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.text.batching import Epochs, pad
+from headwise.text.batching import Epochs
 from headwise.text.words import characters_for, first_words
+from headwise_papers.data.padding import pad
 from headwise_papers.data.pair_tasks import Example
 from headwise_papers.data.tagging import TaggedSentence
 

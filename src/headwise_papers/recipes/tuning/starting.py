@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from headwise.recording import Run
-from headwise.workflows.folders import load_model, load_tokenizer, opened
-from headwise.workflows.inspect.hugging_face_subject import HuggingFaceSubject
+from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
+from headwise.workflows.inspect.opening import load_model, load_tokenizer, opened
 from headwise_papers.data.byte_pieces import BytePieces, train_byte_pieces
 from headwise_papers.data.pair_tasks import TextTask
 from headwise_papers.data.tagging import TaggedTask
@@ -19,7 +19,7 @@ from headwise_papers.models.encoder_heads import (
     SequenceClassifier,
     TokenClassifier,
 )
-from headwise_papers.recipes.pretraining import is_pretraining, load_pretrained
+from headwise_papers.recipes.pretraining import load_pretrained
 from headwise_papers.recipes.pretraining_tasks import PretrainingModel
 from headwise_papers.recipes.pretraining_text import TOKENIZER
 from headwise_papers.recipes.tuning.reading import Pieces
@@ -83,7 +83,7 @@ def from_folder(folder: Path, task: Task, *, length: int, fresh: bool) -> Start:
 
 
 def _finished(run: Run) -> bool:
-    return is_pretraining(run) and run.has("figures.json")
+    return run.kind == "pretraining" and run.has("figures.json")
 
 
 def _shape_of(run: Run) -> tuple[Encoder, BytePieces]:
@@ -138,7 +138,7 @@ def _hugging_face(folder: Path, task: Task, *, length: int, fresh: bool) -> Star
         return _loaded(folder, task, fresh=fresh)
 
     # loaded once now: what is wrong with its weights is said before there is a folder
-    room = HuggingFaceSubject(build(), tokenizer).room
+    room = HuggingFaceSubject(build(), tokenizer).max_tokens
     definition = str(tokenizer.backend_tokenizer.to_str())
     return Start(Pieces(definition, tokenizer.pad_token_id, min(length, room)), build)
 

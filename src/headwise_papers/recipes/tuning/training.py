@@ -54,7 +54,7 @@ def train_part(
         seed=split.seed,
     )
     settings = config.fit_config(len(train), split.seed, replayable=start.replayable)
-    with Run.create(run.folder / split.name, settings) as part:
+    with Run.create(run.folder / split.name, settings, "classifier") as part:
         if not part.has("figures.json"):
             torch.manual_seed(split.seed)
             classifier = Classifier(start.build(), start.pieces, task.classes, reads_of(task))
