@@ -36,7 +36,7 @@ __all__ = ["BagCounts", "BagStack", "csr"]
 
 @dataclass(frozen=True)
 class BagCounts:
-    """Sentences of S seeds as one block-diagonal count matrix, and room to compute in.
+    """Sentences of S seeds as one block-diagonal count matrix, and workspace.
 
     Made by `BagStack.prepare`. Padding is not in it, and a word twice in a sentence counts 2.
     """
@@ -112,11 +112,11 @@ class BagStack:
 
     @property
     def seeds(self) -> int:
-        """How many classifiers there are."""
+        """Number of classifiers."""
         return len(self.parameters["embeddings"])
 
     def prepare(self, bags: Bags) -> BagCounts:
-        """Sentences as this stack wants them: once, before training or evaluating on them."""
+        """Convert sentences once, before training or evaluating on them."""
         if bags.seeds != self.seeds:
             raise ValueError(
                 f"Sentences for {self.seeds} seeds were wanted, got {bags.seeds}; "
@@ -132,7 +132,7 @@ class BagStack:
 
     @torch.no_grad()
     def step(self, data: BagCounts, *, rate: float) -> Float[Tensor, " S"]:
-        """One step of gradient descent on all sentences; each seed's mean loss before it."""
+        """Do one step of gradient descent, and return each seed's mean loss before it."""
         mass_SV = self._mass()
         seen_SOV = self._project(mass_SV)
         output_SON = self._pool(data)
@@ -146,7 +146,7 @@ class BagStack:
 
     @torch.no_grad()
     def evaluate(self, data: BagCounts) -> Evaluation:
-        """Loss and accuracy of each seed."""
+        """Return loss and accuracy of each seed."""
         logits_SCN = self._logits(data)
         loss_S = -(logits_SCN.log_softmax(1) * data.target_SCN).sum(dim=(1, 2))
         right_SN = logits_SCN.argmax(1) == data.bags.labels
@@ -154,7 +154,7 @@ class BagStack:
 
     @torch.no_grad()
     def context_gradients(self, data: BagCounts) -> Float[Tensor, "S N D"]:
-        """The gradient of each sentence's own loss with respect to its context, the paper's -h.
+        """Return the gradient of each sentence's own loss by its context, the paper's -h.
 
         The context is that of `word_vectors`, scaled by the norm of the query. With a fixed query,
         what `predicted_velocities` makes of both is per unit of eta = tau ||query||^2, where tau is
@@ -170,29 +170,29 @@ class BagStack:
         return gradient_SND / self.query_norms()[:, None, None]
 
     def word_scores(self) -> Float[Tensor, "S V"]:
-        """The score of every word."""
+        """Return the score of every word."""
         keys_SVE, query_SE = self.parameters["keys"], self.parameters["query"]
         if keys_SVE.shape[-1] == 1:
             return keys_SVE[..., 0] * query_SE
         return torch.bmm(keys_SVE, query_SE[..., None])[..., 0]
 
     def word_vectors(self) -> Float[Tensor, "S V D"]:
-        """Every word's embedding times the norm of the query: the paper's v."""
+        """Return every word's embedding times the norm of the query: the paper's v."""
         vectors_SVD = self.parameters["embeddings"]
         if self._unit_query:
             return vectors_SVD  # no pass over the vocabulary
         return vectors_SVD * self.query_norms()[:, None, None]
 
     def query_norms(self) -> Float[Tensor, " S"]:
-        """The norm of each seed's query."""
+        """Return the norm of each seed's query."""
         return self.parameters["query"].norm(dim=-1)
 
     def model(self, seed: int) -> BagClassifier:
-        """A copy of one seed's classifier."""
+        """Copy one seed's classifier."""
         return unstacked(self.config, self.parameters, seed)
 
     def load(self, parameters: Mapping[str, Tensor]) -> None:
-        """Take over stacked parameters, for example a copy made earlier."""
+        """Copy stacked parameters, for example those saved earlier."""
         load_into(self.parameters, parameters)
 
     @property
@@ -208,25 +208,25 @@ class BagStack:
         return self._classify(self._pool(data))[-1]
 
     def _mass(self) -> Tensor:
-        """exp(score), up to a factor for each seed."""
+        """Return exp(score), up to a factor for each seed."""
         score_SV = self.word_scores()
         return (score_SV - score_SV.amax(-1, keepdim=True)).exp_()
 
     def _project(self, mass_SV: Tensor) -> Tensor:
-        """What the first layer makes of each word; times its mass it is left in the workspace."""
+        """Apply the first layer to each word; its product with the mass goes to the workspace."""
         seen_SOV = torch.bmm(self._weight(self._first), self.parameters["embeddings"].mT)
         torch.mul(seen_SOV, mass_SV[:, None], out=self._words_SVX[..., :-1].mT)
         self._words_SVX[..., -1] = mass_SV
         return seen_SOV
 
     def _pool(self, data: BagCounts) -> Tensor:
-        """What the first layer makes of each context, without its bias."""
+        """Apply the first layer to each context, without its bias."""
         _product(data.by_sentence, self._words_SVX, out=data.pooled_SNX)
         pooled_SXN = data.pooled_SNX.mT
         return torch.div(pooled_SXN[:, :-1], pooled_SXN[:, -1:], out=data.outputs_SON)
 
     def _classify(self, output_SON: Tensor) -> list[Tensor]:
-        """Outputs of each layer, the logits last."""
+        """Return the outputs of each layer, the logits last."""
         if self.config.classifier != "TL":
             return [output_SON]
         hidden_SHN = (output_SON + self.parameters["hidden.bias"][..., None]).relu_()
@@ -234,7 +234,7 @@ class BagStack:
         return [hidden_SHN, torch.baddbmm(bias_SC1, self._weight("output"), hidden_SHN)]
 
     def _upper_step(self, error_SCN: Tensor, layers: list[Tensor], rate: float) -> Tensor:
-        """Move what lies above the first layer; the gradient at its outputs comes back."""
+        """Update what lies above the first layer, and return the gradient at its outputs."""
         if self.config.classifier != "TL":
             return error_SCN
         hidden_SHN, weight_SCH = layers[0], self._weight("output")
@@ -253,7 +253,7 @@ class BagStack:
         error_SON: Tensor,
         rate: float,
     ) -> None:
-        """Move words and the first layer, with the gradient at the outputs of that layer."""
+        """Update words and the first layer, with the gradient at the outputs of that layer."""
         total_SN = data.pooled_SNX[..., -1].clone()
         blame_SN = (error_SON * output_SON).sum(1)
         torch.div(error_SON, total_SN[:, None], out=data.pooled_SNX[..., :-1].mT)
@@ -283,7 +283,7 @@ class BagStack:
 
 
 def _product(counts: Tensor, x_SRX: Tensor, *, out: Tensor) -> None:
-    """counts @ x into `out`, with seeds and rows taken as one axis."""
+    """Compute counts @ x into `out`, with seeds and rows taken as one axis."""
     flat = out.view(-1, out.shape[-1])
     torch.addmm(flat, counts, x_SRX.view(-1, x_SRX.shape[-1]), beta=0, out=flat)
 
@@ -316,7 +316,7 @@ def _entries(bags: Bags, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def csr(row_P: Tensor, column_P: Tensor, value_P: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A sparse matrix with these entries, each place at most once."""
+    """Build a sparse matrix of these entries, each place at most once."""
     order_P = torch.argsort(row_P, stable=True)
     starts = torch.zeros(shape[0] + 1, dtype=torch.int32, device=row_P.device)
     starts[1:] = torch.bincount(row_P, minlength=shape[0]).cumsum(0)

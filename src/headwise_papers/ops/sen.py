@@ -34,7 +34,7 @@ NEWTON_STEPS = 16  # from the start below, 1e-12 takes at most 8, whatever the n
 
 
 def theoretical_norm(score: Float[Tensor, "*x"], m: Float[Tensor, "..."] | float | int) -> Tensor:
-    """The embedding norm that Eq. 10 gives a word of this score.
+    """Return the embedding norm that Eq. 10 gives a word of this score.
 
     sqrt(2 (s + (exp(s) - 1) / m)), and 0 where that has no real root, for negative scores.
 
@@ -53,7 +53,7 @@ def theoretical_norm(score: Float[Tensor, "*x"], m: Float[Tensor, "..."] | float
 
 
 def theoretical_score(norm: Float[Tensor, "*x"], m: Float[Tensor, "..."] | float | int) -> Tensor:
-    """The score that Eq. 10 gives a word of this embedding norm: the inverse of `theoretical_norm`.
+    """Return the score that Eq. 10 gives a word of this norm, the inverse of `theoretical_norm`.
 
     Args:
         norm: not negative; any shape; has a (first) gradient.
@@ -105,7 +105,7 @@ def deviation(
     *,
     start: float = 0.05,
 ) -> Deviation:
-    """The relative distance of empirical (score, norm) curves from Eq. 10.
+    """Return the relative distance of empirical (score, norm) curves from Eq. 10.
 
     Args:
         scores: through training, epochs first.
@@ -143,7 +143,7 @@ def predicted_velocities(
     gradient: Float[Tensor, "N D"],
     lengths: Int[Tensor, " N"] | None = None,
 ) -> Velocities:
-    """What gradient descent is about to do to words (Eq. 6 to 8), from the state of a model.
+    """Predict how gradient descent moves words next (Eq. 6 to 8), from the state of a model.
 
         dv/dt = -<gradient exp(s) / Z(x)> |sentences with the word| / |sentences|        (7)
         ds/dt = (v - <v(x without the word)>) . dv/dt / <Z(x) / Z(x without the word)>   (8)
@@ -229,7 +229,7 @@ def class_counts(
     classes: int,
     lengths: Int[Tensor, "*S N"] | None = None,
 ) -> Int[Tensor, "*S V C"]:
-    """In how many sentences of each class a word occurs; a sentence counts once a word.
+    """Count the sentences of each class in which a word occurs, each sentence once per word.
 
     Args:
         sentences: word numbers.
@@ -261,7 +261,7 @@ def topic_purity(
     classes: int = 2,
     lengths: Int[Tensor, "*S N"] | None = None,
 ) -> Float[Tensor, "*S V"]:
-    """How surely a word tells the class, 0 to 1 (Section 5): |share positive - share negative|.
+    """Measure how surely a word tells the class (Section 5): |share positive - share negative|.
 
     The shares are of the sentences that contain the word, each counted once. With more than two
     classes it is the largest share less the mean of the others, which for two is the same: 1 for
@@ -286,7 +286,7 @@ def companions(
     vocabulary: int,
     lengths: Int[Tensor, "*S N"] | None = None,
 ) -> Float[Tensor, "*S V"]:
-    """The m of Eq. 10 for each word of real text: mean length of its sentences, less one.
+    """Return the m of Eq. 10 for words of real text: mean length of their sentences, less one.
 
     Words that never occur, or only alone, get nan, as Eq. 10 says nothing about them. In float64.
 
@@ -308,7 +308,7 @@ def companions(
 def _word_pairs(
     sentences: Tensor, lengths: Tensor | None, vocabulary: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Each (sentence, word) that occurs, sentences counted through all seeds, and how often."""
+    """Return sentence, word and count of each pair; sentences are numbered through all seeds."""
     rows_XT = sentences.reshape(-1, sentences.shape[-1])
     number_XT = torch.arange(len(rows_XT), device=rows_XT.device)[:, None] * vocabulary + rows_XT
     if lengths is not None:

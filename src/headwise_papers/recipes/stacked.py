@@ -88,7 +88,7 @@ def train_stack(
 
 
 def shuffled_order(count: int, *, batch: int, seeds: Sequence[int]) -> Callable[[int], Tensor]:
-    """Which examples each seed sees in update 0, 1, 2, ...: all of them, then all again, ...
+    """Shuffle examples: all of them, then all again, with an order for each seed and pass.
 
     Every pass is in an order of its own, and a batch may lie across two passes.
 

@@ -203,6 +203,7 @@ def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
             title=f"{DATA[column].upper()}, {READINGS[row]}",
             colours=COLOURS,
         )
+        rows[row][column].set_ylim(0, 103)
     relation_rows[0][0].legend(fontsize="small")
     return {
         "fig4-words-of-large-scores": relations,
