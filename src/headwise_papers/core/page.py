@@ -1,7 +1,8 @@
 """Pages of the papers, generated from records: `papers/<paper>/README.md` and `papers/claims.md`.
 
-    python -m headwise_papers.core.page            # write all pages
-    python -m headwise_papers.core.page --check    # fail where a page is stale
+    python -m headwise_papers.core.page                      # write all pages
+    python -m headwise_papers.core.page training_dynamics    # write one paper's page
+    python -m headwise_papers.core.page --check              # fail where a page is stale
 
 A paper's page is its hand-written `introduction.md`, the table of its claims, and one section per
 experiment. Papers without an introduction get no page. Verdicts are computed, never typed.
@@ -9,10 +10,12 @@ experiment. Papers without an introduction get no page. Verdicts are computed, n
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple, get_args
 
+from headwise.config import suggestion
 from headwise.json_files import read_json
 from headwise.recording.files import write_text
 from headwise_papers.core import runner
@@ -22,7 +25,7 @@ from headwise_papers.core.record import PAPERS_FOLDER, Record, figure_folder, re
 __all__ = ["claims_page", "pages", "paper_page", "result_table"]
 
 CLAIMS = [{"number": int, "paper": str, "text": str, "state": str}]  # shape of papers/claims.json
-HEADER = ("claim", "paper", "ours [95 % interval]", "verdict", "values", "command")
+HEADER = ("claim", "paper", "ours [95 % interval]", "verdict", "values", "experiment")
 HOW_TO_READ = (
     "A claim with several rows counts once: as *not* if one row is *not*, as *reproduced* if all "
     "measured rows are. *Undecided* means that the 95 % interval holds both answers."
@@ -48,19 +51,30 @@ class Judged(NamedTuple):
         return verdict(self.claim, self.result)
 
 
-def pages() -> dict[Path, str]:
-    """Return every page by its file."""
-    introduced = [
-        paper for paper in runner.PAPERS if (PAPERS_FOLDER / paper / "introduction.md").is_file()
-    ]
-    texts = {PAPERS_FOLDER / paper / "README.md": paper_page(paper) for paper in introduced}
-    return {**texts, PAPERS_FOLDER / "claims.md": claims_page()}
+def pages(papers: Collection[str] = ()) -> dict[Path, str]:
+    """Return pages by file: those of some papers, or unless given of all, with all claims."""
+    if unknown := sorted(set(papers) - set(runner.PAPERS)):
+        raise ValueError(
+            f"There is no paper {unknown[0]!r}. {suggestion(unknown[0], runner.PAPERS)}"
+        )
+    texts = {
+        PAPERS_FOLDER / paper / "README.md": paper_page(paper)
+        for paper in papers or runner.PAPERS
+        if (PAPERS_FOLDER / paper / "introduction.md").is_file()
+    }
+    return texts if papers else {**texts, PAPERS_FOLDER / "claims.md": claims_page()}
+
+
+def folded_experiments() -> list[str]:
+    """List the experiments that have results and claims; others are still to be converted."""
+    names = runner.experiment_names()
+    return [name for name in names if isinstance(runner.load_experiment(name), Experiment)]
 
 
 def paper_page(paper: str) -> str:
     """Write a paper's page: introduction, claims, experiments."""
     introduction = PAPERS_FOLDER / paper / "introduction.md"
-    names = [name for name in runner.experiment_names() if name.startswith(f"{paper}/")]
+    names = [name for name in folded_experiments() if name.startswith(f"{paper}/")]
     judged = [one for name in names for one in judged_claims(name)]
     numbered = [one for one in judged if one.claim.number is not None]
     parts = [introduction.read_text(encoding="utf-8").strip(), *_claims_table(numbered)]
@@ -78,7 +92,7 @@ def judged_claims(name: str) -> list[Judged]:
 
 def claims_page() -> str:
     """Write the table of all claims of the papers, with their states and verdicts."""
-    every = [one for name in runner.experiment_names() for one in judged_claims(name)]
+    every = [one for name in folded_experiments() for one in judged_claims(name)]
     by_number = _by_number(every)
     known = read_json(PAPERS_FOLDER / "claims.json", CLAIMS)
     rows = [
@@ -135,20 +149,48 @@ def _claims_table(judged: Sequence[Judged]) -> list[str]:
 
 
 def _judged_table(judged: Iterable[Judged]) -> str:
+    """Write one row per claim; where several results decide it, each has a line in the cells."""
+    rows: dict[tuple[str, str], list[Judged]] = {}
+    for one in judged:
+        rows.setdefault((_text(one.claim), one.experiment), []).append(one)
     return _table(
         HEADER,
         [
             [
-                _text(one.claim),
-                _paper(one.claim),
-                "" if one.result is None else _ours(one.result),
-                _shown_verdict(one),
-                "" if one.result is None else str(len(one.result.values)),
-                f"`headwise reproduce {one.experiment}`",
+                text,
+                _cell(_paper(one.claim) for one in some),
+                _cell(_labelled(some)),
+                _cell(map(_shown_verdict, some)),
+                _cell("" if one.result is None else str(len(one.result.values)) for one in some),
+                experiment.partition("/")[2],
             ]
-            for one in judged
+            for (text, experiment), some in rows.items()
         ],
     )
+
+
+def _cell(lines: Iterable[str]) -> str:
+    """Put lines below each other, or once where all are the same."""
+    every = list(lines)
+    return every[0] if len(set(every)) == 1 else "<br>".join(every)
+
+
+def _labelled(some: Sequence[Judged]) -> list[str]:
+    """Return results, after what tells their names apart."""
+    names = [one.claim.result.split() for one in some]
+    names = [name[_shared(names) :] for name in names]
+    end = _shared([name[::-1] for name in names])
+    labels = [" ".join(name[: len(name) - end]) for name in names]
+    found = ["" if one.result is None else _ours(one.result) for one in some]
+    if len(some) == 1:
+        return found
+    return [f"{label}: {ours}".strip() for label, ours in zip(labels, found, strict=True)]
+
+
+def _shared(names: Sequence[Sequence[str]]) -> int:
+    """Count the first words that all names share."""
+    columns = zip(*names, strict=False)
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
 
 
 def _by_number(judged: Iterable[Judged]) -> dict[int, list[Judged]]:
@@ -249,19 +291,18 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write all pages, or with `--check` name those that are stale."""
-    if unknown := [one for one in arguments if one != "--check"]:
-        raise ValueError(f"Only --check is understood, got {' '.join(unknown)}.")
+    """Write all pages or those of some papers, or with `--check` name those that are stale."""
+    check, papers = "--check" in arguments, [one for one in arguments if one != "--check"]
     stale = {
         file: text
-        for file, text in pages().items()
+        for file, text in pages(papers).items()
         if not file.is_file() or file.read_text(encoding="utf-8") != text
     }
     for file, text in stale.items():
         print(file)
-        if not arguments:
+        if not check:
             write_text(file, text)
-    return 1 if arguments and stale else 0
+    return 1 if check and stale else 0
 
 
 if __name__ == "__main__":

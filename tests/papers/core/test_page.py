@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headwise.recording import Run
-from headwise_papers.core import Claim, Result
+from headwise_papers.core import Claim, Result, runner
 from headwise_papers.core.page import main, paper_page, result_table
 from headwise_papers.core.record import Record, save_record
 from headwise_papers.core.runner import load_experiment, reproduce
@@ -45,7 +45,7 @@ def test_a_page_has_introduction_claims_and_a_section_per_experiment(tmp_path: P
     _, _, *rows = rows_of(claims)
     direction, value, missing = rows
     assert direction.startswith("| 66. More is better (Table 1; toy) | above 0 | ")
-    assert direction.endswith(f"| reproduced | 3 | `headwise reproduce {NAME}` |")
+    assert direction.endswith("| reproduced | 3 | fitted-line |")
     assert r"Finds 2 \| or so" in value and "| 2 ± 0.3 |" in value
     assert "| not measured |" in missing
     assert "Deviations: the paper has no line." in section
@@ -109,6 +109,29 @@ def test_pages_are_written_and_a_stale_one_is_named(
     capsys.readouterr()
     assert main(["--check"]) == 1
     assert capsys.readouterr().out.split() == ["papers/small_paper/README.md", "papers/claims.md"]
+
+
+def test_one_papers_page_is_written_alone_and_a_slip_gets_the_nearest_name(tmp_path: Path) -> None:
+    assert main(["small_paper"]) == 0
+    assert (tmp_path / "papers/small_paper/README.md").is_file()
+    assert not (tmp_path / "papers/claims.md").exists()
+    with pytest.raises(ValueError, match="Did you mean 'small_paper'"):
+        main(["smal_paper"])
+
+
+def test_results_of_one_claim_stand_below_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = load_experiment(NAME)
+    claims = tuple(
+        Claim.value(f"{name} test accuracy", 1.0, margin=0.1, number=66, text="All learn it")
+        for name in ("A", "B")
+    )
+    monkeypatch.setattr(runner, "load_experiment", lambda name: replace(one, claims=claims))
+    save({"A test accuracy": Result([1.0, 1.0]), "B test accuracy": Result([0.5, 0.5])})
+    (_, _, row) = rows_of(paper_page("small_paper"))
+    lines = "A: 1 [1, 1]<br>B: 0.5 [0.5, 0.5]"
+    assert row == (
+        f"| 66. All learn it | 1 ± 0.1 | {lines} | reproduced<br>not | 2 | fitted-line |"
+    )
 
 
 def test_all_claims_are_listed_with_state_and_verdicts() -> None:
