@@ -14,7 +14,7 @@ from headwise.recording.run import Run
 from headwise.text.mentions import Passage, make_mention
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.inspect.subject import Subject
-from headwise_papers.attention_guidance import data, fraction, patterns, probing
+from headwise_papers.attention_guidance import patterns, probing
 from headwise_papers.attention_guidance._maps import (
     attention_maps,
     pattern_matrices,
@@ -123,17 +123,6 @@ def test_passages_with_words_in_pieces_are_asked_or_left_out() -> None:
     assert probe(reads, both).mentions["coreference"] == 36
     assert probe(reads, both, whole_words=True).mentions["coreference"] == 24
     assert probe(reads, [cut] * 5, whole_words=True) == Probed({}, {}, {}, {}, {})
-
-
-def test_what_the_paper_does_not_say_of_our_texts_and_shares_has_no_verdict() -> None:
-    assert all(item.paper is None and "Table 2 has" in item.where for item in data.EXPECTED)
-    claims = [item for item in fraction.EXPECTED if " lower than of " in item.metric]
-    judged = {item.metric.partition(" of ")[2] for item in claims if item.paper is not None}
-    assert judged == {
-        "guided lower than of MLM",
-        "guided 1 lower than of MLM",
-        "guided lower than of guided 1",
-    }
 
 
 def test_small_encoders_are_replayed_and_not_compiled() -> None:
@@ -327,13 +316,6 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     for names in (["MLM=a"], ["guided-1=a"], ["random=a"], ["one=a", "one=b"]):
         with pytest.raises(ValueError, match="Another model has the name"):
             list(given_arms(names, seed=0, device="cpu"))
-    for wrong, said in (
-        ({"languages": ("French",)}, "languages has no 'French'. Known: English"),
-        ({"tasks": ("rtee",)}, "tasks has no 'rtee'. Did you mean 'rte'"),
-        ({"tagged": ("conll",)}, "tagged has no 'conll'"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            data.Config(**wrong)
 
 
 def test_folders_without_the_encoders_that_are_wanted_are_refused(tmp_path: Path) -> None:
@@ -372,22 +354,6 @@ def test_a_sparse_encoder_is_asked_as_one_with_softmax() -> None:
     found = probe(encoder_subject(sparse, PIECES), [asked(), asked((*WORDS, "</s>"))] * 15)
     assert found.tokens["coreference"].best == found.words["coreference"].best == 1.0
     assert found == probe(encoder_subject(plain, PIECES), [asked(), asked((*WORDS, "</s>"))] * 15)
-
-
-def test_texts_and_tasks_are_counted(data_folder: Path, tmp_path: Path) -> None:
-    figures = reproduce("attention_guidance/data", data.experiment.smoke, tmp_path / "run")
-    filipino, oromo = (852_809, 52_176), (828_526, 199_251)  # as `wc -w` counts
-    assert {name: estimate.mean for name, estimate in figures.items()} == pytest.approx(
-        {
-            "Filipino: words to train on": filipino[0],
-            "Filipino: share held out": filipino[1] / sum(filipino),
-            "Oromo: words to train on": oromo[0],
-            "Oromo: share held out": oromo[1] / sum(oromo),
-            "rte: examples": 2767,
-            "masakhanews-orm: examples": 1615,
-        }
-    )
-    assert (tmp_path / "run" / "pictures" / "table2.png").stat().st_size > 5000
 
 
 def test_guided_copying_is_compared_with_its_control_in_the_same_runs() -> None:

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headwise.recording.run import Run
-from headwise_papers.attention_guidance import _curves, _pattern_plots, _probing_plots, robust
-from headwise_papers.attention_guidance.robust import Config, Setting
+from headwise_papers.attention_guidance import _pattern_plots, _probing_plots
+from headwise_papers.attention_guidance.patterns import Config
 from headwise_papers.core.results import kept
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
         figure.draw_without_rendering()
         found.append(figure)
 
-    for module in (_curves, _pattern_plots, _probing_plots, robust):
+    for module in (_pattern_plots, _probing_plots):
         monkeypatch.setattr(module, "save", take)
     return found
 
@@ -58,58 +58,6 @@ def _covered(figure: Figure) -> list[Axes]:
     (legend,) = figure.legends
     place = legend.get_window_extent()
     return [axes for axes in _panels(figure) if place.overlaps(axes.get_window_extent())]
-
-
-def _losses(folder: Path, *, seeds: int = 2) -> list[Run]:
-    runs: list[Run] = []
-    for seed in range(seeds):
-        with Run.create(folder / f"seed-{seed}", CONFIG) as run:
-            for step in range(5):
-                run.log(step, task_loss=7.0 - step / (1 + seed))
-        runs.append(run)
-    return runs
-
-
-@pytest.mark.parametrize("parts", [1, 2, 4])
-def test_loss_curves_have_one_legend_beside_them_that_names_the_dashed_line(
-    parts: int, drawn: list[Figure], run: Run, tmp_path: Path
-) -> None:
-    arms = ["all", "without next and prev", "MLM"]
-    runs = {arm: _losses(tmp_path / arm) for arm in arms}
-    found = {f"part {number}": runs for number in range(parts)}
-    _curves.draw_curves(found, run, "losses", plateaus=dict.fromkeys(found, 5.5))
-    (figure,) = drawn
-    assert _legend(figure) == [*arms, "best guess without context"]
-    assert len(_panels(figure)) == parts
-    assert not _covered(figure)
-
-
-def test_an_arm_has_one_colour_in_all_parts(drawn: list[Figure], run: Run, tmp_path: Path) -> None:
-    plain, guided = (_losses(tmp_path / arm, seeds=1) for arm in ("MLM", "guided"))
-    _curves.draw_curves(
-        {"a": {"MLM": plain, "guided": guided}, "b": {"guided": guided}}, run, "losses", plateaus={}
-    )
-    first, second = _panels(drawn[0])
-    assert first.lines[1].get_color() == second.lines[0].get_color()
-    assert _legend(drawn[0]) == ["MLM", "guided"]
-
-
-def test_the_grid_has_a_column_a_setting_with_arms_apart_and_a_dot_a_seed(
-    drawn: list[Figure], run: Run
-) -> None:
-    grid = [Setting(rate, 0.25, 0.0, seed) for seed in range(2) for rate in (0.001, 0.004)]
-    losses = {"MLM": [5.0, 6.0, 5.1, 6.1], "guided": [5.0, 6.0, 5.1, 6.1]}
-    robust.draw_grid(grid, losses, run, plateau=5.5)
-    (figure,) = drawn
-    (panel,) = _panels(figure)
-    labels = [label.get_text() for label in panel.get_xticklabels()]
-    assert labels == ["0.001\n25%\n0", "0.004\n25%\n0"]
-    dots = [line for line in panel.lines if line.get_marker() == "o"]
-    at = [float(x) for line in dots for x in _data(line.get_xdata())]
-    assert len(at) == len(set(at)) == 8
-    assert [round(x) for x in at] == [0, 1, 0, 1] * 2
-    assert _legend(figure) == ["MLM", "guided", "best guess without context"]
-    assert not _covered(figure)
 
 
 def _data(values: Any) -> Sequence[float]:
