@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ENGLISH = "debian-docs-en"
-STANDS_FOR = "Debian documentation for Wikipedia and BooksCorpus"
+STANDS_FOR = "Debian documentation for Wikipedia"
 MLM, GUIDED, ALL = "MLM", "guided", "guided 1"
 ARMS = {MLM: 0.0, "guided 1/4": 1 / 4, GUIDED: 1 / 2, "guided 3/4": 3 / 4, ALL: 1.0}
 CONVERGED = 1.0  # nats below the unigram loss; fixed before any result
@@ -158,13 +158,19 @@ def part_of(corpus: str, layers: int) -> str:
 def jobs(configs: Iterable[PretrainingConfig]) -> Iterator[Job]:
     """Yield what must be in the cache for these encoders: their texts, then themselves."""
     listed = list(configs)
-    yield from (Job(tokenize_text, text) for text in dict.fromkeys(map(_text_config, listed)))
+    yield from text_jobs(listed)
     yield from (Job(pretrain_encoder, config) for config in listed)
+
+
+def text_jobs(configs: Iterable[PretrainingConfig]) -> Iterator[Job]:
+    """Yield the texts of some encoders, each once."""
+    for text in dict.fromkeys(map(_text_config, configs)):
+        yield Job(tokenize_text, text)
 
 
 def pretrain_encoder(config: PretrainingConfig, folder: Path) -> Run:
     """Pre-train an encoder on the cached text; a diverged training ends with `diverged`."""
-    text = text_in(find_or_train(tokenize_text, _text_config(config)), config, None)
+    text = cached_text(config)
     if config.fit.compile is not False:
         torch.compiler.reset()  # models of one class share what is compiled, up to a limit
     try:
@@ -176,6 +182,11 @@ def pretrain_encoder(config: PretrainingConfig, folder: Path) -> Run:
         run.save_figures({"diverged": str(error)})
     run.path("text.safetensors").unlink(missing_ok=True)  # the cache has it
     return run
+
+
+def cached_text(config: PretrainingConfig) -> PretrainingText:
+    """Return the tokenized text of a pre-training, found in the cache or made now."""
+    return text_in(find_or_train(tokenize_text, _text_config(config)), config, None)
 
 
 def tokenize_text(config: PretrainingConfig, folder: Path) -> Run:

@@ -116,7 +116,7 @@ def _table_5(part: str, numbers: dict[str, int | None], stands_for: str) -> Iter
             paper=round(PAPER[LOCAL] - PAPER[arm], 2),
             number=numbers[LOCAL],
             where=where,
-            text=f"[Next] and [Prev] matter more than [{arm.split()[1].capitalize()}]",
+            text="[Next] and [Prev] matter more than other patterns",
             stands_for=stands_for,
         )
     yield Claim.comparable(
@@ -140,7 +140,7 @@ def _table_5(part: str, numbers: dict[str, int | None], stands_for: str) -> Iter
 
 CLAIMS = (
     *_table_5(part_of(ENGLISH, 12), {LOCAL: 108, FIRST: 109, PERIOD: 110, DELIM: 110}, STANDS_FOR),
-    *_table_5(part_of(ENGLISH, 4), dict.fromkeys(PAPER), "4 layers for 12"),
+    *_table_5(part_of(ENGLISH, 4), dict.fromkeys(PAPER), "4 layers"),
 )
 
 

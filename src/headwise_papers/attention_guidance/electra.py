@@ -83,7 +83,7 @@ def _table_6(layers: int, number: int | None, stands_for: str) -> Iterator[Claim
             paper=round(guided - plain, 2),
             number=number,
             where="Table 6",
-            text=f"Guidance lowers the {what} loss of ELECTRA",
+            text="Guidance lowers losses of ELECTRA",
             stands_for=stands_for,
         )
 

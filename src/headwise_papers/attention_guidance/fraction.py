@@ -53,11 +53,7 @@ if TYPE_CHECKING:
 OTHERS = tuple(arm for arm in ARMS if arm not in (MLM, GUIDED))
 PAIRS = (*((arm, MLM) for arm in ARMS if arm != MLM), *((GUIDED, arm) for arm in OTHERS))
 PAPER = {MLM: 2.47, GUIDED: 2.29, ALL: 2.31}  # validation loss, Table 8
-TABLE_8 = {
-    (GUIDED, MLM): "Guiding half of the heads lowers the loss",
-    (ALL, MLM): "Guiding all heads lowers the loss",
-    (GUIDED, ALL): "Guiding half of the heads ends lower than guiding all",
-}
+TABLE_8 = ((GUIDED, MLM), (ALL, MLM), (GUIDED, ALL))
 
 
 @dataclass(frozen=True)
@@ -84,10 +80,10 @@ CLAIMS = (
             paper=round(PAPER[pair[0]] - PAPER[pair[1]], 2),
             number=121,
             where="Table 8",
-            text=text,
+            text="Validation loss: half of the heads guided < all < none",
             stands_for=STANDS_FOR,
         )
-        for pair, text in TABLE_8.items()
+        for pair in TABLE_8
     ),
     *(
         Claim.direction(difference(part_of(ENGLISH, layers), "validation", *pair), sign=-1)

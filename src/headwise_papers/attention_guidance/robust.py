@@ -89,7 +89,7 @@ def _claims(
             sign=-1,
             number=number,
             where="Sections 4.5, 5.1",
-            text=f"Guidance lowers the loss: {name.partition(':')[0]}",
+            text="Guidance lowers the loss under each setting",
             stands_for=stands_for,
         )
     texts = {

@@ -79,7 +79,7 @@ CLAIMS = (
         Claim.direction(
             difference(f"{part_of(ENGLISH, 4)}, {attention}", what, GUIDED, MLM),
             sign=-1,
-            text=f"Guidance lowers the {what} loss with {attention}",
+            text=f"Guidance lowers losses with {attention}",
             stands_for="4 layers",
         )
         for attention in (TOPK, SOFTMAX)

@@ -115,14 +115,13 @@ def _claims(corpus: str) -> Iterator[Claim]:
     pairs = ((GUIDED, BASE), (HARD_CODED, BASE), (GUIDED, HARD_CODED))
     for what, papers in zip(LOSSES, PAPER[number], strict=True):
         for (first, second), paper in zip(pairs, papers, strict=True):
-            lower = (first, second) if first == GUIDED else (second, first)
             yield Claim.direction(
                 difference(corpus, what, first, second),
                 sign=-1 if first == GUIDED else 1,
                 paper=paper,
                 number=number,
                 where="Table 7",
-                text=f"{what}: {lower[0]} is lower than {lower[1]}",
+                text="Guided has the lowest NLL, hard-coded the highest",
                 stands_for=stands_for,
             )
     yield Claim.comparable(
@@ -140,7 +139,7 @@ def _claims(corpus: str) -> Iterator[Claim]:
                 sign=sign,
                 number=116,
                 where="Section 5.5",
-                text=f"Guiding a head to [First] is detrimental, {what} against {other}",
+                text="Guiding a head to [First] is detrimental",
                 stands_for=stands_for,
             )
 

@@ -1,6 +1,6 @@
 """Probing, patterns and counts of attention guidance."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +28,8 @@ from headwise_papers.attention_guidance._probe import (
     probe,
 )
 from headwise_papers.attention_guidance._subjects import given_arms, runs_of, trained_arms
+from headwise_papers.core import Result, find_or_train, using_cache
+from headwise_papers.core.runner import reproduce as run_experiment
 from headwise_papers.core.running import reproduce
 from headwise_papers.data.byte_pieces import train_byte_pieces
 from headwise_papers.models.encoder import Encoder, EncoderConfig
@@ -40,11 +42,12 @@ PIECES = train_byte_pieces([" ".join(WORDS)] * 9, size=300)
 
 
 @pytest.fixture(scope="module")
-def pictured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The smoke run of attention_guidance/patterns: two encoders were pre-trained in it."""
-    folder = tmp_path_factory.mktemp("patterns") / "run"
-    reproduce("attention_guidance/patterns", patterns.experiment.smoke, folder)
-    return folder
+def pictured(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The smoke run of attention_guidance/patterns, in whose cache two encoders were trained."""
+    folder = tmp_path_factory.mktemp("patterns")
+    with using_cache(folder / "models"):
+        run_experiment("attention_guidance/patterns", patterns.SMOKE, folder / "run")
+        yield folder / "run"
 
 
 def asked(words: tuple[str, ...] = WORDS) -> Sentence:
@@ -126,15 +129,13 @@ def test_passages_with_words_in_pieces_are_asked_or_left_out() -> None:
 
 
 def test_small_encoders_are_replayed_and_not_compiled() -> None:
-    settings = patterns.Config().pretraining(seed=0, guided=True, text_of="")
-    on_gpu = settings.fit.on_device(cuda=True, replayable=True)
+    on_gpu = patterns.ENCODER.fit.on_device(cuda=True, replayable=True)
     assert on_gpu.graphs and not on_gpu.compile
 
 
 def test_lines_that_encoders_cannot_read_are_refused_before_the_work() -> None:
-    with pytest.raises(ValueError, match="longest must be at most block=64"):
-        patterns.Config(block=64)
-    assert patterns.Config(block=64, trained="others").longest == 128
+    with pytest.raises(ValueError, match=r"longest must be at most encoder.model.max_length=256"):
+        patterns.Config(longest=257)
 
 
 def test_patterns_are_those_written_out() -> None:
@@ -164,9 +165,7 @@ def test_weights_lie_on_a_pattern_where_a_head_follows_it() -> None:
     assert torch.allclose(even["next"], torch.full((2, 3), 1 / 8))
 
 
-def test_guided_heads_follow_their_patterns_and_plain_ones_do_not(
-    data_folder: Path, pictured: Path
-) -> None:
+def test_guided_heads_follow_their_patterns_and_plain_ones_do_not(pictured: Path) -> None:
     figures = Run.open(pictured).figures()
     assert figures["patterns: rows that sum to 1"] == 1
     assert figures["patterns: depend on the text"] == 2
@@ -179,9 +178,9 @@ def test_guided_heads_follow_their_patterns_and_plain_ones_do_not(
         assert ends[0] > 2 * ends[1]
         assert f"guided, 1 %: weight on {name}" in figures
     for picture in ("heads", "patterns"):
-        assert (pictured / "pictures" / f"{picture}.png").stat().st_size > 5000
-    assert not (pictured / "guided-seed-0" / "checkpoints").exists()
-    assert not (pictured / "guided-seed-0" / "checkpoint.safetensors").exists()
+        assert (pictured / "figures" / f"{picture}.png").stat().st_size > 5000
+    there = find_or_train(patterns.watch, patterns.SMOKE.watched("guided", 0)).folder / "encoder"
+    assert [path.name for path in there.rglob("*.safetensors")] == ["model.safetensors"]
 
 
 @pytest.mark.slow
@@ -189,7 +188,9 @@ def test_pretrained_encoders_are_probed_where_their_runs_lie(
     data_folder: Path, pictured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for arm in ("mlm", "guided"):
-        (tmp_path / f"{arm}-2-seed-0").symlink_to(pictured / f"{arm}-seed-0")
+        name = "MLM" if arm == "mlm" else arm
+        there = find_or_train(patterns.watch, patterns.SMOKE.watched(name, 0)).folder / "encoder"
+        (tmp_path / f"{arm}-2-seed-0").symlink_to(there)
     config = replace(probing.experiment.smoke, trained=(str(tmp_path),), sets=("winogender",))
     figures = reproduce("attention_guidance/probing", config, tmp_path / "run")
     for arm in ("random", "MLM", "guided 1/2"):
@@ -208,7 +209,9 @@ def test_encoders_asked_at_once_in_other_batches_find_the_same(
     pictured: Path, data_folder: Path, tmp_path: Path
 ) -> None:
     for arm in ("mlm", "guided"):
-        (tmp_path / f"{arm}-2-seed-0").symlink_to(pictured / f"{arm}-seed-0")
+        name = "MLM" if arm == "mlm" else arm
+        there = find_or_train(patterns.watch, patterns.SMOKE.watched(name, 0)).folder / "encoder"
+        (tmp_path / f"{arm}-2-seed-0").symlink_to(there)
     config = replace(probing.experiment.smoke, trained=(str(tmp_path),), sets=("winogender",))
     alone = reproduce("attention_guidance/probing", config, tmp_path / "alone")
     beside = replace(config, at_once=2, batch_size=16)
@@ -274,11 +277,12 @@ def test_heads_are_below_others_by_each_reading_apart() -> None:
 
 
 def test_heads_are_at_a_pattern_sooner_if_an_eye_could_see_it() -> None:
-    figures = {
-        "guided, 1 %: weight on next": [0.02033, 0.08, 0.2],
-        "MLM, 1 %: weight on next": [0.02023, 0.02, 0.2],
+    results = {
+        f"{arm}, 1 %: weight on {name}": Result(values)
+        for name in patterns.STATIC
+        for arm, values in (("guided", [0.02033, 0.08, 0.2]), ("MLM", [0.02023, 0.02, 0.2]))
     }
-    assert patterns._sooner(figures) == {"1 %: sooner at next": [0.0, 1.0, 0.0]}
+    assert patterns.sooner(results)["1 %: sooner at next"].values == (0.0, 1.0, 0.0)
 
 
 @pytest.mark.slow
@@ -326,9 +330,6 @@ def test_folders_without_the_encoders_that_are_wanted_are_refused(tmp_path: Path
         (tmp_path / name / "figures.json").write_text("{}")
     with pytest.raises(ValueError, match="holds some with 8 and 16; set layers"):
         list(trained_arms([str(tmp_path)], layers=12, device="cpu"))
-    config = replace(patterns.experiment.smoke, trained=str(tmp_path))
-    with pytest.raises(ValueError, match=r"with 2 layers, .* but holds some with 8 and 16"):
-        reproduce("attention_guidance/patterns", config, tmp_path / "run")
 
 
 def test_encoders_that_differ_in_more_than_guidance_are_refused(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headwise.recording.run import Run
-from headwise_papers.attention_guidance import _pattern_plots, _probing_plots
-from headwise_papers.attention_guidance.patterns import Config
+from headwise_papers.attention_guidance import _maps, _probing_plots
+from headwise_papers.attention_guidance.probing import Config
 from headwise_papers.core.results import kept
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
         figure.draw_without_rendering()
         found.append(figure)
 
-    for module in (_pattern_plots, _probing_plots):
+    for module in (_probing_plots,):
         monkeypatch.setattr(module, "save", take)
     return found
 
@@ -87,12 +87,11 @@ def test_probing_stacks_its_panels_and_shows_seeds(drawn: list[Figure], run: Run
 
 @pytest.mark.parametrize(("heads", "named"), [(6, True), (12, False)])
 def test_heads_have_a_colour_scale_and_names_of_tokens_where_there_is_room(
-    heads: int, named: bool, drawn: list[Figure], run: Run
+    heads: int, named: bool
 ) -> None:
     tokens = ["<s>", "Welcome", "</s>"]
     maps = {"MLM": {moment: torch.rand(2, heads, 3, 3) for moment in ("0 %", "100 %")}}
-    _pattern_plots.draw_heads(maps, tokens, 1, run)
-    (figure,) = drawn
+    figure = _maps.draw_heads(maps, tokens, 1)
     assert [axes.get_ylabel() for axes in figure.axes if axes.get_label() == "<colorbar>"] == [
         "attention weight, a row sums to 1"
     ]
