@@ -276,7 +276,7 @@ def finished(folder: Path, arm: str, config: PretrainingConfig) -> Trained:
 
 def values_of(runs: Iterable[Trained], name: str) -> list[float]:
     """Return a metric of each run that did not diverge; nothing where one of these lacks it."""
-    found = [one.run.figures().get(name) for one in runs if not one.diverged]
+    found: list[Any] = [one.run.figures().get(name) for one in runs if not one.diverged]
     return [] if None in found else [float(value) for value in found]
 
 

@@ -87,15 +87,11 @@ CLAIMS = (
         stands_for=f"5,463 examples of QNLI; {STANDS_FOR}",
     ),
     *(
-        Claim.direction(f"{task}: {GUIDED} - {MLM}", text=f"Guided encoders are better on {name}")
-        for task, name in {
-            "rte": "RTE",
-            "mrpc": "MRPC",
-            "sst2": "SST-2",
-            "cola": "CoLA",
-            "conll2003": "named entities (CoNLL-2003)",
-            "masakhanews-orm": "topics of Oromo news",
-        }.items()
+        Claim.direction(
+            f"{task}: {GUIDED} - {MLM}", text="Guided encoders are better on other tasks"
+        )
+        for task in TASKS
+        if task != "qnli"
     ),
 )
 

@@ -86,7 +86,11 @@ CLAIMS = (
         for pair in TABLE_8
     ),
     *(
-        Claim.direction(difference(part_of(ENGLISH, layers), "validation", *pair), sign=-1)
+        Claim.direction(
+            difference(part_of(ENGLISH, layers), "validation", *pair),
+            sign=-1,
+            text=f"Half of the heads guided < other shares < none, {layers} layers",
+        )
         for layers, pairs in (
             (12, [(GUIDED, arm) for arm in OTHERS[:2]]),
             (4, [*TABLE_8, *((GUIDED, arm) for arm in OTHERS[:2])]),

@@ -26,7 +26,7 @@ Guided encoders are better language models than the plain one there, and have no
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from headwise.config import from_json
 from headwise.recording.run import Run
@@ -162,7 +162,7 @@ def _encoder(config: Config, arm: str, seed: int) -> PretrainingConfig:
 def _probings(config: Config) -> Iterator[Probing]:
     """Yield all encoders that are probed."""
     texts = Passages(config.sets, config.convention, config.samples, config.passages, config.seed)
-    common = {"batch_size": config.batch_size, "device": config.device}
+    common: dict[str, Any] = {"batch_size": config.batch_size, "device": config.device}
     for arm in ARMS:
         for seed in range(config.seeds):
             encoder = _encoder(config, arm, seed)
