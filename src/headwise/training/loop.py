@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from headwise.recording.run import Run
+from headwise.recording.run import NotFinite, Run
 from headwise.training.checkpoint import CHECKPOINT, Progress
 from headwise.training.feeding import feed
 from headwise.training.keeping import Beside, Keeper, nothing_beside
@@ -239,7 +239,7 @@ class Loop:
         for step, (loss, norm) in enumerate(window.tolist(), start=first):
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 kept = self.run.has(CHECKPOINT)
-                raise ValueError(
+                raise NotFinite(
                     f"Training went wrong at step {step}: the loss is {loss} and the norm of its "
                     f"gradient {norm}; lower learning_rate or raise warmup"
                     + (", the last checkpoint before it is kept." if kept else ".")

@@ -67,7 +67,13 @@ class Pretrained(NamedTuple):
     pieces: BytePieces
 
 
-def pretrain(config: PretrainingConfig, folder: Path, *, keep_at: Collection[int] = ()) -> Run:
+def pretrain(
+    config: PretrainingConfig,
+    folder: Path,
+    *,
+    keep_at: Collection[int] = (),
+    text: PretrainingText | None = None,
+) -> Run:
     """Learn a tokenizer, number the text, train; returns the finished run.
 
     It holds `model.safetensors`, `tokenizer.json`, the text in numbers and `report.html`. In
@@ -83,16 +89,17 @@ def pretrain(config: PretrainingConfig, folder: Path, *, keep_at: Collection[int
         folder: of the run; one that is there is continued.
         keep_at: after so many updates, less than all, the weights are kept, without what only
             training needs, as `checkpoints/30.safetensors` and the like.
+        text: in tokens, where the caller has it; else it is read and tokenized.
     """
-    made = read_texts(config, folder) if is_first_process() else None
+    made = read_texts(config, folder, text) if is_first_process() else None
     if made is not None:
         check_parts(config, made)
     with shared_run(folder, config, "pretraining") as run:
         if not run.has("figures.json"):
-            text: PretrainingText = in_first_process_first(lambda: text_in(run, config, made))
+            read: PretrainingText = in_first_process_first(lambda: text_in(run, config, made))
             torch.manual_seed(config.fit.seed)
-            model = fresh_model(config, config.shape(len(text.pieces)))
-            figures = _train(config, run, model, text, keep_at)
+            model = fresh_model(config, config.shape(len(read.pieces)))
+            figures = _train(config, run, model, read, keep_at)
             if is_first_process():
                 _finish(config, run, model, figures)
         complete_report(run)

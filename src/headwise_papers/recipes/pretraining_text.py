@@ -30,15 +30,22 @@ class PretrainingText(NamedTuple):
     checksum: str = ""  # of its documents; "" of runs from before there were any
 
 
-def read_texts(settings: PretrainingConfig, folder: Path) -> PretrainingText | None:
+def read_texts(
+    settings: PretrainingConfig, folder: Path, ready: PretrainingText | None = None
+) -> PretrainingText | None:
     """The text in pieces, learnt and numbered now or lent; None where the run in a folder has it.
 
     What cannot be read, or is not what a run in the folder began with, is refused here, before
     there is a folder.
+
+    Args:
+        settings: of the pre-training.
+        folder: of its run.
+        ready: the text in tokens, where the caller has it.
     """
     if (folder / TEXT).is_file() or (folder / "figures.json").is_file():
         return None
-    text = _lent(settings, folder) if settings.text_of else _numbered(settings)
+    text = ready or (_lent(settings, folder) if settings.text_of else _numbered(settings))
     if (folder / CHECKPOINT).is_file() and _differ(began := _checksum(Run.open(folder)), text):
         raise ValueError(
             f"{folder} holds a training on another text, of checksum {began[:16]} where this one "
