@@ -65,16 +65,10 @@ def pages(papers: Collection[str] = ()) -> dict[Path, str]:
     return texts if papers else {**texts, PAPERS_FOLDER / "claims.md": claims_page()}
 
 
-def folded_experiments() -> list[str]:
-    """List the experiments that have results and claims; others are still to be converted."""
-    names = runner.experiment_names()
-    return [name for name in names if isinstance(runner.load_experiment(name), Experiment)]
-
-
 def paper_page(paper: str) -> str:
     """Write a paper's page: introduction, claims, experiments."""
     introduction = PAPERS_FOLDER / paper / "introduction.md"
-    names = [name for name in folded_experiments() if name.startswith(f"{paper}/")]
+    names = [name for name in runner.experiment_names() if name.startswith(f"{paper}/")]
     judged = [one for name in names for one in judged_claims(name)]
     numbered = [one for one in judged if one.claim.number is not None]
     numbered.sort(key=lambda one: one.claim.number or 0)
@@ -93,7 +87,7 @@ def judged_claims(name: str) -> list[Judged]:
 
 def claims_page() -> str:
     """Write the table of all claims of the papers, with their states and verdicts."""
-    every = [one for name in folded_experiments() for one in judged_claims(name)]
+    every = [one for name in runner.experiment_names() for one in judged_claims(name)]
     by_number = _by_number(every)
     known = read_json(PAPERS_FOLDER / "claims.json", CLAIMS)
     rows = [

@@ -275,5 +275,3 @@ def test_a_sparse_encoder_is_asked_as_one_with_softmax() -> None:
     found = probe(encoder_subject(sparse, PIECES), [asked(), asked((*WORDS, "</s>"))] * 15)
     assert found.tokens["coreference"].best == found.words["coreference"].best == 1.0
     assert found == probe(encoder_subject(plain, PIECES), [asked(), asked((*WORDS, "</s>"))] * 15)
-
-
