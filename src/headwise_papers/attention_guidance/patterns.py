@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from headwise.config import changed, from_json
+from headwise.config import changed, from_json, override
 from headwise.guidance import pattern
 from headwise.recording import Run
 from headwise.training.averaging import FOLDER
@@ -240,20 +240,11 @@ def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     }
 
 
-SMOKE = Config(
-    encoder=replace(
-        ENCODER,
-        corpus="oromo",
-        train_documents=30,
-        valid_documents=2,
-        vocab_size=400,
-        model=EncoderConfig(layers=2, width=32, heads=4, feed_forward=128, max_length=32),
-        guide=replace(ENCODER.guide, plan="next=1,prev=1,first=1", alpha=100.0),
-        batch_size=4,
-        fit=replace(ENCODER.fit, steps=40, learning_rate=1e-2, evaluate_every=40),
-    ),
-    lines=4,
-    longest=32,
-    seeds=1,
-)
+TINY = (
+    "corpus=oromo", "train_documents=30", "valid_documents=2", "vocab_size=400", "batch_size=4",
+    "model.layers=2", "model.width=32", "model.heads=4", "model.feed_forward=128",
+    "model.max_length=32", "guide.plan=next=1,prev=1,first=1", "guide.alpha=100", "fit.steps=40",
+    "fit.learning_rate=0.01", "fit.evaluate_every=40",
+)  # fmt: skip
+SMOKE = Config(encoder=override(ENCODER, TINY), lines=4, longest=32, seeds=1)
 experiment = Experiment(Config(), SMOKE, models, run, draw, CLAIMS)

@@ -9,7 +9,8 @@ layers, in English, Filipino and Oromo.
         --set finished=papers/attention_guidance/results/encoders    # from recorded curves
 
 - Both arms share text, updates, rate (2e-4) and warm-up (10 %). The rate is the better of two for
-  plain encoders at 12 layers; a larger one is better still, so **plain encoders are under-tuned**.
+  plain encoders at 12 layers; in a trial that is not recorded 5e-4 did better still, so **plain
+  encoders are under-tuned**.
   The paper tuned plain models, gave guided ones 1e-4 and no warm-up, and trained far longer.
 - Guided: one head per layer to [Next], one to [Prev], the others of half to [First]. The weight
   starts at 30 (100 with 8 layers) and falls to 0. The paper's 10 did nothing in 3,320 updates.
@@ -129,7 +130,7 @@ CLAIMS = (
     ),
     *(
         Claim.share(
-            f"{part_of(corpus, layers)}: {MLM} does not converge",
+            f"{part_of(corpus, layers)}: {what}",
             threshold=0.9,
             paper=1.0,
             number=101,
@@ -137,6 +138,7 @@ CLAIMS = (
             text="Only guided encoders converge in five of nine cells",
         )
         for corpus, layers in ONLY_GUIDED
+        for what in (f"{GUIDED} converges", f"{MLM} does not converge")
     ),
     *_own_questions(),
 )
