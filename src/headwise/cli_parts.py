@@ -43,7 +43,7 @@ def say(text: str) -> None:
 
 def show_figures(figures: Mapping[str, object], folder: Path) -> None:
     """A training's figures and where the run is; of several processes the first one shows them."""
-    from headwise.workflows.training_run import is_first_process
+    from headwise.training import is_first_process
 
     if not is_first_process():
         return

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from headwise.recording import Run
-from headwise.training import BEST, fit
-from headwise.training.checkpoint import CHECKPOINT
+from headwise.training import BEST, CHECKPOINT, fit
 from tests.training.noise import CONFIG, batch, make_model, mean_loss
 
 ROOT = Path(__file__).parents[2]

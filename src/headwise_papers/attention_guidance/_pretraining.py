@@ -21,7 +21,7 @@ from headwise.config import changed, suggestion
 from headwise.guidance import Plan
 from headwise.guidance.schedule import CONSTANT_FOR, CONVENTIONS, ConventionName, Schedule
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
+from headwise.training import Diverged, progress_bar
 from headwise_papers.attention_guidance._frequencies import drawn_right, frequency_loss
 from headwise_papers.core import lending
 from headwise_papers.core.at_once import in_company, make_at_once, note_company
@@ -63,8 +63,6 @@ FREQUENCIES = "frequencies.json"
 DIVERGED = "diverged.json"
 KIN = "attention_guidance/pretrain and its kin"  # runs that lend
 ENDS = ("figures.json", DIVERGED, FREQUENCIES)  # one of the first two, and the last is written last
-# how errors begin that say that a loss is no number
-WENT_WRONG = ("Training went wrong", "The guidance loss is", "validation_loss is ")
 Wanted = tuple[str, PretrainingConfig]  # the folder of an encoder below a run, and its settings
 # what a training comes to does not depend on these
 ASIDE = (
@@ -281,9 +279,7 @@ def found_or_pretrained(
     why = ""
     try:
         done = pretrain(replace(settings, text_of=str(text.folder)), run.folder / folder)
-    except ValueError as error:
-        if not str(error).startswith(WENT_WRONG):
-            raise
+    except Diverged as error:
         done, why = Run.open(run.folder / folder), str(error)
     for name in done.names("*.safetensors"):
         if why or name != "model.safetensors" or not keep_weights:

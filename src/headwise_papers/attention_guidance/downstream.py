@@ -64,7 +64,7 @@ from typing import NamedTuple
 
 from headwise.config import suggestion
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
+from headwise.training import progress_bar
 from headwise_papers.attention_guidance._losses import values_of
 from headwise_papers.attention_guidance._pretraining import (
     ENGLISH,

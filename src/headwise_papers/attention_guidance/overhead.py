@@ -54,7 +54,7 @@ from typing import Any
 import torch
 
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
+from headwise.training import progress_bar
 from headwise_papers.attention_guidance._masked_steps import (
     ENCODER,
     ROBERTA,

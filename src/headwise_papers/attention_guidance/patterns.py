@@ -48,7 +48,7 @@ from torch import Tensor
 
 from headwise.guidance import Aim, pattern
 from headwise.recording import Run
-from headwise.training.checkpoint import CHECKPOINT
+from headwise.training import CHECKPOINT
 from headwise_papers.attention_guidance._looking import STATIC, look
 from headwise_papers.attention_guidance._maps import pattern_matrices
 from headwise_papers.attention_guidance._moments import (

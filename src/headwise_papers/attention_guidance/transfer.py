@@ -62,7 +62,7 @@ from itertools import product
 from typing import Any
 
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
+from headwise.training import progress_bar
 from headwise_papers.attention_guidance._losses import values_of
 from headwise_papers.attention_guidance._pretraining import (
     ENGLISH,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from headwise.config import suggestion, to_json
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
+from headwise.training import progress_bar
 from headwise_papers.data.glove import GloveVectors, read_glove
 from headwise_papers.data.labelled import Labelled, LabelledTexts, read_labelled
 from headwise_papers.data.padding import Ragged

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headwise.guidance import Guidance
 from headwise.recording.run import Run
-from headwise.training.progress import Report
+from headwise.training import Report
 from headwise_papers.core.base import Estimate
 from headwise_papers.data.sequence_tasks import Copying, CopyTask, copying
 from headwise_papers.measures.sen_curves import Records

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
+from headwise.training import progress_bar
 from headwise_papers.data.padding import Ragged
 from headwise_papers.data.subword import Pieces, train_pieces
 from headwise_papers.data.translation import Lines, Pair, TranslationData, read_parallel_texts

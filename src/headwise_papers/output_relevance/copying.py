@@ -51,7 +51,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
+from headwise.training import progress_bar
 from headwise_papers.core.base import Expected, Experiment
 from headwise_papers.data.sequence_tasks import CopyTask
 from headwise_papers.models.rnn_stack import Seq2SeqStack

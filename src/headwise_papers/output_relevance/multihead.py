@@ -54,7 +54,7 @@ import torch
 from torch import Tensor
 
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
+from headwise.training import progress_bar
 from headwise_papers.core.base import Expected, Experiment
 from headwise_papers.output_relevance._combination_plots import (
     BAD_ONLY,

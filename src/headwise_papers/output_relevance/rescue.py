@@ -67,7 +67,7 @@ from headwise.ops.entmax import entmax_attention, sparsemax_attention
 from headwise.ops.topk import topk_attention
 from headwise.recording.run import Run
 from headwise.sites import Attend, replace
-from headwise.training.progress import progress_bar
+from headwise.training import progress_bar
 from headwise_papers.attention_guidance._sign_test import LEVEL, sign_test
 from headwise_papers.core.base import Estimate, Expected, Experiment
 from headwise_papers.models.rnn import Heads, Seq2Seq

@@ -45,7 +45,7 @@ from torch.nn.functional import cross_entropy
 from headwise.ops.fixed import uniform_attention
 from headwise.recording.run import Run
 from headwise.sites import find_sites, replace
-from headwise.training.progress import Report, progress_bar
+from headwise.training import Report, progress_bar
 from headwise_papers.core.base import Expected, Experiment
 from headwise_papers.data.labelled import Labelled, LabelledTexts, read_labelled
 from headwise_papers.data.padding import Ragged

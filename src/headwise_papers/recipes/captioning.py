@@ -20,20 +20,23 @@ from torch.nn.functional import cross_entropy
 
 from headwise.config import to_json
 from headwise.recording import Run
-from headwise.training import FitConfig, fit, label_smoothed_sum
-from headwise.training.checkpoint import CHECKPOINT
-from headwise.training.loss import Summed
-from headwise.workflows.training_run import (
+from headwise.training import (
+    CHECKPOINT,
     Clock,
+    FitConfig,
+    Summed,
     check_at_least,
+    checksum_of,
     choose_weights,
-    complete_report,
+    fit,
     fit_here,
     is_first_process,
+    label_smoothed_sum,
     shared_run,
     training_bar,
     training_figures,
 )
+from headwise.workflows.training_run import complete_report
 from headwise_papers.data.captions import (
     CaptionBatch,
     CaptionData,
@@ -46,7 +49,7 @@ from headwise_papers.measures.scores import caption_scores
 from headwise_papers.models import beam
 from headwise_papers.models.caption import CaptionConfig, CaptionModel
 from headwise_papers.recipes.codec import read_vocabulary
-from headwise_papers.recipes.same_data import check_data, checksum_of, keep_checksum
+from headwise_papers.recipes.same_data import check_data, keep_checksum
 from headwise_papers.recipes.translator import load_weights
 
 __all__ = ["Captioner", "CaptioningConfig", "train_captioning"]

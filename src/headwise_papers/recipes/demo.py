@@ -20,9 +20,8 @@ from headwise.recording import HeadTable, Pointing, Profile, Reading, Run, Sampl
 from headwise.recording.files import writing_alone
 from headwise.reporting import write_report
 from headwise.sites import observe
-from headwise.training import FitConfig, fit, label_smoothed_loss, progress_bar
+from headwise.training import FitConfig, check_at_least, fit, label_smoothed_loss, progress_bar
 from headwise.workflows.progress import counting
-from headwise.workflows.training_run import check_at_least
 from headwise_papers.data.parallel import ParallelBatch, ParallelData
 from headwise_papers.data.toy import ToyLanguage, ToyPair
 from headwise_papers.data.vocabulary import EOS, PAD, Vocabulary

@@ -16,9 +16,10 @@ from typing import Any
 from headwise.json_files import check_shape
 from headwise.recording import Run
 from headwise.recording.files import writing_alone
-from headwise.workflows.training_run import MINUTES, complete_report, process_count
+from headwise.training import MINUTES, checksum_of, process_count
+from headwise.workflows.training_run import complete_report
 from headwise_papers.data.pair_tasks import TextTask
-from headwise_papers.recipes.same_data import check_data, checksum_of, keep_checksum
+from headwise_papers.recipes.same_data import check_data, keep_checksum
 from headwise_papers.recipes.tuning.classifier import Classifier
 from headwise_papers.recipes.tuning.config import FinetuningConfig
 from headwise_papers.recipes.tuning.judging import (

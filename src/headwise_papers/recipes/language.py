@@ -18,23 +18,25 @@ from torch.nn.functional import cross_entropy
 
 from headwise.config import to_json
 from headwise.recording import Run
-from headwise.training import FitConfig, fit
-from headwise.training.checkpoint import CHECKPOINT
-from headwise.workflows.training_run import (
+from headwise.training import (
+    CHECKPOINT,
     Clock,
+    FitConfig,
     check_at_least,
+    checksum_of,
     choose_weights,
-    complete_report,
+    fit,
     fit_here,
     process_count,
     shared_run,
     training_bar,
     training_figures,
 )
+from headwise.workflows.training_run import complete_report
 from headwise_papers.data.characters import BYTES, CharacterData, CharacterStream, read_characters
 from headwise_papers.measures.scores import bits_per_character
 from headwise_papers.models.xl import TransformerXL, XLConfig, segment_loss
-from headwise_papers.recipes.same_data import check_data, checksum_of, keep_checksum
+from headwise_papers.recipes.same_data import check_data, keep_checksum
 from headwise_papers.recipes.translator import load_weights
 
 __all__ = ["SIZES", "LanguageConfig", "load_language_model", "train_language"]

@@ -12,7 +12,7 @@ class LossSoFar:
         average_n = average_(n-1) + (x_n - average_(n-1)) / n
         recent_n  = recent_(n-1) + (x_n - recent_(n-1)) / min(n, window)
 
-    Given to `fit` as `beside=so_far.tensors` they stand in its checkpoints, and a training that was
+    Given to `fit` as `extra_state=so_far.tensors` they stand in its checkpoints, and a training that was
     interrupted goes on as if it was not. Nothing waits for a GPU. Of several processes each means
     its own batches; those of the first are kept.
 

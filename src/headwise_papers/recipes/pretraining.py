@@ -19,26 +19,26 @@ from torch import Tensor, nn
 from headwise.config import from_json, to_json
 from headwise.guidance import Guidance
 from headwise.recording import Run
-from headwise.training import fit
-from headwise.training.averaging import keep_weights
-from headwise.training.progress import Report
-from headwise.workflows.training_run import (
+from headwise.training import (
     Clock,
-    complete_report,
+    Report,
+    RunningLoss,
+    fit,
     fit_here,
     in_first_process_first,
     is_first_process,
+    keep_weights,
     logged_rows,
     process_count,
     shared_run,
     training_bar,
     training_figures,
 )
+from headwise.workflows.training_run import complete_report
 from headwise_papers.data.byte_pieces import BytePieces
 from headwise_papers.models.encoder import EncoderConfig
 from headwise_papers.models.encoder_flops import training_flops
 from headwise_papers.recipes.guiding import guided
-from headwise_papers.recipes.loss_so_far import LossSoFar
 from headwise_papers.recipes.pretraining_settings import PretrainingConfig
 from headwise_papers.recipes.pretraining_tasks import (
     Batch,
@@ -132,7 +132,7 @@ def _train(
     # in one process the loss is compiled with the model; several have a wrapper around the model
     whole = settings.compile and process_count() == 1
     of_task = torch.compile(task_loss) if whole else task_loss
-    so_far = LossSoFar(window=CURVE * config.fit.accumulate)
+    so_far = RunningLoss(window=CURVE * config.fit.accumulate)
     with _guided(config, model, text.pieces) as guidance:
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -154,7 +154,7 @@ def _train(
                 progress=_logging(run, so_far, guidance, show),
                 evaluate=Clock(run).timed(evaluate),
                 on_step=_before_update(run, model, guidance, keep_at),
-                beside=so_far.tensors,
+                extra_state=so_far.tensors,
             )
     model.eval()
     return {**_last(run), "average_loss": so_far.average}
@@ -179,7 +179,7 @@ def _guided(
     return guided(model, config.guide, steps=config.fit.steps, tokens={"encoder": tokens})
 
 
-def _logging(run: Run, so_far: LossSoFar, guidance: Guidance | None, show: Report) -> Report:
+def _logging(run: Run, so_far: RunningLoss, guidance: Guidance | None, show: Report) -> Report:
     """A progress report that logs the parts of the loss beside it."""
 
     def report(step: int, metrics: Mapping[str, float]) -> None:

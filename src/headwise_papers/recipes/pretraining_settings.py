@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from headwise.training.settings import FitConfig
-from headwise.workflows.training_run import check_at_least
+from headwise.training import FitConfig, check_at_least
 from headwise_papers.data.byte_pieces import FEWEST_PIECES, MOST_PIECES, MarkStyle
 from headwise_papers.models.encoder import EncoderConfig
 from headwise_papers.recipes.guiding import GuideSettings

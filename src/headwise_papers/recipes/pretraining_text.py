@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from headwise.config import from_json
 from headwise.recording import Run
-from headwise.training.checkpoint import CHECKPOINT
-from headwise.training.progress import clock
+from headwise.training import CHECKPOINT, clock
 from headwise_papers.data.byte_pieces import BytePieces, train_byte_pieces
 from headwise_papers.data.packing import EncodedText, encode_documents
 from headwise_papers.data.pretraining import PretrainingTexts, read_pretraining, read_text_file

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headwise.recording.run import Run
-from headwise.training.progress import Report
+from headwise.training import Report
 from headwise_papers.measures.sen_curves import Records
 from headwise_papers.recipes.descent import Recorder
 

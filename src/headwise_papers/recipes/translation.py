@@ -18,20 +18,23 @@ from torch import nn
 from headwise.analysis.scores import Score, bleu
 from headwise.guidance import Guidance
 from headwise.recording import Run
-from headwise.training import fit, label_smoothed_sum
-from headwise.training.loss import Summed
-from headwise.training.progress import clock
-from headwise.workflows.training_run import (
+from headwise.training import (
     Clock,
+    RunningLoss,
+    Summed,
+    checksum_of,
     choose_weights,
-    complete_report,
+    clock,
+    fit,
     fit_here,
     in_first_process_first,
     is_first_process,
+    label_smoothed_sum,
     shared_run,
     training_bar,
     training_figures,
 )
+from headwise.workflows.training_run import complete_report
 from headwise_papers.data.parallel import ParallelBatch
 from headwise_papers.data.subword import PiecePair, train_pieces
 from headwise_papers.data.translation import Lines, ParallelTexts, read_parallel_texts
@@ -40,9 +43,8 @@ from headwise_papers.measures.scores import tokenised_bleu
 from headwise_papers.models import Transformer
 from headwise_papers.recipes.codec import Codec, InPieces, load_codecs, save_codecs
 from headwise_papers.recipes.guiding import Tokens, guided, with_guidance
-from headwise_papers.recipes.loss_so_far import LossSoFar
 from headwise_papers.recipes.parallel_files import read_parallel_files
-from headwise_papers.recipes.same_data import check_data, checksum_of, keep_checksum
+from headwise_papers.recipes.same_data import check_data, keep_checksum
 from headwise_papers.recipes.translation_batches import (
     Pairs,
     all_batches,
@@ -138,7 +140,7 @@ def _train(
     def validate(model: nn.Module) -> dict[str, float]:
         return {"validation_loss": validation_loss(model, held_out)}
 
-    so_far = LossSoFar(window=config.fit.steps * config.fit.accumulate // 10)
+    so_far = RunningLoss(window=config.fit.steps * config.fit.accumulate // 10)
     with _guided(config, translator) as guidance:
         _fit(config, run, model, train, so_far, guidance, validate)
     chosen = choose_weights(run, model, validate)
@@ -158,7 +160,7 @@ def _fit(
     run: Run,
     model: Transformer,
     train: Pairs,
-    so_far: LossSoFar,
+    so_far: RunningLoss,
     guidance: Guidance | None,
     validate: Callable[[nn.Module], Mapping[str, float]],
 ) -> None:
@@ -195,7 +197,7 @@ def _fit(
             progress=show,
             evaluate=Clock(run).timed(evaluate),
             on_step=guidance.at_step if guidance else None,
-            beside=so_far.tensors,
+            extra_state=so_far.tensors,
         )
 
 
@@ -216,7 +218,7 @@ def _marks(codec: Codec) -> Tokens:
     return {"delim": (BOS, EOS), "period": stops}
 
 
-def _losses(so_far: LossSoFar) -> dict[str, float]:
+def _losses(so_far: RunningLoss) -> dict[str, float]:
     """Of the training, in nats a target piece: the task's alone, and not smoothed."""
     return {"train_nll": so_far.recent, "average_nll": so_far.average}
 

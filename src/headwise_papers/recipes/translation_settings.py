@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from headwise.training import FitConfig
-from headwise.workflows.training_run import check_at_least
+from headwise.training import FitConfig, check_at_least
 from headwise_papers.data.subword import Kind
 from headwise_papers.models import TransformerConfig
 from headwise_papers.recipes.guiding import GuideSettings

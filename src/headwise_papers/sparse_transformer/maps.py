@@ -43,7 +43,7 @@ from typing import Any
 from torch import Tensor
 
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
+from headwise.training import progress_bar
 from headwise_papers.core.base import Expected, Experiment
 from headwise_papers.data.parallel import ParallelBatch
 from headwise_papers.data.toy import ToyPair

@@ -54,7 +54,7 @@ import torch
 
 from headwise.ops.named import check_attention
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
+from headwise.training import progress_bar
 from headwise_papers.core.base import Expected, Experiment
 from headwise_papers.models import Transformer, TransformerConfig
 from headwise_papers.sparse_transformer._drawing import panels, save

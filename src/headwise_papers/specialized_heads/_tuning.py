@@ -8,12 +8,14 @@ from torch import nn
 
 from headwise.analysis.scores import bleu
 from headwise.recording.run import Run
-from headwise.training import FitConfig, fit, label_smoothed_sum
-from headwise.training.loss import Summed
-from headwise.workflows.training_run import (
+from headwise.training import (
     Clock,
+    FitConfig,
+    Summed,
     choose_weights,
+    fit,
     fit_here,
+    label_smoothed_sum,
     training_bar,
     training_figures,
 )

@@ -33,12 +33,11 @@ from headwise.hf import release
 from headwise.recording.checksums import write_checksums
 from headwise.recording.run import Run
 from headwise.text.source import data_folder
-from headwise.training import fit
+from headwise.training import fit, training_bar
 from headwise.workflows.inspect import InspectConfig, inspect_folder
 from headwise.workflows.inspect.opening import quiet_transformers
 from headwise.workflows.prune import PruneConfig, prune_folder
 from headwise.workflows.prune.pruning import open_task, run_folder
-from headwise.workflows.training_run import training_bar
 from headwise_papers.core.at_once import make_at_once
 from headwise_papers.core.base import Expected, Experiment
 from headwise_papers.data.sst import ORIGIN, sst_file

@@ -52,9 +52,8 @@ from headwise.config import from_json
 from headwise.pruning.cutting import rebuild
 from headwise.pruning.record import PruningRecord
 from headwise.recording.run import Run
-from headwise.training import average_checkpoints, fit
+from headwise.training import average_checkpoints, fit, fit_here, training_bar
 from headwise.workflows.prune import PruneConfig
-from headwise.workflows.training_run import fit_here, training_bar
 from headwise_papers.core import lending
 from headwise_papers.core.base import Expected, Experiment
 from headwise_papers.models import Transformer

@@ -12,6 +12,7 @@ import torch
 from headwise.config import flat
 from headwise.guidance import pattern
 from headwise.recording import Run
+from headwise.training import Diverged
 from headwise_papers.attention_guidance import (
     _losses,
     _pretraining,
@@ -195,8 +196,8 @@ def test_a_seed_that_diverges_is_noted_and_leaves_the_others(pretrained, tmp_pat
         run = Run.create(folder, settings, "pretraining")
         run.save_tensors("checkpoint.safetensors", {"x": torch.zeros(1)})
         if settings.guide:
-            raise ValueError("Training went wrong at step 7: the loss is nan.")
-        raise ValueError("validation_loss is nan at step 40; a metric must be finite.")
+            raise Diverged("Training went wrong at step 7: the loss is nan.")
+        raise Diverged("Training went wrong: validation_loss is nan at step 40.")
 
     monkeypatch.setattr(_pretraining, "pretrain", wild)
     figures = reproduce("attention_guidance/pretrain", config, tmp_path / "run")

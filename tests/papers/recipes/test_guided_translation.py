@@ -13,14 +13,13 @@ from headwise.cli import app
 from headwise.config import override
 from headwise.guidance import Plan
 from headwise.sites import observe
-from headwise.training import Summed, average_checkpoints
+from headwise.training import RunningLoss, Summed, average_checkpoints
 from headwise_papers.data.parallel import parallel_batch
 from headwise_papers.data.vocabulary import Vocabulary
 from headwise_papers.models import Transformer, TransformerConfig
 from headwise_papers.recipes import loss_so_far
 from headwise_papers.recipes.codec import InWords
 from headwise_papers.recipes.guiding import GuideSettings, guided, with_guidance
-from headwise_papers.recipes.loss_so_far import LossSoFar
 from headwise_papers.recipes.pretraining import PretrainingConfig
 from headwise_papers.recipes.translation import TranslationConfig, train_translation
 from headwise_papers.recipes.translator import Translator
@@ -171,10 +170,10 @@ def test_heads_of_the_decoder_may_be_guided_beside_a_hard_coded_encoder():
 
 
 def test_means_of_a_loss_go_on_from_what_was_kept():
-    so_far, losses = LossSoFar(window=5), torch.rand(50)
+    so_far, losses = RunningLoss(window=5), torch.rand(50)
     for place, loss in enumerate(losses):
         if place == 20:
-            kept, so_far = so_far.tensors(), LossSoFar(window=5)
+            kept, so_far = so_far.tensors(), RunningLoss(window=5)
             so_far.tensors()["loss_so_far"].copy_(kept["loss_so_far"])
         so_far.add(loss)
     assert so_far.average == pytest.approx(losses.mean().item(), rel=1e-5)

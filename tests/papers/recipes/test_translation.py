@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from headwise.recording import Run
-from headwise.training import FitConfig
+from headwise.training import Clock, FitConfig, choose_weights
 from headwise.workflows.inspect import InspectConfig, inspect_folder
-from headwise.workflows.training_run import Clock, choose_weights
 from headwise_papers.recipes.codec import InPieces, InWords, save_codecs
 from headwise_papers.recipes.translation import TranslationConfig, train_translation
 from headwise_papers.recipes.translator import Translator

@@ -6,8 +6,7 @@ from typing import Literal
 
 import torch
 
-from headwise.training import FitConfig
-from headwise.workflows.training_run import check_at_least
+from headwise.training import FitConfig, check_at_least
 from headwise_papers.data.byte_pieces import FEWEST_PIECES, MOST_PIECES
 from headwise_papers.models.encoder import EncoderConfig
 from headwise_papers.recipes.tuning.starting import NO_MODEL

@@ -9,10 +9,18 @@ from torch.nn.functional import cross_entropy
 
 from headwise.recording import Run
 from headwise.text.batching import Epochs
-from headwise.training import BEST, FitConfig, Summed, fit, progress_bar
-from headwise.training.checkpoint import CHECKPOINT
-from headwise.training.progress import Report
-from headwise.workflows.training_run import MINUTES, Clock, training_figures
+from headwise.training import (
+    BEST,
+    CHECKPOINT,
+    MINUTES,
+    Clock,
+    FitConfig,
+    Report,
+    Summed,
+    fit,
+    progress_bar,
+    training_figures,
+)
 from headwise_papers.recipes.tuning.classifier import Classifier, class_scores
 from headwise_papers.recipes.tuning.config import FinetuningConfig
 from headwise_papers.recipes.tuning.judging import Prediction, metrics_of, write_predictions
