@@ -554,7 +554,7 @@ def test_lines_cut_by_translate_are_told_of(command, small_translation, monkeypa
     given(monkeypatch, "the dog " * 100 + "\n")
     code, out, error = command("translate", small_translation, "--beams", "1")
     assert code == 0 and out.count("\n") == 1
-    assert error == "headwise: lines cut to 63 pieces: 1\n"
+    assert error == "headwise: lines cut to 63 tokens: 1\n"
 
 
 def test_what_holds_no_translator_is_said_in_one_sentence(complaint, small_translation, tmp_path):

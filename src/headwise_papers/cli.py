@@ -49,7 +49,7 @@ def translate(
     batch: Annotated[int, Option(help="sentences translated together")] = 64,
 ) -> None:
     """Translate standard input line by line: headwise translate RUN < text."""
-    from headwise_papers.recipes.translating import open_translator, translate_stream
+    from headwise_papers.recipes.translator import open_translator, translate_stream
 
     translator = open_translator(run)
     if sys.stdin.isatty():
@@ -69,7 +69,7 @@ def translate(
             batch=batch,
         )
     if cut:
-        print(f"headwise: lines cut to {translator.room} pieces: {cut}", file=sys.stderr)
+        print(f"headwise: lines cut to {translator.max_tokens} tokens: {cut}", file=sys.stderr)
 
 
 def reproduce(

@@ -1,7 +1,7 @@
 """How often top-k attention has anything to leave out."""
 
 from headwise.recording.run import Run
-from headwise_papers.recipes.codec import load_codecs
+from headwise_papers.recipes.translator import load_codecs
 from headwise_papers.sparse_transformer._scoring import lines_of
 from headwise_papers.sparse_transformer._training import Job, Training
 

@@ -13,8 +13,7 @@ from headwise_papers.data.parallel import ParallelBatch, ParallelData
 from headwise_papers.data.toy import ToyLanguage, ToyPair
 from headwise_papers.data.vocabulary import PAD, Vocabulary
 from headwise_papers.models import Transformer, TransformerConfig
-from headwise_papers.recipes.codec import InWords
-from headwise_papers.recipes.translator import Translator
+from headwise_papers.recipes.translator import Translator, WordCodec
 
 __all__ = ["ToyTraining", "gold_links", "toy_batch", "toy_pairs", "toy_translator"]
 
@@ -74,8 +73,8 @@ def toy_translator(config: ToyTraining, train: Sequence[ToyPair], folder: Path) 
 
 
 def _train(config: ToyTraining, train: Sequence[ToyPair], run: Run) -> None:
-    sources = InWords(Vocabulary.from_sentences(pair.source for pair in train))
-    targets = InWords(Vocabulary.from_sentences(pair.target for pair in train))
+    sources = WordCodec(Vocabulary.from_sentences(pair.source for pair in train))
+    targets = WordCodec(Vocabulary.from_sentences(pair.target for pair in train))
     torch.manual_seed(config.seed)
     translator = Translator(Transformer(config.shape(len(sources), len(targets))), sources, targets)
     data = ParallelData(

@@ -19,9 +19,8 @@ from headwise_papers.core.at_once import make_at_once
 from headwise_papers.data.translation import Lines, read_parallel_texts, read_part
 from headwise_papers.data.vocabulary import PAD
 from headwise_papers.measures.scores import tokenised_bleu
-from headwise_papers.recipes.translating import open_translator
 from headwise_papers.recipes.translation import TOKENISED
-from headwise_papers.recipes.translator import Translator
+from headwise_papers.recipes.translator import Translator, open_translator
 from headwise_papers.sparse_transformer._training import (
     Job,
     Training,
@@ -168,7 +167,7 @@ def teacher_forced_loss(translator: Translator, lines: Lines) -> float:
 
     Pairs too long for the model are left out.
     """
-    room = translator.room
+    room = translator.max_tokens
     encoded = [
         (translator.source.encode(source), translator.target.encode(target))
         for source, target in zip(*lines, strict=True)

@@ -240,7 +240,7 @@ def _real(config: Config, run: Run) -> dict[str, list[float]]:
 
 def _fits(translator: Translator, source: str, target: str) -> bool:
     lengths = len(translator.source.encode(source)), len(translator.target.encode(target))
-    return max(lengths) <= translator.room
+    return max(lengths) <= translator.max_tokens
 
 
 def _opened(config: Config, attention: str) -> tuple[dict[str, Any], Translator]:

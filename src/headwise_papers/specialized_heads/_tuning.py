@@ -22,15 +22,14 @@ from headwise.training import (
 from headwise_papers.data.parallel import ParallelBatch
 from headwise_papers.data.translation import Lines, ParallelTexts, read_parallel_texts
 from headwise_papers.data.vocabulary import PAD
-from headwise_papers.recipes.translating import open_translator
-from headwise_papers.recipes.translation_batches import (
+from headwise_papers.recipes.translation import (
     all_batches,
     encoded_pairs,
     pair_batches,
     validation_loss,
     width_multiple,
 )
-from headwise_papers.recipes.translator import Translator
+from headwise_papers.recipes.translator import Translator, open_translator
 
 __all__ = ["TuningConfig", "first_lines", "tune_translator"]
 

@@ -236,7 +236,7 @@ def _weight(
     base: Run, sources: Sequence[str], plan: Plan, pruned: PruningRecord | None = None
 ) -> float:
     translator, found = Translator.load(base), list[float]()
-    ids = [translator.source.encode(text)[: translator.room] for text in sources]
+    ids = [translator.source.encode(text)[: translator.max_tokens] for text in sources]
     batch = translator.batch(ids, [[]] * len(ids))
     real_BQ = torch.arange(batch.source.shape[1]) < batch.source_lengths[:, None]
     pairs = int((batch.source_lengths - 1).sum())  # the last has no next, the first no previous

@@ -44,7 +44,7 @@ from headwise.sites import Site, observe
 from headwise.text.frequencies import WordRanks
 from headwise.text.words import words_in
 from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.recipes.translating import open_translator
+from headwise_papers.recipes.translator import open_translator
 from headwise_papers.specialized_heads._inspecting import (
     Looking,
     Seen,

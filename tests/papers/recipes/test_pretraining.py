@@ -309,7 +309,7 @@ def test_models_are_compiled_on_a_gpu_unless_it_is_said(said, on_gpu):
         ({"plan": "next=3,first=2"}, "wants 5 heads, but a layer has 4"),
         ({"plan": "sideways=1"}, "There is no pattern 'sideways'"),
         ({"plan": "next=1", "alpha": -1.0}, "alpha must be a finite number of at least 0"),
-        ({"plan": "next=1", "attention": "gaussian:-1,1"}, "nothing to teach heads"),
+        ({"plan": "next=1", "attention": "gaussian:-1,1"}, "cannot guide heads"),
         ({"plan": "next=1", "where": "encoder.2.*"}, "is the name of no attention here"),
         ({"attention": "gaussian:-1,1", "sparse_in": "training"}, "learns no scores"),
         ({"attention_dropout": 2.0}, "attention_dropout must be at least 0 and below 1"),
