@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headwise_papers.data.masking import HIDDEN, RANDOM
-from headwise_papers.recipes.pretraining_text import PretrainingText
+from headwise_papers.recipes.pretraining_data import PretrainingText
 
 __all__ = ["CONVERGED", "best_without_context", "drawn_right", "frequency_loss"]
 

@@ -13,7 +13,7 @@ from headwise.training.checkpoint import FOLDER
 from headwise_papers.data.byte_pieces import BytePieces
 from headwise_papers.models.encoder import Encoder
 from headwise_papers.recipes.pretraining import PretrainingConfig, load_pretrained
-from headwise_papers.recipes.pretraining_tasks import fresh_model
+from headwise_papers.recipes.pretraining_data import fresh_model
 
 __all__ = ["SHARES", "PretrainingMoments", "one_per_cent"]
 

@@ -28,7 +28,7 @@ from headwise_papers.core.at_once import in_company, make_at_once, note_company
 from headwise_papers.models.encoder import EncoderConfig
 from headwise_papers.recipes.guiding import GuideSettings
 from headwise_papers.recipes.pretraining import PretrainingConfig, pretrain
-from headwise_papers.recipes.pretraining_text import read_texts, same_text, text_in
+from headwise_papers.recipes.pretraining_data import read_texts, same_text, text_in
 
 __all__ = [
     "ARMS",

@@ -64,7 +64,7 @@ from headwise_papers.core.claims import seeds_claim
 from headwise_papers.models.encoder import EncoderConfig
 from headwise_papers.recipes.guiding import GuideSettings
 from headwise_papers.recipes.pretraining import PretrainingConfig, pretrain
-from headwise_papers.recipes.pretraining_text import read_texts, text_in
+from headwise_papers.recipes.pretraining_data import read_texts, text_in
 
 WORDS = ("<s>", "Welcome", "to", "EMNLP", ".", "</s>")  # Fig. 2
 OTHER = ("<s>", "Yes", ".", "</s>", "Works", "</s>")  # as long, and two texts in one

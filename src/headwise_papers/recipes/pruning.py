@@ -31,12 +31,17 @@ from headwise.workflows.prune import (
 from headwise_papers.data.parallel import parallel_batch
 from headwise_papers.data.vocabulary import PAD
 from headwise_papers.models import Transformer
+from headwise_papers.recipes.classifier import (
+    Classifier,
+    TruncatingTokenizer,
+    batch_of,
+    class_scores,
+    read_example,
+)
 from headwise_papers.recipes.encoder_subject import classifier_subject
 from headwise_papers.recipes.own_subjects import TranslatorSubject
 from headwise_papers.recipes.translation import encoded_pairs, width_multiple, with_padding
 from headwise_papers.recipes.translator import Translator
-from headwise_papers.recipes.tuning.classifier import Classifier, class_scores
-from headwise_papers.recipes.tuning.reading import Pieces, batch_of, read_example
 
 __all__ = ["classifier_task", "encoder_task", "translation_task", "translator_task"]
 
@@ -70,7 +75,7 @@ def _predict_classes(model: nn.Module, batch: Batch) -> Predicted:
     return Predicted(class_scores(model, batch), batch["labels"])
 
 
-def _labelled(pieces: Pieces, part: Labelled) -> Data:
+def _labelled(pieces: TruncatingTokenizer, part: Labelled) -> Data:
     texts = zip(part.texts, part.seconds, strict=True)
     rows = pieces.read([read_example(text, second) for text, second in texts])
 

@@ -31,9 +31,8 @@ from headwise_papers.attention_guidance._pretraining import (
 from headwise_papers.core.base import Estimate
 from headwise_papers.core.shelf import experiment_names, load_experiment
 from headwise_papers.measures.classification import student_p
-from headwise_papers.recipes.finetuning import FinetuningConfig, Prediction
+from headwise_papers.recipes.finetuning import FinetuningConfig, Prediction, write_predictions
 from headwise_papers.recipes.pretraining import PretrainingConfig
-from headwise_papers.recipes.tuning.judging import write_predictions
 
 
 class Planted:

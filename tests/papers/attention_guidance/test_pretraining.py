@@ -43,9 +43,8 @@ from headwise_papers.core.running import reproduce
 from headwise_papers.core.shelf import load_experiment
 from headwise_papers.models.encoder_heads import ReplacedToken
 from headwise_papers.recipes.pretraining import PretrainingConfig, load_pretrained
-from headwise_papers.recipes.pretraining_tasks import validation_batches
-from headwise_papers.recipes.pretraining_text import read_texts as texts_of
-from headwise_papers.recipes.pretraining_text import text_in
+from headwise_papers.recipes.pretraining_data import read_texts as texts_of
+from headwise_papers.recipes.pretraining_data import text_in, validation_batches
 
 ROOT = Path(__file__).parents[3]
 
