@@ -26,22 +26,6 @@ from headwise.recording.run import Run
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-__all__ = [
-    "BEST",
-    "CHECKPOINT",
-    "FOLDER",
-    "CheckpointManager",
-    "ExtraState",
-    "Progress",
-    "Writer",
-    "average_checkpoints",
-    "checkpoint_weights",
-    "keep_weights",
-    "kept_checkpoints",
-    "no_extra_state",
-    "on_cpu",
-]
-
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"  # weights with the best evaluation, named as in the model
 FOLDER = "checkpoints"  # of a run: weights of the last checkpoints, one file per step
@@ -92,7 +76,7 @@ class Writer:
 
 
 def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return CPU copies; CPU tensors are returned uncopied, as CPU training writes synchronously."""
+    """Return CPU copies; CPU tensors stay uncopied, because CPU training writes synchronously."""
     return {
         name: tensor.detach().to("cpu", copy=True) if tensor.is_cuda else tensor
         for name, tensor in tensors.items()

@@ -32,8 +32,6 @@ from headwise.training.settings import Better, FitConfig
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-__all__ = ["Diverged", "best_of", "feed", "fit", "one_ahead", "out_of_patience"]
-
 Batch = TypeVar("Batch")
 Loss = Callable[[nn.Module, Batch], Tensor | Summed | tuple[Tensor, Tensor | int]]
 Evaluate = Callable[[nn.Module], Mapping[str, float]]

@@ -7,8 +7,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-__all__ = ["RunningLoss", "Summed", "label_smoothed_loss", "label_smoothed_sum"]
-
 
 class Summed(NamedTuple):
     """A loss as a sum and the number it is over.

@@ -16,8 +16,6 @@ from torch import nn
 if TYPE_CHECKING:
     from headwise.training.settings import FitConfig
 
-__all__ = ["Schedule", "adamw", "constant", "cosine", "inverse_square_root", "linear"]
-
 Schedule = Callable[[int], float]
 
 

@@ -5,8 +5,6 @@ from contextlib import contextmanager
 
 from headwise.recording.run import Run
 
-__all__ = ["Report", "clock", "progress_bar", "tensorboard_scalars"]
-
 Report = Callable[[int, Mapping[str, float]], None]  # (steps done, metrics just logged)
 
 TENSORBOARD = "tensorboard"  # folder of a run

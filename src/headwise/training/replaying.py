@@ -11,8 +11,6 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from headwise.ops.graphs import record
 
-__all__ = ["COMPILED_WARM", "Replayed"]
-
 MAX_SHAPES = 128  # recorded; steps with other shapes run without a graph
 COMPILED_WARM = 3  # compiled steps before one is recorded: the second may be compiled anew
 Step = Callable[[Any], Tensor]

@@ -21,21 +21,6 @@ from headwise.training.fit import Evaluate
 from headwise.training.progress import Report, progress_bar
 from headwise.training.settings import FitConfig
 
-__all__ = [
-    "MINUTES",
-    "Clock",
-    "checksum_of",
-    "choose_weights",
-    "fit_here",
-    "in_first_process_first",
-    "is_first_process",
-    "logged_rows",
-    "process_count",
-    "shared_run",
-    "training_bar",
-    "training_figures",
-]
-
 MINUTES = "minutes"  # a metric
 DATA = "data.json"  # of a run: the checksum of its data
 

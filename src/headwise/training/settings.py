@@ -14,8 +14,6 @@ from headwise.training.optimizer import (
 )
 from headwise.training.replaying import COMPILED_WARM
 
-__all__ = ["Better", "FitConfig", "check_at_least"]
-
 Better = Literal["lower", "higher"]
 
 

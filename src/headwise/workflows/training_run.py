@@ -5,8 +5,6 @@ from headwise.recording.checksums import LIST, check_checksums
 from headwise.reporting import write_report
 from headwise.training import is_first_process
 
-__all__ = ["check_models", "complete_report"]
-
 
 def complete_report(run: Run) -> None:
     """Write the report of a finished run, unless it is newer than the results.

@@ -52,8 +52,6 @@ from headwise_papers.recipes.translator import (
     read_vocabulary,
 )
 
-__all__ = ["Captioner", "CaptioningConfig", "train_captioning"]
-
 
 @dataclass(frozen=True)
 class CaptioningConfig:

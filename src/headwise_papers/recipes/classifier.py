@@ -22,20 +22,6 @@ from headwise_papers.data.tagging import TaggedSentence
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import SequenceClassifier, TokenClassifier
 
-__all__ = [
-    "IGNORED",
-    "Batch",
-    "Classifier",
-    "Reads",
-    "Row",
-    "TruncatingTokenizer",
-    "batch_of",
-    "batches",
-    "class_scores",
-    "read_example",
-    "read_sentence",
-]
-
 Batch = Mapping[str, Tensor]
 Reads = Literal["text", "pair", "either", "words"]
 

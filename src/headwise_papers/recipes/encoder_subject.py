@@ -39,14 +39,6 @@ from headwise_papers.recipes.classifier import Classifier
 from headwise_papers.recipes.pretraining import load_pretrained
 from headwise_papers.recipes.pretraining_data import PretrainingModel
 
-__all__ = [
-    "EncoderSubject",
-    "classifier_subject",
-    "encoder_subject",
-    "open_classifier",
-    "open_pretraining",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class EncoderSubject:

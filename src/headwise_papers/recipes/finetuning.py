@@ -63,20 +63,6 @@ from headwise_papers.recipes.finetuning_data import (
     start_of,
 )
 
-__all__ = [
-    "Classifier",
-    "FinetuningConfig",
-    "Prediction",
-    "compare",
-    "finetune",
-    "load_classifier",
-    "metrics_of",
-    "read_predictions",
-    "read_task",
-    "train_part",
-    "write_predictions",
-]
-
 PREDICTIONS = "predictions.jsonl"
 PREDICTION = {"part": str, "example": int, "gold": (str, [str]), "predicted": (str, [str])}
 Measure = Callable[[Tensor], Tensor]

@@ -39,23 +39,6 @@ from headwise_papers.recipes.classifier import Reads, TruncatingTokenizer
 from headwise_papers.recipes.pretraining import load_pretrained
 from headwise_papers.recipes.pretraining_data import TOKENIZER, PretrainingModel
 
-__all__ = [
-    "FinetuningConfig",
-    "Split",
-    "Start",
-    "Task",
-    "class_name",
-    "examples_of",
-    "folds_of",
-    "from_folder",
-    "from_nothing",
-    "labels_of",
-    "read_task",
-    "reads_of",
-    "splits_of",
-    "start_of",
-]
-
 Task = TextTask | TaggedTask
 
 NO_MODEL = "none"

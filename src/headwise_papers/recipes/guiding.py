@@ -19,8 +19,6 @@ from headwise.ops.named import is_positional
 from headwise.sites import find_sites
 from headwise.training import Summed
 
-__all__ = ["GuideSettings", "Tokens", "check_used", "guided", "with_guidance"]
-
 Tokens = Mapping[str, Sequence[int]]  # ids of the patterns "delim" and "period"
 
 ANY: Tokens = {"delim": (0,), "period": (0,)}  # where only the form of a plan is checked

@@ -36,8 +36,6 @@ from headwise_papers.measures.scores import bits_per_character
 from headwise_papers.models.xl import TransformerXL, XLConfig, segment_loss
 from headwise_papers.recipes.translator import check_trained, load_weights
 
-__all__ = ["SIZES", "LanguageConfig", "load_language_model", "train_language"]
-
 SIZES = {
     "small": XLConfig.small(),
     "enwik8": XLConfig.small(width=512, heads=8, layers=12, feed_forward=2048),

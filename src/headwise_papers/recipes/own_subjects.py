@@ -32,17 +32,6 @@ from headwise_papers.models.classifier import TransformerClassifier
 from headwise_papers.models.rnn import RnnClassifier, Seq2Seq
 from headwise_papers.recipes.translator import Codec, Translator, WordCodec
 
-__all__ = [
-    "ClassifierSubject",
-    "Cut",
-    "TranslatorSubject",
-    "cut_up",
-    "joined_up",
-    "open_marian",
-    "open_translation",
-]
-
-
 _Own = Transformer | Seq2Seq | TransformerClassifier | RnnClassifier
 
 

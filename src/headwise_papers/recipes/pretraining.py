@@ -56,8 +56,6 @@ from headwise_papers.recipes.pretraining_data import (
 )
 from headwise_papers.recipes.translator import load_weights
 
-__all__ = ["Pretrained", "PretrainingConfig", "load_pretrained", "pretrain"]
-
 H200 = 790e12  # floating-point operations per second in bfloat16 that large products reach
 CURVE = 10  # updates per point of the training curve
 LAST = 20  # the final training loss is the mean of the last 1/LAST of the curve

@@ -33,25 +33,6 @@ from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence, ReplacedToken
 from headwise_papers.recipes.guiding import GuideSettings
 
-__all__ = [
-    "TOKENIZER",
-    "Batch",
-    "Batches",
-    "PretrainingConfig",
-    "PretrainingModel",
-    "PretrainingText",
-    "TaskLoss",
-    "check_parts",
-    "fresh_model",
-    "read_texts",
-    "same_text",
-    "task_loss",
-    "text_in",
-    "training_batches",
-    "validate",
-    "validation_batches",
-]
-
 PretrainingModel = MaskedLM | MaskedLMWithNextSentence | ReplacedToken
 Batch = MaskedBatch | PairBatch | ReplacedBatch
 Batches = MaskedBatches | PairBatches | ReplacedBatches

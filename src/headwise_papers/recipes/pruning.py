@@ -43,8 +43,6 @@ from headwise_papers.recipes.own_subjects import TranslatorSubject
 from headwise_papers.recipes.translation import encoded_pairs, width_multiple, with_padding
 from headwise_papers.recipes.translator import Translator
 
-__all__ = ["classifier_task", "encoder_task", "translation_task", "translator_task"]
-
 SMOOTHING = 0.1  # of labels, as in the training of translators
 TOGETHER = 256  # sentences translated at the same time
 

@@ -55,19 +55,6 @@ from headwise_papers.recipes.translator import (
     save_codecs,
 )
 
-__all__ = [
-    "SIZES",
-    "Pairs",
-    "TranslationConfig",
-    "all_batches",
-    "encoded_pairs",
-    "pair_batches",
-    "train_translation",
-    "validation_loss",
-    "width_multiple",
-    "with_padding",
-]
-
 SIZES = {
     "small": TransformerConfig.small(),
     "iwslt": TransformerConfig.iwslt(),

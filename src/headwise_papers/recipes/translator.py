@@ -25,23 +25,6 @@ from headwise_papers.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from headwise_papers.models import Hypothesis, Transformer, TransformerConfig, beam, greedy
 from headwise_papers.models.marian import load_marian
 
-__all__ = [
-    "Codec",
-    "SubwordCodec",
-    "Translator",
-    "WordCodec",
-    "arriving_lines",
-    "check_trained",
-    "load_codecs",
-    "load_weights",
-    "mean_loss",
-    "open_translator",
-    "read_vocabulary",
-    "save_codecs",
-    "token_accuracy",
-    "translate_stream",
-]
-
 Ids = list[int]
 WORD_FILES = "source_vocabulary.json", "target_vocabulary.json"
 SUBWORD_FILES = "pieces.model", "source_pieces.model"  # of both languages, or one each
