@@ -400,7 +400,7 @@ def test_an_interrupted_experiment_ends_with_one_line(command, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headwise_papers.core.running.reproduce", interrupted)
+    monkeypatch.setattr("headwise_papers.core.runner.reproduce", interrupted)
     code, _, error = command("reproduce", "training_dynamics/synthetic", "--smoke")
     assert code == 130
     assert error == "headwise: interrupted; the same command resumes where this one stopped.\n"
@@ -418,7 +418,7 @@ def test_too_little_memory_is_one_sentence(problem, command, monkeypatch):
     def too_large(*arguments, **options):
         raise problem
 
-    monkeypatch.setattr("headwise_papers.core.running.reproduce", too_large)
+    monkeypatch.setattr("headwise_papers.core.runner.reproduce", too_large)
     code, _, error = command("reproduce", "training_dynamics/synthetic", "--smoke")
     assert code == 2 and error.startswith("headwise: There is not enough memory: ")
     assert "more" not in error
@@ -428,7 +428,7 @@ def test_other_errors_of_the_program_are_not_hidden(command, monkeypatch):
     def broken(*arguments, **options):
         raise RuntimeError("shapes cannot be multiplied")
 
-    monkeypatch.setattr("headwise_papers.core.running.reproduce", broken)
+    monkeypatch.setattr("headwise_papers.core.runner.reproduce", broken)
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         command("reproduce", "training_dynamics/synthetic", "--smoke")
 

@@ -97,7 +97,6 @@ def reproduce(
         _list_experiments()
         return
     from headwise.config import override
-    from headwise_papers.core.experiment import Experiment
     from headwise_papers.core.runner import load_experiment
 
     if part and not save:
@@ -107,9 +106,8 @@ def reproduce(
     experiment = load_experiment(name)
     config = override(experiment.smoke if smoke else experiment.config, settings)
     folder = out / (f"{name}-smoke" if smoke else name)
-    run = _run if isinstance(experiment, Experiment) else _run_unfolded
     with interruptible(CONTINUES):
-        changed = run(
+        changed = _run(
             experiment, name, config, folder, smoke=smoke, save=save, part=part, jobs=jobs
         )
     say(f"Run: {folder}")
@@ -141,28 +139,6 @@ def _run(
     header, *rows = result_table(experiment, results, smoke=smoke)
     _print_table(header, rows)
     return changes_since(records, results, part=part)
-
-
-def _run_unfolded(
-    experiment: Any,
-    name: str,
-    config: Any,
-    folder: Path,
-    *,
-    smoke: bool,
-    save: bool,
-    part: str,
-    jobs: int,
-) -> list[str]:
-    from headwise_papers.core.pages import HEADER, verdict_rows
-    from headwise_papers.core.results import kept_parts
-    from headwise_papers.core.running import changes_since, reproduce
-
-    records = {} if smoke else kept_parts(name)
-    figures = reproduce(name, config, folder, save=save, part=part)
-    rows = verdict_rows(() if smoke else experiment.expected, figures)
-    _print_table(HEADER, rows)
-    return changes_since(records, figures, part=part)
 
 
 def _print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

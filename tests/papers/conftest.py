@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from headwise_papers.attention_guidance import _looking, data
+from headwise_papers.attention_guidance import patterns
 from headwise_papers.data.pretraining import read_pretraining
 from headwise_papers.recipes import pretraining_data
 
@@ -14,6 +14,6 @@ from headwise_papers.recipes import pretraining_data
 def texts_are_read_once() -> Iterator[None]:
     once = cache(read_pretraining)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (pretraining_data, _looking, data):
+        for module in (pretraining_data, patterns):
             patch.setattr(module, "read_pretraining", once)
         yield

@@ -4,12 +4,12 @@ import torch
 
 from headwise.analysis.gold import punctuation_gold
 from headwise.analysis.propagation import head_relevance, top_class
-from headwise.reporting.explanations import explain
+from headwise.recording.columns import column_of
 from headwise_papers.models.transformer import Transformer, TransformerConfig
 
 
 def test_relevance_is_explained_as_it_is_computed():
-    said = explain("relevance") or ""
+    said = column_of("relevance").meaning
     assert "For each prediction, the absolute values of a layer's heads sum to 1" in said
     assert "mean of the signed ones" in said and "only head of a layer" in said
     model = Transformer(TransformerConfig(20, 20, width=8, heads=4, feed_forward=16)).eval()
@@ -26,6 +26,6 @@ def test_relevance_is_explained_as_it_is_computed():
 
 
 def test_punctuation_is_explained_as_it_is_asked_for_in_decoders():
-    assert "a decoder sees only punctuation before the query" in (explain("punctuation") or "")
+    assert "a decoder sees only punctuation before the query" in column_of("punctuation").meaning
     (gold,) = punctuation_gold([["yes", ",", "it", "is", "."]], "decoder.self")
     assert gold.right.tolist() == [[0, 2, 1], [0, 3, 1], [0, 4, 1]]

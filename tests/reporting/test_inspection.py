@@ -6,8 +6,8 @@ import pytest
 
 from headwise.analysis import roles
 from headwise.recording import HeadTable, Run
+from headwise.recording.columns import column_of
 from headwise.reporting import inspection, write_report
-from headwise.reporting.explanations import explain
 from headwise.reporting.inspection import opening_row
 from headwise.reporting.measures import measures_of
 from tests.reporting.pages import CHROMIUM, Page, data_of, dump_dom, written
@@ -220,7 +220,7 @@ def test_a_broken_trace_says_what_was_wanted(run, name, value, message):
     ],
 )
 def test_columns_of_an_inspection_are_explained(column):
-    assert explain(column)
+    assert column_of(column).meaning
 
 
 @pytest.mark.slow

@@ -2,13 +2,12 @@ import doctest
 
 import pytest
 
-from headwise.reporting import charts, explanations, inspection, measures, report, role_groups
+from headwise.recording.columns import column_of
+from headwise.reporting import charts, inspection, measures, report, role_groups
 from headwise.reporting.measures import decimals_for, headline, written
 
 
-@pytest.mark.parametrize(
-    "module", [charts, explanations, inspection, measures, report, role_groups], ids=str
-)
+@pytest.mark.parametrize("module", [charts, inspection, measures, report, role_groups], ids=str)
 def test_examples_in_docstrings_hold(module):
     assert doctest.testmod(module).failed == 0
 
@@ -29,10 +28,10 @@ def test_accuracy_short_of_perfect_is_not_shown_as_perfect():
 
 
 def test_explanations_name_who_looks_at_whom():
-    assert explanations.explain("nsubj_to_dependent") == (
+    assert column_of("nsubj_to_dependent").meaning == (
         "Share of verbs whose largest weight lies on their subject (relation nsubj)."
     )
-    assert explanations.explain("advmod_to_head") == (
+    assert column_of("advmod_to_head").meaning == (
         "Share of adverbs whose largest weight lies on their modified word (relation advmod)."
     )
-    assert explanations.explain("shoe_size") is None
+    assert column_of("shoe_size") is None

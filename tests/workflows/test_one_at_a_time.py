@@ -4,8 +4,7 @@ import pytest
 
 from headwise.training import FitConfig, shared_run
 from headwise.workflows.inspect import InspectConfig, inspect_folder
-from headwise_papers.core.running import reproduce
-from headwise_papers.core.shelf import load_experiment
+from headwise_papers.core.runner import load_experiment, reproduce
 from headwise_papers.recipes.demo import DemoConfig, demo
 from headwise_papers.recipes.finetuning import finetune
 from tests.papers.recipes.small_finetuning import small_config, write_classes

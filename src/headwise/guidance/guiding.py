@@ -34,6 +34,7 @@ from headwise.guidance.schedule import (
 )
 from headwise.ops._impl import Number
 from headwise.ops.scores import Scores
+from headwise.recording.run import NotFinite
 from headwise.sites import Site, Where, find_sites, in_backward, tapped
 
 IDS = ("input_ids", "ids", "source", "tokens")
@@ -362,7 +363,7 @@ def _no_pass() -> dict[str, Any]:
 def check_finite(loss: float) -> float:
     """Return the loss; raise if it is not a finite number."""
     if not math.isfinite(loss):
-        raise ValueError(
+        raise NotFinite(
             f"The guidance loss is {loss}: queries or keys of the model are not finite. The "
             "training has diverged; lower the learning rate or alpha."
         )

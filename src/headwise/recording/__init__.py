@@ -4,12 +4,13 @@ from headwise.recording.heads import HeadTable
 from headwise.recording.pointing import Pointing
 from headwise.recording.profile import Profile, Samples
 from headwise.recording.reading import Gold, Reading, Words
-from headwise.recording.run import Run
+from headwise.recording.run import NotFinite, Run
 from headwise.recording.tally import Tally, bootstrap_weights
 
 __all__ = [
     "Gold",
     "HeadTable",
+    "NotFinite",
     "Pointing",
     "Profile",
     "Reading",

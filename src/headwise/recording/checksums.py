@@ -46,9 +46,7 @@ def digests(folder: Path, *, without: Collection[str] = ()) -> dict[str, str]:
     """Return the SHA-256 of each file in a folder, by its path there; `without` some of them."""
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*"))}
     return {
-        name: digest(path)
-        for name, path in paths.items()
-        if path.is_file() and name not in without
+        name: digest(path) for name, path in paths.items() if path.is_file() and name not in without
     }
 
 

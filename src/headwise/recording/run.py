@@ -25,6 +25,10 @@ TABLE = {"heads": [str], "columns": {...: [(str, float, None)]}}  # shape of hea
 _UNSET = object()  # stands for a setting that a config does not have
 
 
+class NotFinite(ValueError):
+    """A loss or metric that stopped being a finite number: the training has diverged."""
+
+
 class Run:
     """Folder with the settings, environment, metrics, tensors and figures of one execution.
 
@@ -300,7 +304,7 @@ def _finite(name: str, value: object, *, step: int) -> float | int:
     if not isinstance(number, float | int):
         raise ValueError(f"{name} must be a number, got {value!r} at step {step}.")
     if not math.isfinite(number):
-        raise ValueError(f"{name} is {number} at step {step}; a metric must be finite.")
+        raise NotFinite(f"{name} is {number} at step {step}; a metric must be finite.")
     return number
 
 

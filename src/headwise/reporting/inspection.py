@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from headwise.recording import HeadTable, Run
+from headwise.recording.columns import COLUMNS
 from headwise.recording.pointing import baselines_at
 from headwise.reporting.measures import (
     Measure,
@@ -29,9 +30,9 @@ from headwise.reporting.measures import (
 from headwise.reporting.role_groups import colour_of, group_of, grouped, legend, short_name
 
 MARGIN = 0.10  # above the baseline (Voita et al., 2019, section 5.2), as for the syntactic role
-IMPORTANCES = (  # the first of these that was measured sorts the heads
-    *("relevance", "gradient_importance", "loss_rise", "bleu_drop", "accuracy_drop"),
-    *("prediction_change", "output_change", "output_norm"),
+IMPORTANCES = sorted(  # the first of these that was measured sorts the heads
+    (column for column in COLUMNS if column.importance is not None),
+    key=lambda column: column.importance or 0,
 )
 TARGETS = (  # in this order; other labels with a baseline follow
     *("rarest", "two_rarest", "punctuation", "first_word", "previous", "next"),
@@ -194,7 +195,7 @@ def by_layer(table: HeadTable, measures: Measures) -> dict[str, Any] | None:
 def importance_of(measures: Measures) -> Measure | None:
     """Return the measure that says best how much a head matters, of those that there are."""
     ablations = (name for name in measures if name.startswith("ablation"))
-    for name in (*IMPORTANCES, *ablations):
+    for name in (*(column.name for column in IMPORTANCES), *ablations):
         if name in measures and measures[name].is_numeric:
             return measures[name]
     return None

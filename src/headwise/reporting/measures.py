@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeGuard
 
+from headwise.recording.columns import column_of
 from headwise.recording.heads import HeadTable, Value
-from headwise.reporting.explanations import explain
 
 MINUS = "\N{MINUS SIGN}"
 Number = float | int
@@ -96,7 +96,8 @@ class Measure:
     @property
     def meaning(self) -> str:
         """Explanation of the measure, or "" if Headwise does not know it."""
-        return explain(self.name) or ""
+        column = column_of(self.name)
+        return column.meaning if column else ""
 
     @cached_property
     def is_numeric(self) -> bool:

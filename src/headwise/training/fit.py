@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.ops.graphs import on_a_stream
-from headwise.recording.run import Run
+from headwise.recording.run import NotFinite, Run
 from headwise.training.checkpoint import (
     CHECKPOINT,
     CheckpointManager,
@@ -39,7 +39,7 @@ Evaluate = Callable[[nn.Module], Mapping[str, float]]
 OWN = ("step", "loss", "gradient_norm", "learning_rate", "tokens_per_second")  # logged by fit
 
 
-class Diverged(ValueError):
+class Diverged(NotFinite):
     """Error of a training whose loss, gradient or evaluation is no finite number any more."""
 
 

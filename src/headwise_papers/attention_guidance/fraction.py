@@ -1,152 +1,138 @@
-"""How many heads should be told where to look: a quarter, half, three quarters or all?
+"""How many heads should be guided: a quarter, half, three quarters or all?
 
-The paper guides a share λ of the heads of each layer, one of 1/4, 1/2, 3/4 and 1, says that 1/2
-works well in all experiments (§4.5), and gives validation losses of 1/2 and 1 in Table 8. The
-encoders of λ = 1 are what `attention_guidance/probing` asks.
+The paper guides a share λ of the heads of each layer, says that 1/2 works well (section 4.5), and
+gives the validation losses of 1/2 and 1 in Table 8. `attention_guidance/probing` probes these.
 
-    headwise reproduce attention_guidance/fraction --set trained=runs/attention_guidance/pretrain   # 14 minutes, H200
-    headwise reproduce attention_guidance/fraction --smoke     # 4 seconds on a CPU core
-    headwise reproduce attention_guidance/fraction --set steps=500 --set batch_size=64 --set warmup=50 \\
-        --set arms="guided 1" --set seeds=3          # 2 minutes
+    headwise reproduce attention_guidance/fraction --jobs 4   # 23 minutes on an H200, estimated
+    headwise reproduce attention_guidance/fraction --smoke    # 4 seconds on a CPU core
+    headwise reproduce attention_guidance/fraction --set "arms=MLM,guided,guided 1" \\
+        --set finished=papers/attention_guidance/results/encoders    # from recorded curves
 
-The time is estimated: 1.5 minutes for each of nine encoders of 12 layers, where `trained` names a
-run of `attention_guidance/pretrain` that has those without guidance and with λ = 1/2; else 23 minutes.
-`--set at_once=4` trains four at a time, and leaves speeds out.
-
-How it is measured: as in `attention_guidance/pretrain`, in English with 12 layers. Of twelve heads one looks
-at the next token and one at the previous, and 1, 4, 7 or 10 at the first. With `convention=mean`,
-the default, the loss of a pattern is the mean over its heads, so that λ changes how many heads are
-bound and not how strong guidance is. With `convention=paper` heads are summed, and it changes both.
-
-Table 8 says which of MLM, 1/2 and 1 has the lower loss. The paper does not say that 1/2 is lower
-than 1/4 and 3/4, only that it works well: these comparisons have no verdict.
-
-Found so far, with 12 layers on an H200, three seeds: with λ = 1 encoders are a nat below the best
-guess without context after 20.0 % of the updates, where with 1/2 they are after 21.9 %, and end a
-little higher with every seed, as in Table 8, at 3.68 for 3.66; but by so little (0.015, -0.015 to
-0.044) that it is undecided. Of the training loss it is sure (0.023, 0.012 to 0.034); the average
-loss is the other way round, 0.012 lower with λ = 1 (-0.000 to 0.024). Plain encoders end at 6.11.
-Those with λ = 1 were trained at commit 5fb2a81, others at 4e42090. Two of these seeds had been
-trained before, beside other work, and ended 0.006 and 0.004 higher: a seed does not fix the third
-digit. The quarters were not run with 12 layers. The table, from what encoders recorded, on any
-machine:
-
-    headwise reproduce attention_guidance/fraction --set trained=papers/attention_guidance/results/encoders \\
-        --set "arms=MLM,guided,guided 1"
-
-The part `small` is of two CPU cores (see `attention_guidance/pretrain`), with four heads: 1/4 is one to the
-next token, 1/2 one more to the previous, 3/4 and 1 one and two more to the first.
+- Settings are those of `attention_guidance/pretrain`, 12 layers in English. Of twelve heads one is
+  guided to the next token, one to the previous, and 1, 4, 7 or 10 to the first.
+- The loss of a pattern is the mean over its heads, so that λ changes how many heads are bound and
+  not how strong guidance is. `--set changes=guide.convention=paper` sums over heads instead.
+- The paper does not say that 1/2 is better than 1/4 and 3/4: these comparisons are our own.
+- Two seeds of λ = 1 had been trained before, and ended 0.006 and 0.004 higher: a seed does not fix
+  the third digit. The quarters were trained in `small` alone: 4 layers with 4 heads, on a CPU.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from headwise.config import suggestion
+from headwise.config import from_json
 from headwise.recording.run import Run
-from headwise_papers.attention_guidance._curves import draw_curves
-from headwise_papers.attention_guidance._losses import (
-    claim_figures,
-    cost_figures,
-    difference_figures,
-    frequency_loss_of,
-    loss_figures,
-    lower,
-    plateau_figures,
-)
-from headwise_papers.attention_guidance._pretraining import (
+from headwise_papers.attention_guidance._encoders import (
+    ALL,
     ARMS,
     ENGLISH,
     GUIDED,
     MLM,
+    STANDS_FOR,
     TINY,
-    Job,
-    Pretraining,
-    pretrained,
-    settings_of,
+    Trained,
+    costs,
+    difference,
+    encoder_config,
+    finished,
+    jobs,
+    loss_curves,
+    losses,
+    part_of,
+    plateau,
+    trained,
 )
-from headwise_papers.attention_guidance.pretrain import SMALL, part_of
-from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.core.claims import sure_claim
+from headwise_papers.core import Claim, Experiment, Job, Result
+from headwise_papers.recipes.pretraining import PretrainingConfig
 
-ALL = "guided 1"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 OTHERS = tuple(arm for arm in ARMS if arm not in (MLM, GUIDED))
 PAIRS = (*((arm, MLM) for arm in ARMS if arm != MLM), *((GUIDED, arm) for arm in OTHERS))
 PAPER = {MLM: 2.47, GUIDED: 2.29, ALL: 2.31}  # validation loss, Table 8
+TABLE_8 = ((GUIDED, MLM), (ALL, MLM), (GUIDED, ALL))
 
 
 @dataclass(frozen=True)
-class Config(Pretraining):
-    """What is pre-trained, see `Pretraining` and `ARMS`."""
+class Config:
+    """Which encoders are pre-trained."""
 
     corpus: str = ENGLISH
     layers: int = 12
     arms: tuple[str, ...] = tuple(ARMS)
+    seeds: int = 3
+    changes: tuple[str, ...] = ()  # of every pre-training, for example fit.steps=500
+    finished: str = ""  # folder of finished runs, which are read instead of the cache
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        for arm in self.arms:
-            if arm not in ARMS:
-                raise ValueError(f"There is no arm {arm!r}. {suggestion(arm, ARMS)}")
-            settings_of(self, Job(self.corpus, arm, self.layers, 0))
+        for _ in _settings(self):  # wrong settings raise before there is a folder
+            pass
 
 
-def _claims(part: str, note: str) -> list[Expected]:
-    """Which of two has the lower loss on the validation part."""
-    of_table = ((GUIDED, MLM), (ALL, MLM), (GUIDED, ALL))
-    return [
-        *(sure_claim(lower(part, "validation", *pair), f"Table 8{note}") for pair in of_table),
-        *(
-            Expected(lower(part, "validation", GUIDED, arm), None, f'§4.5: 1/2 "works well"{note}')
-            for arm in OTHERS[:2]
-        ),
-    ]
-
-
-PART = part_of(ENGLISH, 12)
-EXPECTED = (
+CLAIMS = (
     *(
-        Expected(f"{PART}: validation loss of {arm}", None, f"Table 8 has {value} on Wikipedia")
-        for arm, value in PAPER.items()
+        Claim.direction(
+            difference(part_of(ENGLISH, 12), "validation", *pair),
+            sign=-1,
+            paper=round(PAPER[pair[0]] - PAPER[pair[1]], 2),
+            number=121,
+            where="Table 8",
+            text="Validation loss: half of the heads guided < all < none",
+            stands_for=STANDS_FOR,
+        )
+        for pair in TABLE_8
     ),
-    *_claims(PART, ""),
-    *_claims(part_of(ENGLISH, SMALL), ", in small"),
+    *(
+        Claim.direction(
+            difference(part_of(ENGLISH, layers), "validation", *pair),
+            sign=-1,
+            text=f"Half of the heads guided < other shares < none, {layers} layers",
+        )
+        for layers, pairs in (
+            (12, [(GUIDED, arm) for arm in OTHERS[:2]]),
+            (4, [*TABLE_8, *((GUIDED, arm) for arm in OTHERS[:2])]),
+        )
+        for pair in pairs
+    ),
 )
 
 
-def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
-    """Pre-train and compare; each figure with one value a seed."""
-    runs = _pretrained(config, run)
-    part = part_of(config.corpus, config.layers)
-    draw_curves({part: runs}, run, "losses", plateaus={part: _plateau(runs)})
-    return {
-        **loss_figures(part, runs),
-        **difference_figures(part, runs, PAIRS),
-        **claim_figures(part, runs, PAIRS),
-        **plateau_figures(part, runs),
-        **cost_figures(part, runs),
-    }
+def _settings(config: Config) -> Iterator[tuple[str, PretrainingConfig]]:
+    for seed in range(config.seeds):
+        for arm in config.arms:
+            yield arm, encoder_config(config.corpus, config.layers, arm, seed, config.changes)
 
 
-def _pretrained(config: Config, run: Run) -> dict[str, list[Run]]:
-    runs: dict[str, list[Run]] = {arm: [] for arm in config.arms}
-    jobs = [
-        Job(config.corpus, arm, config.layers, seed) for seed in range(config.seeds) for arm in runs
-    ]
-    found = pretrained(config, run, {job.folder: settings_of(config, job) for job in jobs})
-    for job in jobs:
-        runs[job.arm].append(found[job.folder])
+def models(config: Config) -> Iterator[Job]:
+    """List the text and encoders."""
+    if not config.finished:
+        yield from jobs(encoder for _, encoder in _settings(config))
+
+
+def _found(config: Config) -> dict[str, list[Trained]]:
+    runs: dict[str, list[Trained]] = {arm: [] for arm in config.arms}
+    given = Path(config.finished)
+    for arm, encoder in _settings(config):
+        runs[arm].append(finished(given, arm, encoder) if config.finished else trained(encoder))
     return runs
 
 
-def _plateau(runs: Mapping[str, Sequence[Run]]) -> float:
-    return frequency_loss_of(next(iter(runs.values()))[0])
+def run(config: Config, out: Run) -> dict[str, Result]:
+    """Pre-train all arms and compare them."""
+    runs, part = _found(config), part_of(config.corpus, config.layers)
+    return {**losses(part, runs, PAIRS), **plateau(part, runs), **costs(part, runs)}
 
 
-experiment = Experiment(
-    summary=(__doc__ or "").splitlines()[0],
-    config=Config(),
-    smoke=Config(corpus="oromo", layers=1, arms=(MLM, "guided 1/4", ALL), seeds=1, **TINY),
-    reproduce=reproduce,
-    expected=EXPECTED,
-    marks_trials=True,
-)
+def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
+    """Draw training losses."""
+    config = from_json(Config, out.config())
+    part = part_of(config.corpus, config.layers)
+    floor = results[f"{part}: unigram loss"].mean
+    return {"losses": loss_curves({part: _found(config)}, floors={part: floor})}
+
+
+SMOKE = Config(corpus="oromo", layers=1, arms=(MLM, "guided 1/4", ALL), seeds=1, changes=TINY)
+experiment = Experiment(Config(), SMOKE, models, run, draw, CLAIMS)

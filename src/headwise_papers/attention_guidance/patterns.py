@@ -1,312 +1,259 @@
-"""What should guided heads look at, and how soon do they, against those of a plain encoder?
+"""Where do guided heads attend, and how soon, against those of a plain encoder?
 
-Fig. 2 of the paper shows the five patterns for "<s> Welcome to EMNLP. </s>"; Fig. 1 shows heads
-before pre-training, after 1 % of it, and at its end, with guidance and without. Here two small
-encoders are pre-trained, the same but for guidance, and looked at.
+Fig. 2 shows the five patterns for "<s> Welcome to EMNLP. </s>"; Fig. 1 shows heads before
+pre-training, after 1 % of it and at its end. Two small encoders are pre-trained per seed, which
+differ in guidance alone.
 
-    headwise reproduce attention_guidance/patterns            # 15 minutes on an H200, estimated
+    headwise reproduce attention_guidance/patterns --jobs 2   # 15 minutes on an H200, estimated
     headwise reproduce attention_guidance/patterns --smoke    # 5 seconds on a CPU core
 
-`trained=FOLDER` takes encoders from a run of `attention_guidance/pretrain` instead, where no weights of the
-first updates are kept: there only beginning and end are shown. `--set at_once=4` trains four at a
-time. Whatever the convention, the weight of guidance falls in a line: with so few updates that of
-`reference_code` would not fall at all.
-
-How it is measured:
-
-1. The matrices are made by the definition that the guidance loss is tested against. "Rows that sum
-   to 1" counts the rows of all five; the first row of [Prev] and the last of [Next] are uniform, as
-   in the paper (`convention=reference_code` makes them 0, and puts 1 at every key of [Delim]).
-   "Depend on the text": patterns that differ between two texts of one length.
-2. The text is cut into pieces by the encoder's own tokenizer, which may cut "EMNLP" into several.
-   For Fig. 2 it is cut as in the paper.
-3. "Weight on next" and the like: how much of its attention the best head of each layer spends on
-   the next token, in lines of the validation part, the mean over layers. The best head is taken for
-   plain encoders too, which learn such heads by themselves.
-4. "Sooner": 1 if after 1 % of the updates that weight is larger in the guided encoder by 0.05 or
-   more, which an eye could see in Fig. 1. The paper gives no numbers. A first rule asked for any
-   more at all, and was met by 0.0001. With fewer than three seeds it is "partly" at most.
-   What is said of the patterns themselves holds by their definition, and has no verdict.
-5. The weight of guidance is 50, in blocks of 256 pieces. That is as strong as 100 in the paper's of
-   512, which has it for 8 layers; here there are 6.
-
-Found so far, in small, with encoders of 4 layers and 6 heads (the command stands below the figures;
-it was begun with lines of 128 tokens, which its encoders cannot read, and went on with 64): at the
-end guided heads spend 0.98 of their attention on the next token, 0.98 on the previous and 1.00 on
-the first, where the best heads of plain encoders have 0.02, 0.02 and 0.15. After 1 % of the
-updates, 15 of them, guided encoders are ahead with every seed, but by 0.0001 (next and previous) to
-0.003 (first): no eye sees it, and they are not there sooner. The paper's 1 % are thousands.
+- Matrices follow from the definition that the guidance loss is tested against. The first row of
+  [Prev] and the last of [Next] are uniform, as in the paper; the convention "reference_code" makes
+  them 0. "Depend on the text" counts patterns that differ between two texts of one length.
+- "Weight on next" and the like: attention of the best head of each layer on the next token, in
+  validation lines, averaged over layers. The best head is taken for plain encoders too.
+- "Sooner": whether after 1 % of the updates that weight is larger with guidance by 0.05 or more,
+  which one can see in a figure. The paper gives no numbers.
+- The weight of guidance is 50 in blocks of 256 tokens, as strong as the paper's 100 in 512, and
+  falls linearly. Recorded with 4 layers of width 96 and 1,500 updates, of which 1 % are 15; the
+  paper's 1 % are thousands.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal
+from functools import cache
+from pathlib import Path
+from shutil import rmtree
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from headwise.guidance import Aim, pattern
+from headwise.config import changed, from_json
+from headwise.guidance import pattern
 from headwise.recording import Run
 from headwise.training import CHECKPOINT
-from headwise_papers.attention_guidance._looking import STATIC, look
-from headwise_papers.attention_guidance._maps import pattern_matrices
-from headwise_papers.attention_guidance._moments import (
-    SHARES,
-    PretrainingMoments,
-    one_per_cent,
+from headwise.training.checkpoint import FOLDER
+from headwise_papers.attention_guidance._encoders import cached_text, text_jobs
+from headwise_papers.attention_guidance._maps import (
+    attention_maps,
+    draw_heads,
+    draw_patterns,
+    pattern_matrices,
+    weight_on_patterns,
 )
-from headwise_papers.attention_guidance._pattern_plots import draw_heads, draw_patterns
-from headwise_papers.attention_guidance._subjects import check_layers, layers_in, runs_of
-from headwise_papers.core.at_once import make_at_once
-from headwise_papers.core.base import Expected, Experiment, Trials
-from headwise_papers.core.claims import seeds_claim
-from headwise_papers.models.encoder import EncoderConfig
+from headwise_papers.core import Claim, Experiment, Job, Result, find_or_train, share
+from headwise_papers.data.pretraining import read_pretraining
+from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.recipes.guiding import GuideSettings
-from headwise_papers.recipes.pretraining import PretrainingConfig, pretrain
-from headwise_papers.recipes.pretraining_data import read_texts, text_in
+from headwise_papers.recipes.pretraining import PretrainingConfig, load_pretrained, pretrain
+from headwise_papers.recipes.pretraining_data import fresh_model
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 WORDS = ("<s>", "Welcome", "to", "EMNLP", ".", "</s>")  # Fig. 2
 OTHER = ("<s>", "Yes", ".", "</s>", "Works", "</s>")  # as long, and two texts in one
-ARMS = {"guided": "guided 1/2", "MLM": "MLM"}  # here, and among pre-training runs
-FIRST = "guided-seed-0"  # the folder of the encoder that has the text
-SEEN = 0.05  # of attention: so much more an eye can see in a picture of weights
-CHECKPOINT_EVERY = 500  # updates; only for going on after an interruption
+TEXT = "Welcome to EMNLP."
+STATIC = ("next", "prev", "first")
+ARMS = ("guided", "MLM")
+SEEN = 0.05  # of attention: so much more can be seen in a figure
+ENCODER = PretrainingConfig(
+    vocab_size=8000,
+    model=EncoderConfig(layers=6, width=384, heads=12, feed_forward=1536, max_length=256),
+    guide=GuideSettings("next=1,prev=1,first=4", alpha=50.0, schedule="linear"),
+    batch_size=64,
+    fit=replace(
+        PretrainingConfig.fit,
+        steps=3000,
+        learning_rate=3e-4,
+        warmup=0,  # the paper's for guided models
+        checkpoint_every=500,
+        evaluate_every=3000,
+        compile=False,  # which takes longer than to train so small an encoder
+    ),
+)
+CLAIMS = tuple(
+    Claim.share(
+        f"1 %: sooner at {name}",
+        threshold=0.9,
+        number=90,
+        where="Fig. 1",
+        text="After 1 % of the updates guided heads visibly follow their patterns",
+        stands_for="4 layers for 12",
+    )
+    for name in STATIC
+)
 
-Figures = dict[str, list[float]]
+
+@dataclass(frozen=True)
+class Watched:
+    """A pre-training whose attention is measured in its course."""
+
+    encoder: PretrainingConfig
+    lines: int
+    longest: int
 
 
 @dataclass(frozen=True)
 class Config:
-    """The small encoders, and what is looked at."""
+    """The guided encoder, and what is measured; plain ones have the same settings but the plan."""
 
-    trained: str = ""  # folder of a run with pre-trained encoders; "" trains two a seed
-    corpus: str = "debian-docs-en"
-    train_documents: int = 0  # 0 takes all
-    valid_documents: int = 0
-    vocab: int = 8000
-    layers: int = 6  # of trained encoders their own, unless there are some of several kinds
-    width: int = 384
-    heads: int = 12
-    guide: str = "next=1,prev=1,first=4"
-    alpha: float = 50.0
-    convention: Literal["mean", "paper", "reference_code"] = "mean"
-    steps: int = 3000
-    block: int = 256
-    batch_size: int = 64
-    learning_rate: float = 3e-4
-    warmup: int = 0  # the paper's for guided models
-    lines: int = 100  # held out, that weights are measured on
+    encoder: PretrainingConfig = ENCODER
+    lines: int = 100  # of the validation part
     longest: int = 128  # tokens of a line
     seeds: int = 3
-    at_once: int = 1  # trainings at a time, each in a process of its own
 
     def __post_init__(self) -> None:
-        if not self.trained and self.longest > self.block:
+        if self.longest > (most := self.encoder.model.max_length):
             raise ValueError(
-                f"longest must be at most block={self.block}, the most positions that encoders "
-                f"learn, got {self.longest}."
+                f"longest must be at most encoder.model.max_length={most}, the most positions that "
+                f"encoders learn, got {self.longest}."
             )
 
-    def pretraining(self, *, seed: int, guided: bool, text_of: str) -> PretrainingConfig:
-        """The settings of one encoder."""
-        return PretrainingConfig(
-            corpus=self.corpus,
-            text_of=text_of,
-            train_documents=self.train_documents,
-            valid_documents=self.valid_documents,
-            vocab_size=self.vocab,
-            model=EncoderConfig(
-                layers=self.layers,
-                width=self.width,
-                heads=self.heads,
-                feed_forward=4 * self.width,
-                max_length=self.block,
-            ),
-            guide=GuideSettings(
-                self.guide if guided else "",
-                alpha=self.alpha,
-                schedule="linear",
-                convention=self.convention,
-            ),
-            batch_size=self.batch_size,
-            fit=replace(
-                PretrainingConfig.fit,
-                steps=self.steps,
-                learning_rate=self.learning_rate,
-                warmup=self.warmup,
-                checkpoint_every=CHECKPOINT_EVERY,
-                evaluate_every=self.steps,
-                compile=False,  # which takes longer than to train so small an encoder
-                seed=seed,
-            ),
-        )
+    def watched(self, arm: str, seed: int) -> Watched:
+        """Return the settings of one encoder."""
+        plan = self.encoder.guide.plan if arm == "guided" else ""
+        changes = {"fit.seed": seed, "guide.plan": plan}
+        return Watched(changed(self.encoder, changes), self.lines, self.longest)
 
 
-EXPECTED = (
-    Expected("patterns: rows that sum to 1", None, "all, by section 3.2"),
-    Expected("patterns: depend on the text", None, "2, by section 4.4"),
-    *(seeds_claim(f"1 %: sooner at {name}", "Fig. 1") for name in STATIC),
-    *(
-        Expected(f"{arm}, {share} %: weight on {name}", None, "Fig. 1")
-        for arm in ("guided", "MLM")
-        for share in SHARES
-        for name in STATIC
-    ),
-)
+def models(config: Config) -> Iterator[Job]:
+    """List the text and encoders."""
+    yield from text_jobs([config.encoder])
+    for seed in range(config.seeds):
+        yield from (Job(watch, config.watched(arm, seed)) for arm in ARMS)
 
 
-def reproduce(config: Config, run: Run) -> Figures:
-    """Draw the patterns, then train or open encoders and look at them."""
-    figures = _patterns(config, run)
-    if not config.trained:
-        _pretrain_at_once(config, run)
-    for arm, seed, moments in _encoders(config, run):
-        file = _looked(config, run, arm, seed, moments)
-        for metric, value in run.read_json(f"{file}.json")["weights"].items():
-            figures.setdefault(f"{arm}, {metric}", []).append(value)
-    _draw(run)
-    return figures | _sooner(figures)
+def one_per_cent(steps: int) -> int:
+    """Return the update after which 1 % of a training is done.
+
+    >>> one_per_cent(3000), one_per_cent(250), one_per_cent(40)
+    (30, 3, 1)
+    """
+    return math.ceil(steps / 100)
 
 
-def _sooner(figures: Figures) -> Figures:
-    found: Figures = {}
+def watch(config: Watched, folder: Path) -> Run:
+    """Pre-train an encoder; measure weights on patterns, and maps of one text, at three moments."""
+    early = one_per_cent(config.encoder.fit.steps)
+    with Run.create(folder, config) as run:
+        text = cached_text(config.encoder)
+        done = pretrain(config.encoder, folder / "encoder", keep_at=(early,), text=text)
+        pieces = load_pretrained(done).pieces
+        held_out = pieces.encode_all(_held_out(config.encoder.corpus)[: config.lines])
+        lines = [[pieces.begin, *ids[: config.longest - 2], pieces.end] for ids in held_out]
+        ids = [pieces.begin, *pieces.encode(TEXT), pieces.end]
+        weights: dict[str, float] = {}
+        maps: dict[str, Tensor] = {}
+        for per_cent, encoder in _moments(done, config.encoder):
+            maps[str(per_cent)] = attention_maps(encoder, ids)
+            for name, value in _weights(encoder, lines).items():
+                weights[f"{per_cent} %: weight on {name}"] = value
+        run.save_tensors("maps.safetensors", maps)
+        run.write_json("tokens.json", [pieces.piece(number).replace("Ġ", "") for number in ids])
+        for name in (CHECKPOINT, "text.safetensors"):
+            done.path(name).unlink(missing_ok=True)
+        rmtree(done.path(FOLDER), ignore_errors=True)
+        run.save_figures(weights)
+    return run
+
+
+def _moments(run: Run, config: PretrainingConfig) -> Iterator[tuple[int, Encoder]]:
+    """Yield the encoder before training, after 1 % and at the end, with the per cent."""
+    model, pieces = load_pretrained(run)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.fit.seed)  # as the training began
+        yield 0, fresh_model(config, config.shape(len(pieces))).eval().encoder
+    young = fresh_model(config, model.encoder.config)
+    early = f"{FOLDER}/{one_per_cent(config.fit.steps)}.safetensors"
+    young.load_state_dict(run.load_tensors(early))
+    yield 1, young.eval().encoder
+    yield 100, model.encoder
+
+
+def _weights(encoder: Encoder, lines: list[list[int]]) -> dict[str, float]:
+    """Return the weight on each pattern of the best head of each layer, averaged over layers."""
+    aims = {name: pattern(name) for name in STATIC}
+    found = [weight_on_patterns(attention_maps(encoder, ids), ids, aims) for ids in lines]
+    return {
+        name: float(torch.stack([line[name] for line in found]).mean(0).amax(dim=1).mean())
+        for name in aims
+    }
+
+
+@cache
+def _held_out(corpus: str) -> list[str]:
+    return [line for document in read_pretraining(corpus).valid for line in document]
+
+
+def run(config: Config, out: Run) -> dict[str, Result]:
+    """Measure the patterns themselves, then encoders in the course of their training."""
+    ours, other = (_matrices(words, config) for words in (WORDS, OTHER))
+    rows_X = torch.cat([matrix_TT.sum(dim=1) for matrix_TT in ours.values()])
+    depend = sum(not torch.equal(ours[name], other[name]) for name in ours)
+    results = {
+        "patterns: rows that sum to 1": Result([float(((rows_X - 1).abs() < 1e-6).float().mean())]),
+        "patterns: depend on the text": Result([float(depend)]),
+    }
+    for arm in ARMS:
+        seeds = [
+            find_or_train(watch, config.watched(arm, seed)).figures()
+            for seed in range(config.seeds)
+        ]
+        results |= {f"{arm}, {name}": Result([one[name] for one in seeds]) for name in seeds[0]}
+    return results | sooner(results)
+
+
+def sooner(results: Mapping[str, Result]) -> dict[str, Result]:
+    """Return, per seed, whether guided heads visibly attend to a pattern after 1 %."""
+    found: dict[str, Result] = {}
     for name in STATIC:
-        both = [figures.get(f"{arm}, 1 %: weight on {name}", []) for arm in ("guided", "MLM")]
-        if all(both):
-            more = [a - b for a, b in zip(*both, strict=True)]
-            found[f"1 %: sooner at {name}"] = Trials(float(x >= SEEN) for x in more)
+        both = [results[f"{arm}, 1 %: weight on {name}"].values for arm in ARMS]
+        found[f"1 %: sooner at {name}"] = share(a - b >= SEEN for a, b in zip(*both, strict=True))
     return found
 
 
-def _patterns(config: Config, run: Run) -> Figures:
-    """Fig. 2."""
+def _matrices(words: tuple[str, ...], config: Config) -> dict[str, Tensor]:
     numbers = {word: number for number, word in enumerate(dict.fromkeys(WORDS + OTHER))}
-    delim, period = (numbers["<s>"], numbers["</s>"]), (numbers["."],)
-    aims = _aims(delim, period)
-    ours, other = (
-        pattern_matrices([numbers[word] for word in words], aims, convention=config.convention)
-        for words in (WORDS, OTHER)
-    )
-    draw_patterns(ours, WORDS, run)
-    rows_X = torch.cat([matrix_TT.sum(dim=1) for matrix_TT in ours.values()])
-    return {
-        "patterns: rows that sum to 1": [float(((rows_X - 1).abs() < 1e-6).float().mean())],
-        "patterns: depend on the text": [
-            float(sum(not torch.equal(ours[name], other[name]) for name in aims))
-        ],
-    }
+    aims = {name: pattern(name) for name in STATIC}
+    aims["delim"] = pattern("delim", tokens=(numbers["<s>"], numbers["</s>"]))
+    aims["period"] = pattern("period", tokens=(numbers["."],))
+    ids = [numbers[word] for word in words]
+    return pattern_matrices(ids, aims, convention=config.encoder.guide.convention)
 
 
-def _aims(delim: tuple[int, ...], period: tuple[int, ...]) -> dict[str, Aim]:
-    static = {name: pattern(name) for name in STATIC}
-    return static | {
-        "delim": pattern("delim", tokens=delim),
-        "period": pattern("period", tokens=period),
-    }
-
-
-def _encoders(config: Config, run: Run) -> Iterator[tuple[str, int, PretrainingMoments]]:
-    """Arm, seed and pre-training of each encoder, trained when its turn comes."""
-    if config.trained:
-        layers = _layers(config)
-        for arm, theirs in ARMS.items():
-            for seed, there in runs_of([config.trained], theirs, layers=layers):
-                yield arm, seed, PretrainingMoments(there)
-        return
-    for seed in range(config.seeds):
-        for arm in ARMS:
-            yield arm, seed, _pretrained(config, run, arm, seed)
-
-
-def _pretrained(config: Config, run: Run, arm: str, seed: int) -> PretrainingMoments:
-    folder, first = run.folder / f"{arm.lower()}-seed-{seed}", run.folder / FIRST
-    text_of = "" if folder == first else str(first)
-    settings = config.pretraining(seed=seed, guided=arm == "guided", text_of=text_of)
-    done = pretrain(settings, folder, keep_at=(one_per_cent(config.steps),))
-    done.path(CHECKPOINT).unlink(missing_ok=True)
-    return PretrainingMoments(done)
-
-
-def _pretrain_at_once(config: Config, run: Run) -> None:
-    """Train encoders and look at them, several at a time if the setting `at_once` says so."""
-    if config.at_once > 1:  # the text that they share is written by one process
-        settings = config.pretraining(seed=0, guided=True, text_of="")
-        texts = read_texts(settings, run.folder / FIRST)
-        if texts is not None:
-            with Run.create(run.folder / FIRST, settings, "pretraining") as first:
-                text_in(first, settings, texts)
-    jobs = [(arm, seed) for seed in range(config.seeds) for arm in ARMS]
-    left = [job for job in jobs if not run.has(f"{_file(*job)}.json")]
-    make_at_once(partial(_look_at, config), left, run=run, processes=config.at_once)
-
-
-def _look_at(config: Config, run: Run, job: tuple[str, int]) -> None:
-    _looked(config, run, *job, _pretrained(config, run, *job))
-
-
-def _file(arm: str, seed: int) -> str:
-    return f"looked/{arm}-seed-{seed}"
-
-
-def _looked(config: Config, run: Run, arm: str, seed: int, moments: PretrainingMoments) -> str:
-    """The name of a file with what was seen of an encoder, found or written now."""
-    file = _file(arm, seed)
-    if not run.has(f"{file}.json"):
-        look(run, moments, file, lines=config.lines, longest=config.longest)
-        if not config.trained:
-            moments.forget()
-    return file
-
-
-def _layers(config: Config) -> int:
-    """Those of the runs that are handed in; of several, those that the settings name."""
-    there = layers_in(config.trained)
-    if len(there) == 1:
-        return there[0]
-    check_layers(config.trained, config.layers)
-    return config.layers
-
-
-def _draw(run: Run) -> None:
-    """Fig. 1, of the first seed."""
+def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
+    """Draw Fig. 2, and Fig. 1 of the first seed."""
+    config = from_json(Config, out.config())
     maps: dict[str, dict[str, Tensor]] = {}
     tokens: list[str] = []
-    layers = 0
     for arm in ARMS:
-        file = _file(arm, 0)
-        if run.has(f"{file}.json"):
-            kept: dict[str, Any] = run.load_tensors(f"{file}.safetensors")
-            tokens = run.read_json(f"{file}.json")["tokens"]
-            shares = sorted(kept, key=int)
-            maps[arm] = {f"{share} %": kept[share] for share in shares}
-            layers = len(kept[shares[0]])
-    if maps:
-        draw_heads(maps, tokens, layers // 2, run)
+        one = find_or_train(watch, config.watched(arm, 0))
+        kept, tokens = one.load_tensors("maps.safetensors"), one.read_json("tokens.json", [str])
+        maps[arm] = {f"{share} %": kept[share] for share in sorted(kept, key=int)}
+    layer = config.encoder.model.layers // 2
+    return {
+        "patterns": draw_patterns(_matrices(WORDS, config), WORDS),
+        "heads": draw_heads(maps, tokens, layer),
+    }
 
 
-experiment = Experiment(
-    summary=(__doc__ or "").splitlines()[0],
-    config=Config(),
-    smoke=Config(
+SMOKE = Config(
+    encoder=replace(
+        ENCODER,
         corpus="oromo",
         train_documents=30,
         valid_documents=2,
-        vocab=400,
-        layers=2,
-        width=32,
-        heads=4,
-        guide="next=1,prev=1,first=1",
-        alpha=100.0,
-        steps=40,
-        block=32,
+        vocab_size=400,
+        model=EncoderConfig(layers=2, width=32, heads=4, feed_forward=128, max_length=32),
+        guide=replace(ENCODER.guide, plan="next=1,prev=1,first=1", alpha=100.0),
         batch_size=4,
-        learning_rate=1e-2,
-        lines=4,
-        longest=32,
-        seeds=1,
+        fit=replace(ENCODER.fit, steps=40, learning_rate=1e-2, evaluate_every=40),
     ),
-    reproduce=reproduce,
-    expected=EXPECTED,
-    marks_trials=True,
+    lines=4,
+    longest=32,
+    seeds=1,
 )
+experiment = Experiment(Config(), SMOKE, models, run, draw, CLAIMS)

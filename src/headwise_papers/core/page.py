@@ -1,7 +1,8 @@
 """Pages of the papers, generated from records: `papers/<paper>/README.md` and `papers/claims.md`.
 
-    python -m headwise_papers.core.page            # write all pages
-    python -m headwise_papers.core.page --check    # fail where a page is stale
+    python -m headwise_papers.core.page                      # write all pages
+    python -m headwise_papers.core.page training_dynamics    # write one paper's page
+    python -m headwise_papers.core.page --check              # fail where a page is stale
 
 A paper's page is its hand-written `introduction.md`, the table of its claims, and one section per
 experiment. Papers without an introduction get no page. Verdicts are computed, never typed.
@@ -9,10 +10,12 @@ experiment. Papers without an introduction get no page. Verdicts are computed, n
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple, get_args
 
+from headwise.config import suggestion
 from headwise.json_files import read_json
 from headwise.recording.files import write_text
 from headwise_papers.core import runner
@@ -22,10 +25,10 @@ from headwise_papers.core.record import PAPERS_FOLDER, Record, figure_folder, re
 __all__ = ["claims_page", "pages", "paper_page", "result_table"]
 
 CLAIMS = [{"number": int, "paper": str, "text": str, "state": str}]  # shape of papers/claims.json
-HEADER = ("claim", "paper", "ours [95 % interval]", "verdict", "values", "command")
+HEADER = ("claim", "paper", "ours [95 % interval]", "verdict", "values", "experiment")
 HOW_TO_READ = (
-    "A claim with several rows counts once: as *not* if one row is *not*, as *reproduced* if all "
-    "measured rows are. *Undecided* means that the 95 % interval holds both answers."
+    "A claim counts once: as *not* if one of its results is *not*, as *reproduced* if all that are "
+    "measured are. *Undecided*: the 95 % interval holds both answers."
 )
 ANSWERS: dict[Verdict, str] = {  # to questions of our own
     "reproduced": "yes",
@@ -48,13 +51,18 @@ class Judged(NamedTuple):
         return verdict(self.claim, self.result)
 
 
-def pages() -> dict[Path, str]:
-    """Return every page by its file."""
-    introduced = [
-        paper for paper in runner.PAPERS if (PAPERS_FOLDER / paper / "introduction.md").is_file()
-    ]
-    texts = {PAPERS_FOLDER / paper / "README.md": paper_page(paper) for paper in introduced}
-    return {**texts, PAPERS_FOLDER / "claims.md": claims_page()}
+def pages(papers: Collection[str] = ()) -> dict[Path, str]:
+    """Return pages by file: those of some papers, or unless given of all, with all claims."""
+    if unknown := sorted(set(papers) - set(runner.PAPERS)):
+        raise ValueError(
+            f"There is no paper {unknown[0]!r}. {suggestion(unknown[0], runner.PAPERS)}"
+        )
+    texts = {
+        PAPERS_FOLDER / paper / "README.md": paper_page(paper)
+        for paper in papers or runner.PAPERS
+        if (PAPERS_FOLDER / paper / "introduction.md").is_file()
+    }
+    return texts if papers else {**texts, PAPERS_FOLDER / "claims.md": claims_page()}
 
 
 def paper_page(paper: str) -> str:
@@ -63,6 +71,7 @@ def paper_page(paper: str) -> str:
     names = [name for name in runner.experiment_names() if name.startswith(f"{paper}/")]
     judged = [one for name in names for one in judged_claims(name)]
     numbered = [one for one in judged if one.claim.number is not None]
+    numbered.sort(key=lambda one: one.claim.number or 0)
     parts = [introduction.read_text(encoding="utf-8").strip(), *_claims_table(numbered)]
     return "\n\n".join([*parts, *(_section(name) for name in names)]) + "\n"
 
@@ -135,20 +144,56 @@ def _claims_table(judged: Sequence[Judged]) -> list[str]:
 
 
 def _judged_table(judged: Iterable[Judged]) -> str:
+    """Write one row per claim; where several results decide it, each has a line in the cells."""
+    rows: dict[tuple[str, str], list[Judged]] = {}
+    for one in judged:
+        rows.setdefault((_text(one.claim), one.experiment), []).append(one)
     return _table(
         HEADER,
         [
             [
-                _text(one.claim),
-                _paper(one.claim),
-                "" if one.result is None else _ours(one.result),
-                _shown_verdict(one),
-                "" if one.result is None else str(len(one.result.values)),
-                f"`headwise reproduce {one.experiment}`",
+                text,
+                _cell(_paper(one.claim) for one in some),
+                _cell(_labelled(some)),
+                _cell(map(_shown_verdict, some)),
+                _cell("" if one.result is None else str(len(one.result.values)) for one in some),
+                experiment.partition("/")[2],
             ]
-            for one in judged
+            for (text, experiment), some in rows.items()
         ],
     )
+
+
+def _cell(lines: Iterable[str]) -> str:
+    """Put lines below each other, or once where all are the same."""
+    every = list(lines)
+    return every[0] if len(set(every)) == 1 else "<br>".join(every)
+
+
+def _labelled(some: Sequence[Judged]) -> list[str]:
+    """Return results, after the words that tell their names apart."""
+    names = [one.claim.result.split() for one in some]
+    start = _shared(names)
+    end = _shared([name[start:][::-1] for name in names])
+    names = [name[start : len(name) - end] for name in names]
+    if len({len(name) for name in names}) == 1:
+        columns = [column for column in zip(*names, strict=True) if _tells(column)]
+        names = [list(name) for name in zip(*columns, strict=True)]
+    found = ["" if one.result is None else _ours(one.result) for one in some]
+    if len(some) == 1 or not any(found):
+        return found
+    labels = (" ".join(name).strip(":,- ") for name in names)
+    return [f"{label}: {ours}" for label, ours in zip(labels, found, strict=True)]
+
+
+def _tells(column: Sequence[str]) -> bool:
+    return len(set(column)) > 1 or column[0] == "-"
+
+
+def _shared(names: Sequence[Sequence[str]]) -> int:
+    """Count the first words that all names share."""
+    columns = zip(*names, strict=False)
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
 
 
 def _by_number(judged: Iterable[Judged]) -> dict[int, list[Judged]]:
@@ -187,7 +232,7 @@ def _section(name: str) -> str:
     questions = ["Our own questions and self-tests:", _judged_table(own)] if own else []
     shown = [text for part, record in records.items() for text in _shown(record, part)]
     missing = [] if records else ["No full run has been recorded yet."]
-    parts = [f"## {title}", body.strip(), *questions, *shown, *missing]
+    parts = [f"## {title}", body.strip("\n"), *questions, *shown, *missing]
     return "\n\n".join(filter(None, parts))
 
 
@@ -210,7 +255,9 @@ def _provenance(record: Record) -> str:
     ]
     where = " and, resumed, ".join(dict.fromkeys(machines))
     last = "last start took" if len(starts) > 1 else "took"
-    return f" by `{record.command}` on {where}; {last} {record.seconds:,.0f} s."
+    plain = record.command == f"headwise reproduce {record.experiment}"
+    command = "" if plain else f" by `{record.command}`"
+    return f"{command} on {where}; {last} {record.seconds:,.0f} s."
 
 
 def _text(claim: Claim) -> str:
@@ -222,14 +269,16 @@ def _text(claim: Claim) -> str:
 def _paper(claim: Claim) -> str:
     paper = "" if claim.paper is None else _number(claim.paper)
     if claim.rule == "direction":
-        return paper or ("above 0" if claim.sign > 0 else "below 0")
+        return paper or ("> 0" if claim.sign > 0 else "< 0")
     if claim.rule == "share":
-        return f"{paper} (at least {_number(claim.threshold)})".strip()
-    return f"{paper} ± {_number(claim.margin)}"
+        return (
+            f"{paper} (≥ {_number(claim.threshold)})" if paper else f"≥ {_number(claim.threshold)}"
+        )
+    return f"{paper} ± {_number(claim.margin)}" if claim.margin else paper
 
 
 def _ours(result: Result) -> str:
-    if len(result.values) == 1:
+    if result.low == result.high:
         return _number(result.mean)
     return f"{_number(result.mean)} [{_number(result.low)}, {_number(result.high)}]"
 
@@ -245,23 +294,22 @@ def _number(value: float) -> str:
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     cells = [[cell.replace("|", r"\|") for cell in line] for line in lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+    return "\n".join(f"|{'|'.join(line)}|" for line in cells)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write all pages, or with `--check` name those that are stale."""
-    if unknown := [one for one in arguments if one != "--check"]:
-        raise ValueError(f"Only --check is understood, got {' '.join(unknown)}.")
+    """Write all pages or those of some papers, or with `--check` name those that are stale."""
+    check, papers = "--check" in arguments, [one for one in arguments if one != "--check"]
     stale = {
         file: text
-        for file, text in pages().items()
+        for file, text in pages(papers).items()
         if not file.is_file() or file.read_text(encoding="utf-8") != text
     }
     for file, text in stale.items():
         print(file)
-        if not arguments:
+        if not check:
             write_text(file, text)
-    return 1 if arguments and stale else 0
+    return 1 if check and stale else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Figures in one style: bars with intervals, lines with bands, panels."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwise.recording.run import Run
 from headwise_papers.core.experiment import Result
@@ -159,7 +159,7 @@ def legend_beside(figure: "Figure", axes: "Sequence[Axes]", *, title: str = "") 
     )
 
 
-def _thinned(points: Sequence[tuple[float, Result]]) -> list[tuple[float, Result]]:
+def _thinned(points: list[Any]) -> list[Any]:
     """Keep evenly spaced points, the first and the last among them."""
     count = min(len(points), MAX_POINTS)
     last = max(count - 1, 1)

@@ -12,7 +12,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import headwise_papers
 from headwise.config import Dataclass, suggestion
@@ -58,7 +57,7 @@ def experiment_names() -> list[str]:
     ]
 
 
-def load_experiment(name: str) -> Any:
+def load_experiment(name: str) -> Experiment:
     """Import an experiment; a slip gets the nearest name."""
     return import_module(_module_of(name)).experiment
 

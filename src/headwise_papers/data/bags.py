@@ -43,7 +43,7 @@ class Bags:
 
     @staticmethod
     def of(sentences: Sequence[Sequence[int]], labels: Sequence[int]) -> "Bags":
-        """One seed's sentences, given as lists of word numbers; padded with 0."""
+        """Build one seed's sentences from lists of word numbers, padded with 0."""
         if not sentences:
             raise ValueError("At least one sentence is wanted, got none.")
         rows = [torch.tensor(words, dtype=torch.long) for words in sentences]
@@ -68,16 +68,16 @@ class Bags:
         return len(self.tokens)
 
     def seed(self, index: int) -> "Bags":
-        """The sentences of one seed, still with a leading axis."""
+        """Return the sentences of one seed, still with a leading axis."""
         own = slice(index, index + 1)
         return Bags(self.tokens[own], self.lengths[own], self.labels[own])
 
     def repeated(self, seeds: int) -> "Bags":
-        """The same sentences for each of several seeds, without copying them."""
+        """Repeat the sentences for several seeds, without copying."""
         if self.seeds != 1:
             raise ValueError(f"Sentences of one seed can be repeated, got those of {self.seeds}.")
         return Bags(*(x.expand(seeds, *x.shape[1:]) for x in vars(self).values()))
 
     def to(self, device: torch.device | str) -> "Bags":
-        """The same sentences on another device."""
+        """Move the sentences to another device."""
         return Bags(*(x.to(device) for x in vars(self).values()))

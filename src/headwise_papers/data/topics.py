@@ -19,7 +19,7 @@ __all__ = ["PairSentences", "PairTask", "TopicSentences", "TopicTask"]
 
 @dataclass(frozen=True)
 class TopicSentences:
-    """What `TopicTask.draw` drew."""
+    """Sentences drawn by `TopicTask.draw`."""
 
     train: Bags
     test: Bags
@@ -76,7 +76,7 @@ class TopicTask:
 
 @dataclass(frozen=True)
 class PairSentences:
-    """What `PairTask.draw` drew."""
+    """Sentences drawn by `PairTask.draw`."""
 
     train: Bags
     test: Bags

@@ -20,17 +20,21 @@ from typing import NamedTuple
 
 import safetensors.torch
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from safetensors import SafetensorError
 from torch import Tensor
 
 from headwise.ops.checks import check_whole_number
 from headwise.recording import files
 from headwise.recording.checksums import read_tensors, sealed_note
+from headwise_papers.data.parallel import parallel_batch
+from headwise_papers.data.vocabulary import EOS
+from headwise_papers.ops.relevance import holds, packed, peak_positions, top_positions
 
-__all__ = ["IbmModel1"]
+__all__ = ["Aligned", "IbmModel1", "align", "controls"]
 
 Pair = tuple[Sequence[int], Sequence[int]]
+CHUNK = 64  # pairs aligned together
 BLOCK = 1 << 20  # positions (target word, source word) at a time, to bound what a pass allocates
 
 
@@ -289,3 +293,66 @@ def _numbered(block: _Block, keys_P: Tensor) -> _Block:
     pair_U = torch.searchsorted(keys_P, block.pair_U)
     pair_RL = pair_U.int().index_select(0, block.pair_RL.flatten()).view(block.pair_RL.shape)
     return block._replace(pair_RL=pair_RL, pair_U=pair_U)
+
+
+class Aligned(NamedTuple):
+    """Alignments of IBM Model 1 for the target tokens of some pairs, in the order of traces."""
+
+    peak: Int[Tensor, " N"]  # the likeliest source position
+    top: UInt8[Tensor, "N P"]  # highly ranked ones, packed
+    known: Bool[Tensor, " N"]  # whether any training pair has the target token
+    lengths: Int[Tensor, " N"]
+
+
+def align(model: IbmModel1, pairs: Sequence[Pair], train: Sequence[Pair]) -> Aligned:
+    """Align sentence pairs, shortest first: sorted by source length, then target length.
+
+    Args:
+        model: trained with end tokens on both sides.
+        pairs: without special tokens.
+        train: what the model was trained on, likewise.
+    """
+    ordered = sorted(pairs, key=lambda pair: (len(pair[0]), len(pair[1])))
+    batch = parallel_batch([source for source, _ in ordered], [target for _, target in ordered])
+    real_BT = torch.arange(batch.target_out.shape[1]) < batch.target_lengths[:, None]
+    length_BT = batch.source_lengths[:, None].expand_as(real_BT)
+    peaks: list[Tensor] = []
+    tops: list[Tensor] = []
+    for rows in torch.arange(len(ordered)).split(CHUNK):
+        score_NK = model.scores(batch.source[rows], batch.target_out[rows])[real_BT[rows]]
+        length_N = length_BT[rows][real_BT[rows]]
+        peaks.append(peak_positions(score_NK, length_N))
+        tops.append(packed(top_positions(score_NK, length_N)))
+    met = torch.tensor(sorted({EOS, *(word for _, target in train for word in target)}))
+    known_N = torch.isin(batch.target_out[real_BT], met)
+    return Aligned(torch.cat(peaks), torch.cat(tops), known_N, length_BT[real_BT])
+
+
+def controls(aligned: Aligned, untrained: UInt8[Tensor, "R N P"]) -> dict[str, Tensor]:
+    """Return hr of the peaks in orders of positions that know nothing of words, (R,) each.
+
+    Args:
+        aligned: of IBM Model 1.
+        untrained: packed highly ranked positions of R models.
+    """
+    known = aligned.known
+    peak_N, length_N = aligned.peak[known], aligned.lengths[known]
+    from_end_N = length_N - 1 - peak_N
+    fixed = {
+        "the end mark": (from_end_N == 0).double().mean(),
+        "the most frequent places": torch.maximum(
+            _frequent(peak_N, length_N), _frequent(from_end_N, length_N)
+        ),
+    }
+    return {
+        "untrained beta": holds(untrained[:, known], peak_N).double().mean(-1),
+        **{name: share.expand(len(untrained)) for name, share in fixed.items()},
+    }
+
+
+def _frequent(place_N: Tensor, length_N: Tensor) -> Tensor:
+    """Return how often a place is among the most frequent, as many as a row has highly ranked."""
+    count_K = place_N.bincount(minlength=int(length_N.max()))
+    rank_K = count_K.argsort(descending=True, stable=True).argsort()
+    top_NK = top_positions(-rank_K.double().expand(len(place_N), -1), length_N)
+    return top_NK.gather(1, place_N[:, None]).double().mean()

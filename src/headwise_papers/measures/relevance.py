@@ -1,7 +1,7 @@
 """Does output relevance drive attention? The paper's figures from what training recorded.
 
-Start from the tensors of a `headwise_papers.measures.relevance_curves.RelevanceCurves`, of S normal models and
-of R others (the same ones, uniform ones, frozen ones), E evaluations each:
+Start from the tensors of a `RelevanceCurves` (measures.relevance_curves), of S normal models and of
+R others (the same ones, uniform ones, frozen ones), E evaluations each:
 
     gold_SN   alpha^{s*}, where each normal model looks when it is best
               at(normal["alpha_peak"], best_step(normal["accuracy"]).evaluation)

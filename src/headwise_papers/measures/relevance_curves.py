@@ -86,8 +86,8 @@ class RelevanceCurves:
         """What was recorded.
 
         `step` (E,), `accuracy` (E, S), `alpha_peak` and `beta_peak` (E, S, N), `alpha_top` and
-        `beta_top` (E, S, N, P), eight positions to a byte as `headwise_papers.ops.relevance.packed` has
-        it, and `lengths` (N,).
+        `beta_top` (E, S, N, P), eight positions to a byte (`headwise_papers.ops.relevance.packed`),
+        and `lengths` (N,).
         """
         return {
             "step": torch.tensor(self._steps, dtype=torch.long),

@@ -8,7 +8,7 @@ the softmax of their scores, and a small classifier reads the context:
     Attn-TC   the same, U trained
     Attn-TL   softmax(U2^T ReLU(U1^T context + b1) + b2)
 
-`BagClassifier` is the clear way; `headwise_papers.models.bag_stack` trains many of them at once, fast.
+`BagClassifier` is the plain form; `bag_stack` trains many of them together, fast.
 """
 
 import math
@@ -114,7 +114,7 @@ class BagClassifier(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"] | None = None
     ) -> Float[Tensor, "B C"]:
-        """Logits of each class.
+        """Return the logits of each class.
 
         Args:
             tokens: word numbers.
@@ -125,7 +125,7 @@ class BagClassifier(nn.Module):
     def context(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"] | None = None
     ) -> Float[Tensor, "B D"]:
-        """What attention makes of each sentence."""
+        """Return the context of each sentence: its embeddings, weighted by attention."""
         value_BTD, key_BTE = self.embeddings[tokens], self.keys[tokens]
         if self.mix_embeddings is not None and self.mix_keys is not None:
             value_BTD, key_BTE = (
@@ -140,17 +140,17 @@ class BagClassifier(nn.Module):
         return out_B11D[:, 0, 0]
 
     def classify(self, context: Float[Tensor, "B D"]) -> Float[Tensor, "B C"]:
-        """Logits of contexts."""
+        """Return the logits of contexts."""
         if self.hidden is not None:
             context = self.hidden(context).relu()
         return self.output(context)
 
     def word_scores(self) -> Float[Tensor, " V"]:
-        """The score of every word, key . query; not of pairs, where there is a convolution."""
+        """Return the score of every word, key . query; with a convolution pairs have others."""
         return self.keys @ self.query
 
     def word_vectors(self) -> Float[Tensor, "V D"]:
-        """Every word's embedding times the norm of the query: the paper's v."""
+        """Return every word's embedding times the norm of the query: the paper's v."""
         return self.embeddings * self.query.norm()
 
 
@@ -165,7 +165,7 @@ class _Draw:
         return drawn.to(self.dtype)
 
     def uniform(self, *shape: int, fan_in: int) -> Tensor:
-        """As PyTorch starts its layers: between -1/sqrt(fan_in) and 1/sqrt(fan_in)."""
+        """Draw as PyTorch initialises its layers: between -1/sqrt(fan_in) and 1/sqrt(fan_in)."""
         drawn = torch.rand(shape, generator=self.generator, dtype=torch.float64)
         return ((2 * drawn - 1) / math.sqrt(fan_in)).to(self.dtype)
 
@@ -177,7 +177,7 @@ class _Draw:
         return layer
 
     def pairs(self, width: int) -> nn.Conv1d:
-        """A convolution over two neighbours that keeps the width."""
+        """Build a convolution over two neighbours that keeps the width."""
         layer = nn.Conv1d(width, width, 2, device="meta")
         layer.weight = nn.Parameter(self.uniform(width, width, 2, fan_in=2 * width))
         layer.bias = nn.Parameter(self.uniform(width, fan_in=2 * width))

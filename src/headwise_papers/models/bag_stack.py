@@ -1,4 +1,4 @@
-"""Many bag-of-words attention classifiers trained at once by full-batch gradient descent.
+"""Many bag-of-words attention classifiers trained together by full-batch gradient descent.
 
 Parameters are stacked on a leading axis S. With e = exp(score), a sentence with word counts c has
 Z = sum c e and context = sum c e v / Z. The classifier's first layer U is linear, so it may be
@@ -12,24 +12,67 @@ products with one sparse count matrix A, of one column more than that layer has 
 The cost is that of the words that occur, not of sentences times their longest length or width.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from headwise_papers.data.bags import Bags
-from headwise_papers.models.bag import BagClassifier
-from headwise_papers.models.bag_counts import BagCounts
+from headwise_papers.models.bag import BagClassifier, BagConfig
 from headwise_papers.models.stacking import (
     Evaluation,
+    best_device,
     common_config,
     load_into,
     stacked_parameters,
     unstacked,
 )
 
-__all__ = ["BagStack"]
+__all__ = ["BagCounts", "BagStack", "csr"]
+
+
+@dataclass(frozen=True)
+class BagCounts:
+    """Sentences of S seeds as one block-diagonal count matrix, and workspace.
+
+    Made by `BagStack.prepare`. Padding is not in it, and a word twice in a sentence counts 2.
+    """
+
+    bags: Bags
+    by_sentence: Tensor  # CSR (S*N, S*V)
+    by_word: Tensor  # its transpose, CSR (S*V, S*N)
+    target_SCN: Tensor  # 1/N at the label
+    pooled_SNX: Tensor  # workspace: sums over each sentence's words, of X = outputs + 1 columns
+    outputs_SON: Tensor  # workspace: their quotients
+
+    @staticmethod
+    def of(bags: Bags, *, vocabulary: int, classes: int, outputs: int, like: Tensor) -> "BagCounts":
+        """Count words.
+
+        Args:
+            bags: the sentences.
+            vocabulary: number of words.
+            classes: number of labels.
+            outputs: of the classifier's first layer.
+            like: gives dtype and device.
+        """
+        bags = bags.to(like.device)
+        _check(bags, vocabulary, classes)
+        seeds, sentences = bags.labels.shape
+        row_P, column_P, count_P = _entries(bags, vocabulary)
+        shape = (seeds * sentences, seeds * vocabulary)
+        target_SNC = torch.nn.functional.one_hot(bags.labels, classes).to(like) / sentences
+        return BagCounts(
+            bags,
+            csr(row_P, column_P, count_P.to(like), shape),
+            csr(column_P, row_P, count_P.to(like), shape[::-1]),
+            target_SNC.mT.contiguous(),
+            like.new_empty(seeds, sentences, outputs + 1),
+            like.new_empty(seeds, outputs, sentences),
+        )
 
 
 class BagStack:
@@ -60,13 +103,20 @@ class BagStack:
         self._words_SVX = vectors_SVD.new_empty(seeds, words, outputs + 1)  # workspace
         self._pull_SXV = vectors_SVD.new_empty(seeds, outputs + 1, words)
 
+    @staticmethod
+    def seeded(config: BagConfig, seeds: int) -> "BagStack":
+        """Build untrained classifiers of seeds 0, 1, 2, ... in float64, on the GPU if any."""
+        generators = [torch.Generator().manual_seed(seed) for seed in range(seeds)]
+        models = [BagClassifier(config, generator=own, dtype=torch.float64) for own in generators]
+        return BagStack([model.to(best_device()) for model in models])
+
     @property
     def seeds(self) -> int:
-        """How many classifiers there are."""
+        """Number of classifiers."""
         return len(self.parameters["embeddings"])
 
     def prepare(self, bags: Bags) -> BagCounts:
-        """Sentences as this stack wants them: once, before training or evaluating on them."""
+        """Convert sentences once, before training or evaluating on them."""
         if bags.seeds != self.seeds:
             raise ValueError(
                 f"Sentences for {self.seeds} seeds were wanted, got {bags.seeds}; "
@@ -82,7 +132,7 @@ class BagStack:
 
     @torch.no_grad()
     def step(self, data: BagCounts, *, rate: float) -> Float[Tensor, " S"]:
-        """One step of gradient descent on all sentences; each seed's mean loss before it."""
+        """Do one step of gradient descent, and return each seed's mean loss before it."""
         mass_SV = self._mass()
         seen_SOV = self._project(mass_SV)
         output_SON = self._pool(data)
@@ -96,7 +146,7 @@ class BagStack:
 
     @torch.no_grad()
     def evaluate(self, data: BagCounts) -> Evaluation:
-        """Loss and accuracy of each seed."""
+        """Return loss and accuracy of each seed."""
         logits_SCN = self._logits(data)
         loss_S = -(logits_SCN.log_softmax(1) * data.target_SCN).sum(dim=(1, 2))
         right_SN = logits_SCN.argmax(1) == data.bags.labels
@@ -104,7 +154,7 @@ class BagStack:
 
     @torch.no_grad()
     def context_gradients(self, data: BagCounts) -> Float[Tensor, "S N D"]:
-        """The gradient of each sentence's own loss with respect to its context, the paper's -h.
+        """Return the gradient of each sentence's own loss by its context, the paper's -h.
 
         The context is that of `word_vectors`, scaled by the norm of the query. With a fixed query,
         what `predicted_velocities` makes of both is per unit of eta = tau ||query||^2, where tau is
@@ -120,29 +170,29 @@ class BagStack:
         return gradient_SND / self.query_norms()[:, None, None]
 
     def word_scores(self) -> Float[Tensor, "S V"]:
-        """The score of every word."""
+        """Return the score of every word."""
         keys_SVE, query_SE = self.parameters["keys"], self.parameters["query"]
         if keys_SVE.shape[-1] == 1:
             return keys_SVE[..., 0] * query_SE
         return torch.bmm(keys_SVE, query_SE[..., None])[..., 0]
 
     def word_vectors(self) -> Float[Tensor, "S V D"]:
-        """Every word's embedding times the norm of the query: the paper's v."""
+        """Return every word's embedding times the norm of the query: the paper's v."""
         vectors_SVD = self.parameters["embeddings"]
         if self._unit_query:
             return vectors_SVD  # no pass over the vocabulary
         return vectors_SVD * self.query_norms()[:, None, None]
 
     def query_norms(self) -> Float[Tensor, " S"]:
-        """The norm of each seed's query."""
+        """Return the norm of each seed's query."""
         return self.parameters["query"].norm(dim=-1)
 
     def model(self, seed: int) -> BagClassifier:
-        """A copy of one seed's classifier."""
+        """Copy one seed's classifier."""
         return unstacked(self.config, self.parameters, seed)
 
     def load(self, parameters: Mapping[str, Tensor]) -> None:
-        """Take over stacked parameters, for example a copy made earlier."""
+        """Copy stacked parameters, for example those saved earlier."""
         load_into(self.parameters, parameters)
 
     @property
@@ -158,25 +208,25 @@ class BagStack:
         return self._classify(self._pool(data))[-1]
 
     def _mass(self) -> Tensor:
-        """exp(score), up to a factor for each seed."""
+        """Return exp(score), up to a factor for each seed."""
         score_SV = self.word_scores()
         return (score_SV - score_SV.amax(-1, keepdim=True)).exp_()
 
     def _project(self, mass_SV: Tensor) -> Tensor:
-        """What the first layer makes of each word; times its mass it is left in the workspace."""
+        """Apply the first layer to each word; its product with the mass goes to the workspace."""
         seen_SOV = torch.bmm(self._weight(self._first), self.parameters["embeddings"].mT)
         torch.mul(seen_SOV, mass_SV[:, None], out=self._words_SVX[..., :-1].mT)
         self._words_SVX[..., -1] = mass_SV
         return seen_SOV
 
     def _pool(self, data: BagCounts) -> Tensor:
-        """What the first layer makes of each context, without its bias."""
+        """Apply the first layer to each context, without its bias."""
         _product(data.by_sentence, self._words_SVX, out=data.pooled_SNX)
         pooled_SXN = data.pooled_SNX.mT
         return torch.div(pooled_SXN[:, :-1], pooled_SXN[:, -1:], out=data.outputs_SON)
 
     def _classify(self, output_SON: Tensor) -> list[Tensor]:
-        """Outputs of each layer, the logits last."""
+        """Return the outputs of each layer, the logits last."""
         if self.config.classifier != "TL":
             return [output_SON]
         hidden_SHN = (output_SON + self.parameters["hidden.bias"][..., None]).relu_()
@@ -184,7 +234,7 @@ class BagStack:
         return [hidden_SHN, torch.baddbmm(bias_SC1, self._weight("output"), hidden_SHN)]
 
     def _upper_step(self, error_SCN: Tensor, layers: list[Tensor], rate: float) -> Tensor:
-        """Move what lies above the first layer; the gradient at its outputs comes back."""
+        """Update what lies above the first layer, and return the gradient at its outputs."""
         if self.config.classifier != "TL":
             return error_SCN
         hidden_SHN, weight_SCH = layers[0], self._weight("output")
@@ -203,7 +253,7 @@ class BagStack:
         error_SON: Tensor,
         rate: float,
     ) -> None:
-        """Move words and the first layer, with the gradient at the outputs of that layer."""
+        """Update words and the first layer, with the gradient at the outputs of that layer."""
         total_SN = data.pooled_SNX[..., -1].clone()
         blame_SN = (error_SON * output_SON).sum(1)
         torch.div(error_SON, total_SN[:, None], out=data.pooled_SNX[..., :-1].mT)
@@ -233,6 +283,47 @@ class BagStack:
 
 
 def _product(counts: Tensor, x_SRX: Tensor, *, out: Tensor) -> None:
-    """counts @ x into `out`, with seeds and rows taken as one axis."""
+    """Compute counts @ x into `out`, with seeds and rows taken as one axis."""
     flat = out.view(-1, out.shape[-1])
     torch.addmm(flat, counts, x_SRX.view(-1, x_SRX.shape[-1]), beta=0, out=flat)
+
+
+def _check(bags: Bags, vocabulary: int, classes: int) -> None:
+    words, labels = bags.tokens, bags.labels
+    if int(words.max()) >= vocabulary or int(words.min()) < 0:
+        raise ValueError(
+            f"Word numbers run from 0 to {vocabulary - 1} here, got {int(words.min())} to "
+            f"{int(words.max())}; set vocabulary to the size of the data's."
+        )
+    if int(labels.max()) >= classes or int(labels.min()) < 0:
+        raise ValueError(
+            f"Labels run from 0 to {classes - 1} here, got {int(labels.min())} to "
+            f"{int(labels.max())}; set classes to the number of the data's."
+        )
+
+
+def _entries(bags: Bags, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Row, column and value of each entry of the block-diagonal matrix, by row and column."""
+    seeds, sentences, width = bags.tokens.shape
+    device = bags.tokens.device
+    seed_S11 = torch.arange(seeds, device=device)[:, None, None]
+    row_SN1 = torch.arange(seeds * sentences, device=device).view(seeds, sentences, 1)
+    columns = seeds * vocabulary
+    number_SNT = row_SN1 * columns + seed_S11 * vocabulary + bags.tokens
+    real_SNT = torch.arange(width, device=device) < bags.lengths[..., None]
+    number_P, count_P = number_SNT[real_SNT].unique(return_counts=True)
+    return number_P // columns, number_P % columns, count_P
+
+
+def csr(row_P: Tensor, column_P: Tensor, value_P: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Build a sparse matrix of these entries, each place at most once."""
+    order_P = torch.argsort(row_P, stable=True)
+    starts = torch.zeros(shape[0] + 1, dtype=torch.int32, device=row_P.device)
+    starts[1:] = torch.bincount(row_P, minlength=shape[0]).cumsum(0)
+    with warnings.catch_warnings():
+        # PyTorch calls its CSR tensors a beta, and some versions speak of checks even when asked
+        # for; the one product used here is tested
+        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")
+        return torch.sparse_csr_tensor(
+            starts, column_P[order_P].int(), value_P[order_P], shape, check_invariants=True
+        )

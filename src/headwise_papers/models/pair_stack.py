@@ -1,4 +1,4 @@
-"""Many classifiers that attend to pairs of neighbours, trained at once (Attn-TC-CNN, Appendix A).
+"""Many classifiers that attend to pairs of neighbours, trained together (Attn-TC-CNN, Appendix A).
 
 A convolution over two neighbours is a sum of a left part and a right part, and each part belongs
 to a word. So both parts, the score and what the classifier's first layer makes of the vector, are
@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy, embedding
 
 from headwise_papers.data.bags import Bags
 from headwise_papers.models.bag import BagClassifier
-from headwise_papers.models.bag_counts import csr
+from headwise_papers.models.bag_stack import csr
 from headwise_papers.models.stacking import (
     Evaluation,
     common_config,
@@ -57,11 +57,11 @@ class PairStack:
 
     @property
     def seeds(self) -> int:
-        """How many classifiers there are."""
+        """Number of classifiers."""
         return len(self.parameters["embeddings"])
 
     def prepare(self, bags: Bags) -> PairTokens:
-        """Sentences as this stack wants them: once, before training or evaluating on them."""
+        """Convert sentences once, before training or evaluating on them."""
         if bags.seeds != self.seeds or bool((bags.lengths < 2).any()):
             raise ValueError(
                 f"Sentences of two or more words for {self.seeds} seeds were wanted, got "
@@ -82,7 +82,7 @@ class PairStack:
         )
 
     def step(self, data: PairTokens, *, rate: float) -> Float[Tensor, " S"]:
-        """One step of gradient descent on all sentences; each seed's mean loss before it."""
+        """Do one step of gradient descent, and return each seed's mean loss before it."""
         leaves = {
             name: parameter.detach().requires_grad_(name in self.config.trainable)
             for name, parameter in self.parameters.items()
@@ -96,36 +96,36 @@ class PairStack:
 
     @torch.no_grad()
     def evaluate(self, data: PairTokens) -> Evaluation:
-        """Loss and accuracy of each seed."""
+        """Return loss and accuracy of each seed."""
         logits_SNC = self._logits(self.parameters, data)
         loss_S = _losses(logits_SNC, data.label_SN)
         return Evaluation(loss_S, (logits_SNC.argmax(-1) == data.label_SN).to(loss_S).mean(-1))
 
     @torch.no_grad()
     def pair_scores(self, pairs: Int[Tensor, "S P 2"]) -> Float[Tensor, "S P"]:
-        """The score of each pair of words."""
+        """Return the score of each pair of words."""
         query_SE1 = self.parameters["query"][..., None]
         return (self._mixed("keys", pairs) @ query_SE1)[..., 0]
 
     @torch.no_grad()
     def pair_vectors(self, pairs: Int[Tensor, "S P 2"]) -> Float[Tensor, "S P D"]:
-        """The embedding the convolution gives each pair, times the norm of the query."""
+        """Return the convolved embedding of each pair, times the norm of the query."""
         return self._mixed("embeddings", pairs) * self.query_norms()[:, None, None]
 
     def query_norms(self) -> Float[Tensor, " S"]:
-        """The norm of each seed's query."""
+        """Return the norm of each seed's query."""
         return self.parameters["query"].norm(dim=-1)
 
     def model(self, seed: int) -> BagClassifier:
-        """A copy of one seed's classifier."""
+        """Copy one seed's classifier."""
         return unstacked(self.config, self.parameters, seed)
 
     def load(self, parameters: Mapping[str, Tensor]) -> None:
-        """Take over stacked parameters, for example a copy made earlier."""
+        """Copy stacked parameters, for example those saved earlier."""
         load_into(self.parameters, parameters)
 
     def _mixed(self, kind: str, pairs_SP2: Tensor) -> Tensor:
-        """The convolution of "embeddings" or "keys" at chosen pairs."""
+        """Compute the convolution of "embeddings" or "keys" at chosen pairs."""
         table_SVD, weight_SODK = self.parameters[kind], self.parameters[f"mix_{kind}.weight"]
         seed_S1 = torch.arange(self.seeds, device=table_SVD.device)[:, None]
         parts = [
@@ -152,7 +152,7 @@ class PairStack:
         return csr(word_P, place_P, one_P, (self.seeds * self.config.vocabulary, len(word_P)))
 
     def _sides(self, parameters: Mapping[str, Tensor], side: int) -> Tensor:
-        """One side's share of a pair, for each word: first-layer outputs, and the score last."""
+        """Return one side's share of a pair per word: first-layer outputs, the score last."""
         first = "hidden" if self.config.classifier == "TL" else "output"
         parts: list[Tensor] = []
         for kind, reader in (

@@ -15,7 +15,7 @@ before, so that ops without a scale can replace softmax at the site.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, final, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -29,10 +29,20 @@ from headwise_papers.models.cache import Cache, KeysValues
 from headwise_papers.models.rebuilding import Rebuildable
 from headwise_papers.ops.relevance import Looked, output_relevance, output_relevance_of_each
 
-__all__ = ["Heads", "RnnClassifier", "RnnClassifierConfig", "Seq2Seq", "Seq2SeqConfig", "Variant"]
+__all__ = [
+    "Combine",
+    "Heads",
+    "RnnClassifier",
+    "RnnClassifierConfig",
+    "Seq2Seq",
+    "Seq2SeqConfig",
+    "Variant",
+]
 
 # "uniform" attends to all positions alike; "frozen" learns the scores and nothing else.
 Variant = Literal["normal", "uniform", "frozen"]
+# The output layer reads d + context, the context alone, or tanh(mix [d; context]).
+Combine = Literal["add", "context", "concat"]
 
 
 @final
@@ -125,7 +135,7 @@ class RnnClassifier(nn.Module):
 class Seq2SeqConfig:
     """The shape of an LSTM sequence-to-sequence model; the defaults are those for translation.
 
-    For the copying task: bidirectional=False, layers=1, combine="concat", dropout=0.
+    For the copying task: bidirectional=False, layers=1, dropout=0.
     """
 
     vocabulary: int  # of source and target together
@@ -134,7 +144,7 @@ class Seq2SeqConfig:
     layers: int = 2  # of encoder and decoder
     bidirectional: bool = True  # the encoder
     heads: int = 1
-    combine: Literal["add", "concat"] = "add"  # concat: tanh(mix [d; context]) before the output
+    combine: Combine = "add"  # what the output layer reads, see `Combine`
     sum_heads: Literal["sum", "mean"] = "sum"  # Eq. 9 sums
     shared: bool = True  # one embedding for source and target
     dropout: float = 0.5  # between the layers of each LSTM
@@ -142,6 +152,8 @@ class Seq2SeqConfig:
 
     def __post_init__(self) -> None:
         _at_least_one(self, "vocabulary", "embedding", "hidden", "layers", "heads")
+        if self.combine not in get_args(Combine):
+            raise ValueError(f"combine must be add, context or concat, got {self.combine!r}.")
 
     @property
     def width(self) -> int:
@@ -287,8 +299,8 @@ class Seq2Seq(Rebuildable):
         """Scores and output relevance of each source position for each real target word.
 
         theta is what the output would be if one position were the whole context of one head, and
-        other heads added nothing; where heads are averaged a head adds its part of the mean. With
-        combine="add" the decoder's state is the same for all positions and left out.
+        other heads added nothing; where heads are averaged a head adds its part of the mean. Unless
+        combine="concat" the decoder's state is the same for all positions and left out.
         """
         part = self.config.part_of_head(head)
         memory_BKX = self.encode(source, source_lengths)
@@ -360,7 +372,8 @@ class Seq2Seq(Rebuildable):
 
     def _predict(self, d_XD: Tensor, context_XD: Tensor) -> Tensor:
         if self.mix is None:
-            return self.output(d_XD + context_XD)
+            add = self.config.combine == "add"
+            return self.output(d_XD + context_XD if add else context_XD)
         return self.output(self.mix(torch.cat([d_XD, context_XD], dim=-1)).tanh())
 
 

@@ -1,13 +1,14 @@
 """Many recurrent models at once: the parameters of S seeds stacked on a leading axis.
 
 A cuDNN LSTM runs one model at a time and leaves a GPU idle. Here the recurrences of all seeds, and
-of both directions, are one batched product a time step (`headwise_papers.ops.lstm`), and where there are
-fewer words than positions the input layer is applied to the words and then looked up. A seed of a
-stack goes through the same numbers as that model alone, up to rounding.
+of both directions, are one batched product per time step (`headwise_papers.ops.lstm`), and where
+there are fewer words than positions the input layer is applied to the words and then looked up. A
+seed of a stack goes through the same numbers as that model alone, up to rounding.
 """
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace as with_fields
 from functools import partial
 from typing import NamedTuple, cast
@@ -31,7 +32,7 @@ from headwise_papers.ops.lookup import lookup
 from headwise_papers.ops.lstm import lstm
 from headwise_papers.ops.relevance import Looked, output_relevance, output_relevance_of_each
 
-__all__ = ["RnnClassifierStack", "Seq2SeqStack"]
+__all__ = ["RnnClassifierSequence", "RnnClassifierStack", "Seq2SeqStack", "many_classifiers"]
 
 # Sentences are short and all seeds are one batch: plain products are faster than a fused kernel.
 _attention = partial(softmax_attention, impl="reference")
@@ -143,6 +144,74 @@ class RnnClassifierStack(nn.Module):
 
     def _query_SA(self) -> Tensor:
         return self.weights["query.weight"][:, 0] * self._attends[:, None]
+
+
+class RnnClassifierSequence(nn.Module):
+    """S classifiers behind the interface of a stack, run one after the other; shapes may differ.
+
+    On a CPU `nn.LSTM` is faster than batched products (`python -m benchmarks relevance`).
+
+    >>> from headwise_papers.models.rnn import RnnClassifierConfig
+    >>> config = RnnClassifierConfig(vocabulary=9, hidden=8)
+    >>> models = RnnClassifierSequence([RnnClassifier(config) for seed in range(3)])
+    >>> models(torch.ones(3, 2, 5, dtype=torch.long), torch.full((3, 2), 5)).shape
+    torch.Size([3, 2, 2])
+    """
+
+    def __init__(self, models: Sequence[RnnClassifier]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(deepcopy(model) for model in models)
+        self.weights: dict[str, Tensor] = {
+            f"{seed}.{name}": parameter
+            for seed, model in enumerate(self.models)
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        }
+
+    @property
+    def seeds(self) -> int:
+        """How many models there are."""
+        return len(self.models)
+
+    def forward(
+        self, tokens: Int[Tensor, "S B T"], lengths: Int[Tensor, "S B"]
+    ) -> Float[Tensor, "S B C"]:
+        """Logits of each class, for each seed's own sentences."""
+        return torch.stack([self.model(s)(tokens[s], lengths[s]) for s in range(self.seeds)])
+
+    def loss(
+        self,
+        tokens: Int[Tensor, "S B T"],
+        lengths: Int[Tensor, "S B"],
+        labels: Int[Tensor, "S B"],
+    ) -> Float[Tensor, " S"]:
+        """Each seed's mean cross-entropy."""
+        logits_SBC = self(tokens, lengths)
+        return cross_entropy(logits_SBC.mT, labels, reduction="none").mean(-1)
+
+    @torch.no_grad()
+    def look(
+        self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], labels: Int[Tensor, " B"]
+    ) -> Looked:
+        """Scores and output relevance of each position, on the same sentences for every seed."""
+        each = [self.model(s).look(tokens, lengths, labels) for s in range(self.seeds)]
+        alpha_SNK, beta_SNK, right_SN = (
+            torch.cat([getattr(looked, part) for looked in each])
+            for part in ("alpha", "beta", "right")
+        )
+        return Looked(alpha_SNK, beta_SNK, lengths, right_SN)
+
+    def model(self, seed: int) -> RnnClassifier:
+        """One seed's classifier, itself."""
+        return cast(RnnClassifier, self.models[seed])
+
+
+def many_classifiers(
+    models: Sequence[RnnClassifier],
+) -> RnnClassifierStack | RnnClassifierSequence:
+    """Return what trains fastest: a stack on a GPU, a sequence on a CPU."""
+    on_gpu = models[0].output.weight.is_cuda
+    return RnnClassifierStack(models) if on_gpu else RnnClassifierSequence(models)
 
 
 class Seq2SeqStack(nn.Module):
@@ -286,13 +355,14 @@ class Seq2SeqStack(nn.Module):
         return out_SBTD.transpose(1, 2)
 
     def _predict(self, d_XD: Tensor, context_XD: Tensor) -> Tensor:
-        if self.config.combine == "add":
-            return _layer(self.weights, "output", d_XD + context_XD)
+        if self.config.combine != "concat":
+            add = self.config.combine == "add"
+            return _layer(self.weights, "output", d_XD + context_XD if add else context_XD)
         mixed_XD = _layer(self.weights, "mix", torch.cat([d_XD, context_XD], dim=-1)).tanh()
         return _layer(self.weights, "output", mixed_XD)
 
     def _relevance(self, alone_SBKD: Tensor, d_STBD: Tensor, target_SBT: Tensor) -> Tensor:
-        if self.config.combine == "add":
+        if self.config.combine != "concat":
             return output_relevance_of_each(_layer(self.weights, "output", alone_SBKD), target_SBT)
         n_target, n_source = d_STBD.shape[1], alone_SBKD.shape[2]
         d_SBTKD = d_STBD.transpose(1, 2)[:, :, :, None].expand(-1, -1, -1, n_source, -1)

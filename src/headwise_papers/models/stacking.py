@@ -1,4 +1,4 @@
-"""What stacks of models share: parameters of S seeds as tensors with a leading axis."""
+"""Parameters of S seeds as tensors with a leading axis, for stacks of models."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,14 @@ from torch import Tensor, nn
 
 from headwise_papers.models.bag import BagClassifier, BagConfig
 
-__all__ = ["Evaluation", "common_config", "load_into", "stacked_parameters", "unstacked"]
+__all__ = [
+    "Evaluation",
+    "best_device",
+    "common_config",
+    "load_into",
+    "stacked_parameters",
+    "unstacked",
+]
 
 
 @dataclass(frozen=True)
@@ -20,8 +27,13 @@ class Evaluation:
     accuracy: Float[Tensor, " S"]
 
 
+def best_device() -> str:
+    """Return "cuda" where there is a GPU, else "cpu"."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def common_config(models: Sequence[BagClassifier]) -> BagConfig:
-    """The config that all of some models have."""
+    """Return the config that all models share."""
     configs = {model.config for model in models}
     if len(configs) != 1:
         raise ValueError(f"Models of one config were wanted, got {len(configs)} configs.")
@@ -29,13 +41,13 @@ def common_config(models: Sequence[BagClassifier]) -> BagConfig:
 
 
 def stacked_parameters(models: Sequence[nn.Module]) -> dict[str, Tensor]:
-    """Copies of the parameters by name, seeds on the leading axis."""
+    """Copy the parameters by name, seeds on the leading axis."""
     states = [model.state_dict() for model in models]
     return {name: torch.stack([state[name] for state in states]) for name in states[0]}
 
 
 def unstacked(config: BagConfig, parameters: Mapping[str, Tensor], seed: int) -> BagClassifier:
-    """A model with copies of one seed's parameters."""
+    """Build a model with copies of one seed's parameters."""
     some = next(iter(parameters.values()))
     alone = BagClassifier(config, generator=torch.Generator(), dtype=some.dtype)
     alone.load_state_dict({name: stacked[seed] for name, stacked in parameters.items()})

@@ -9,6 +9,7 @@ weighted by the softmax of their scores. For a word that tells the topic, among 
 at every moment of training, whatever classifies the context.
 
     S seeds   N sentences   T positions   V vocabulary   W chosen words   D width   C classes
+    P pairs of a sentence and one of its words
 """
 
 from dataclasses import dataclass
@@ -16,8 +17,6 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-
-from headwise_papers.ops.word_counts import class_counts, companions, topic_purity, word_pairs
 
 __all__ = [
     "Deviation",
@@ -35,7 +34,7 @@ NEWTON_STEPS = 16  # from the start below, 1e-12 takes at most 8, whatever the n
 
 
 def theoretical_norm(score: Float[Tensor, "*x"], m: Float[Tensor, "..."] | float | int) -> Tensor:
-    """The embedding norm that Eq. 10 gives a word of this score.
+    """Return the embedding norm that Eq. 10 gives a word of this score.
 
     sqrt(2 (s + (exp(s) - 1) / m)), and 0 where that has no real root, for negative scores.
 
@@ -54,7 +53,7 @@ def theoretical_norm(score: Float[Tensor, "*x"], m: Float[Tensor, "..."] | float
 
 
 def theoretical_score(norm: Float[Tensor, "*x"], m: Float[Tensor, "..."] | float | int) -> Tensor:
-    """The score that Eq. 10 gives a word of this embedding norm: the inverse of `theoretical_norm`.
+    """Return the score that Eq. 10 gives a word of this norm, the inverse of `theoretical_norm`.
 
     Args:
         norm: not negative; any shape; has a (first) gradient.
@@ -106,7 +105,7 @@ def deviation(
     *,
     start: float = 0.05,
 ) -> Deviation:
-    """The relative distance of empirical (score, norm) curves from Eq. 10.
+    """Return the relative distance of empirical (score, norm) curves from Eq. 10.
 
     Args:
         scores: through training, epochs first.
@@ -144,7 +143,7 @@ def predicted_velocities(
     gradient: Float[Tensor, "N D"],
     lengths: Int[Tensor, " N"] | None = None,
 ) -> Velocities:
-    """What gradient descent is about to do to words (Eq. 6 to 8), from the state of a model.
+    """Predict how gradient descent moves words next (Eq. 6 to 8), from the state of a model.
 
         dv/dt = -<gradient exp(s) / Z(x)> |sentences with the word| / |sentences|        (7)
         ds/dt = (v - <v(x without the word)>) . dv/dt / <Z(x) / Z(x without the word)>   (8)
@@ -165,7 +164,7 @@ def predicted_velocities(
             average of the vectors as scaled above.
         lengths: how many words of a row are real; all of them unless given.
     """
-    sentence_P, word_P, times_P = word_pairs(sentences, lengths, len(scores))
+    sentence_P, word_P, times_P = _word_pairs(sentences, lengths, len(scores))
     state = _PairState.of(scores, vectors, sentence_P, word_P, times_P, n=len(sentences))
 
     def mean_VX(value_PX: Tensor) -> Tensor:
@@ -220,3 +219,100 @@ class _PairState:
         others_PD = (context_ND[sentence_P] - part_PD) / rest_P[:, None]
         others_PD = torch.where(alone_P[:, None], vectors_VD[word_P], others_PD)
         return _PairState(weight_P, context_ND, others_PD, 1 / rest_P)
+
+
+def class_counts(
+    sentences: Int[Tensor, "*S N T"],
+    labels: Int[Tensor, "*S N"],
+    *,
+    vocabulary: int,
+    classes: int,
+    lengths: Int[Tensor, "*S N"] | None = None,
+) -> Int[Tensor, "*S V C"]:
+    """Count the sentences of each class in which a word occurs, each sentence once per word.
+
+    Args:
+        sentences: word numbers.
+        labels: the class of each sentence.
+        vocabulary: number of words.
+        classes: number of classes.
+        lengths: how many words of a row are real; all of them unless given.
+
+    >>> class_counts(torch.tensor([[0, 1, 1], [1, 2, 2]]), torch.tensor([0, 1]),
+    ...              vocabulary=3, classes=2)
+    tensor([[1, 0],
+            [1, 1],
+            [0, 1]])
+    """
+    sentence_P, word_P, _ = _word_pairs(sentences, lengths, vocabulary)
+    *seeds, n_sentences = labels.shape
+    label_P = labels.reshape(-1)[sentence_P]
+    seed_P = sentence_P // n_sentences
+    cell_P = (seed_P * vocabulary + word_P) * classes + label_P
+    cells = labels.numel() // n_sentences * vocabulary * classes
+    return torch.bincount(cell_P, minlength=cells).view(*seeds, vocabulary, classes)
+
+
+def topic_purity(
+    sentences: Int[Tensor, "*S N T"],
+    labels: Int[Tensor, "*S N"],
+    *,
+    vocabulary: int,
+    classes: int = 2,
+    lengths: Int[Tensor, "*S N"] | None = None,
+) -> Float[Tensor, "*S V"]:
+    """Measure how surely a word tells the class (Section 5): |share positive - share negative|.
+
+    The shares are of the sentences that contain the word, each counted once. With more than two
+    classes it is the largest share less the mean of the others, which for two is the same: 1 for
+    a word of one class only, 0 for a word equally common in all. Words that never occur get 0.
+    Arguments as in `class_counts`. In float64.
+
+    >>> topic_purity(torch.tensor([[0, 1, 1], [1, 2, 2]]), torch.tensor([0, 1]), vocabulary=3)
+    tensor([1., 0., 1.], dtype=torch.float64)
+    """
+    count_VC = class_counts(
+        sentences, labels, vocabulary=vocabulary, classes=classes, lengths=lengths
+    ).double()
+    total_V = count_VC.sum(-1)
+    largest_V = count_VC.amax(-1)
+    others_V = (total_V - largest_V) / (classes - 1)
+    return (largest_V - others_V) / total_V.clamp(min=1)
+
+
+def companions(
+    sentences: Int[Tensor, "*S N T"],
+    *,
+    vocabulary: int,
+    lengths: Int[Tensor, "*S N"] | None = None,
+) -> Float[Tensor, "*S V"]:
+    """Return the m of Eq. 10 for words of real text: mean length of their sentences, less one.
+
+    Words that never occur, or only alone, get nan, as Eq. 10 says nothing about them. In float64.
+
+    >>> companions(torch.tensor([[0, 1, 2], [1, 2, 2]]), lengths=torch.tensor([3, 2]), vocabulary=3)
+    tensor([2.0000, 1.5000, 1.5000], dtype=torch.float64)
+    """
+    *seeds, n_sentences, width = sentences.shape
+    sentence_P, word_P, _ = _word_pairs(sentences, lengths, vocabulary)
+    long_X = torch.full_like(sentences[..., 0], width) if lengths is None else lengths
+    length_P = long_X.reshape(-1)[sentence_P]
+    cell_P = sentence_P // n_sentences * vocabulary + word_P
+    cells = sentences[..., 0].numel() // n_sentences * vocabulary
+    number = torch.bincount(cell_P, minlength=cells)
+    total = torch.bincount(cell_P, weights=length_P.double(), minlength=cells)
+    mean = (total / number - 1).view(*seeds, vocabulary)
+    return torch.where(mean > 0, mean, torch.nan)
+
+
+def _word_pairs(
+    sentences: Tensor, lengths: Tensor | None, vocabulary: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return sentence, word and count of each pair; sentences are numbered through all seeds."""
+    rows_XT = sentences.reshape(-1, sentences.shape[-1])
+    number_XT = torch.arange(len(rows_XT), device=rows_XT.device)[:, None] * vocabulary + rows_XT
+    if lengths is not None:
+        place_T = torch.arange(rows_XT.shape[1], device=rows_XT.device)
+        number_XT = number_XT[place_T < lengths.reshape(-1, 1)]
+    pair_P, times_P = number_XT.reshape(-1).unique(return_counts=True)
+    return pair_P // vocabulary, pair_P % vocabulary, times_P

@@ -1,11 +1,14 @@
-"""The measures of Table 1 from what training recorded, for several experiments."""
+"""The measures of Table 1 from recorded traces, as results and as figures."""
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
+from headwise_papers.core import Result, draw_lines, panels
+from headwise_papers.core.experiment import Kind
 from headwise_papers.measures.relevance import (
     agreement,
     at,
@@ -17,43 +20,76 @@ from headwise_papers.measures.relevance import (
 )
 from headwise_papers.ops.relevance import holds, top_number
 
-__all__ = ["Row", "gold_attention", "lucky_floor", "on_rows", "paired", "table_row"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Traces = dict[str, Tensor]  # of a `RelevanceCurves`, of the models of one variant
 
+HR = "hr(alpha*, beta_unif)"
+OVER_SHUFFLES = "hr - best of as many shuffles"
+COLUMNS = 3  # of a figure with one panel per data set
+ALPHA, BETA, OTHER = "tab:red", "tab:blue", "tab:grey"  # the paper's colours of Fig. 2
 ROW_AXIS = {"lengths": 0, "alpha_peak": 2, "beta_peak": 2, "alpha_top": 2, "beta_top": 2}
 
 
 class Row(NamedTuple):
-    """A row of Table 1, one value for each pair S of a normal run, whose attention is gold, and a
+    """A row of Table 1, one value per pair of a normal run, whose attention is gold, and a
     uniform run. No run is in two pairs, so that an interval over values covers both kinds of run.
     """
 
     hr: Float[Tensor, " S"]  # of gold attention in beta_unif at s'
-    hr_at_best: Float[Tensor, " S"]  # the same where the uniform run is most accurate
+    hr_at_best: Float[Tensor, " S"]  # where the uniform run is most accurate
     hr_at_end: Float[Tensor, " S"]
     floor: Float[Tensor, " S"]  # hr in one shuffle of beta_unif at s'
     lucky_floor: Float[Tensor, " S"]  # the best of as many shuffles as there are evaluations
     ceiling: Float[Tensor, " S"]  # of gold attention in another run's
     s: Float[Tensor, " S"]  # the update at which other runs' attention passes hr; else the last
-    passes: Float[Tensor, " S"]  # whether it does
+    passes: Bool[Tensor, " S"]  # whether it does
     accuracy_at_s: Float[Tensor, " S"]  # of these other runs
     best: Float[Tensor, " S"]  # accuracy
     relevance: Float[Tensor, "E S"]  # hr of gold attention in beta_unif
     attention: Float[Tensor, "E S"]  # hr of gold attention in that of other runs
 
-    def of_passing(self, values: Float[Tensor, " S"]) -> Float[Tensor, " P"]:
-        """Values of the pairs whose hr other runs' attention passes; there may be none."""
-        return values[self.passes > 0]
+    def results(self, part: str = "") -> dict[str, Result]:
+        """Return the row by name; s where no run has one is left out."""
+        values = {
+            HR: self.hr,
+            f"{HR} at uniform's best accuracy": self.hr_at_best,
+            f"{HR} at the end": self.hr_at_end,
+            "random baseline": self.floor,
+            "random baseline, best of as many shuffles": self.lucky_floor,
+            "ceiling, another normal run": self.ceiling,
+            "s": self.s[self.passes],
+            "other runs pass hr": self.passes,
+            "accuracy at s": self.accuracy_at_s[self.passes],
+            "best accuracy": self.best,
+        }
+        gain = {OVER_SHUFFLES: self.hr - self.lucky_floor}
+        return named(values, part=part) | named(gain, part=part, kind="difference")
+
+    def draw(self, axes: "Axes", step_E: Tensor, *, title: str) -> None:
+        """Draw hr of alpha* in beta_unif and in another run's attention through training."""
+        curves = {
+            r"$\beta_{unif}$": curve(step_E, self.relevance),
+            r"$\hat\alpha$, another run": curve(step_E, self.attention),
+            "random baseline": curve(step_E[[0, -1]], self.floor.expand(2, -1)),
+        }
+        colours = dict(zip(curves, (BETA, ALPHA, OTHER), strict=True))
+        draw_lines(
+            axes, curves, xlabel="update", ylabel=r"hr with $\alpha^*$", title=title,
+            colours=colours,
+        )  # fmt: skip
+        axes.set_ylim(0, 1.02)
 
 
 def gold_attention(normal: Traces) -> Int[Tensor, "S N"]:
-    """Where each normal run attends most when it is most accurate, alpha^{s*}."""
+    """Return where each normal run attends most when it is most accurate, alpha^{s*}."""
     return at(normal["alpha_peak"], best_step(normal["accuracy"]).evaluation)
 
 
 def table_row(normal: Traces, uniform: Traces, *, seed: int = 0) -> Row:
-    """A row of Table 1 from the records of as many normal as uniform runs on the same rows.
+    """Compute a row of Table 1 from as many normal as uniform runs on the same rows.
 
     s' is chosen for each pair, as the paper does for its one pair.
     """
@@ -73,7 +109,7 @@ def table_row(normal: Traces, uniform: Traces, *, seed: int = 0) -> Row:
         lucky_floor=lucky_floor(uniform["lengths"], pairs_ES.shape, generator),
         ceiling=ceiling(gold_SN, at(normal["alpha_top"], best.evaluation)),
         s=normal["step"][place_S].double(),
-        passes=(passes_S >= 0).double(),
+        passes=passes_S >= 0,
         accuracy_at_s=at(_of_others(normal["accuracy"]), place_S),
         best=best.value,
         relevance=pairs_ES,
@@ -82,7 +118,7 @@ def table_row(normal: Traces, uniform: Traces, *, seed: int = 0) -> Row:
 
 
 def paired(gold: Int[Tensor, "S N"], top: UInt8[Tensor, "E R M P"]) -> Float[Tensor, "E S"]:
-    """hr of each run's gold positions in the tops of the other run with the same number.
+    """Return hr of each run's gold positions in the tops of the other run with the same number.
 
     Args:
         gold: position in each row.
@@ -99,7 +135,7 @@ def paired(gold: Int[Tensor, "S N"], top: UInt8[Tensor, "E R M P"]) -> Float[Ten
 def lucky_floor(
     lengths: Int[Tensor, " N"], shape: tuple[int, ...], generator: torch.Generator
 ) -> Float[Tensor, " S"]:
-    """The largest hr of as many independent shuffles as there are evaluations, for each run.
+    """Return the largest hr of as many shuffles as there are evaluations, for each run.
 
     The largest of many hr's is above one shuffle's by luck alone; this is how much. In a shuffled
     row every position is as likely as any other to be highly ranked.
@@ -115,12 +151,61 @@ def lucky_floor(
 
 
 def on_rows(traces: Traces, rows: Bool[Tensor, " N"]) -> Traces:
-    """The same records of some rows; accuracy stays that of all."""
+    """Return the records of some rows; accuracy stays that of all."""
     chosen = rows.nonzero()[:, 0]
     return {
         name: value.index_select(ROW_AXIS[name], chosen) if name in ROW_AXIS else value
         for name, value in traces.items()
     }
+
+
+def of_runs(traces: Traces, first: int, last: int | None = None) -> Traces:
+    """Return the records of some runs."""
+    chosen = slice(first, last)
+    return {name: x if x.dim() < 2 else x[:, chosen] for name, x in traces.items()}
+
+
+def named(
+    values: Mapping[str, Tensor], *, part: str = "", kind: Kind = "mean"
+) -> dict[str, Result]:
+    """Return tensors of one value per run as results; booleans are shares, empty ones left out.
+
+    >>> named({"s": torch.tensor([10, 20]), "t": torch.zeros(0)}, part="sst")
+    {'sst: s': Result(values=(10.0, 20.0), kind='mean')}
+    """
+    before = f"{part}: " if part else ""
+    return {
+        f"{before}{name}": Result(x.double().tolist(), "share" if x.dtype == torch.bool else kind)
+        for name, x in values.items()
+        if len(x)
+    }
+
+
+def pooled(results: Mapping[str, Result], name: str, parts: Sequence[str]) -> Result:
+    """Return the values of several parts as one result."""
+    found = [results[f"{part}: {name}"] for part in parts]
+    return Result([value for one in found for value in one.values], found[0].kind)
+
+
+def curve(step_E: Tensor, values_ES: Tensor) -> dict[float, Result]:
+    """Return a curve over evaluations, with one value per run, as `draw_lines` takes it."""
+    rows = values_ES.double().cpu().tolist()
+    return {float(step): Result(row) for step, row in zip(step_E.tolist(), rows, strict=True)}
+
+
+def limit_shares(axes: "Axes") -> None:
+    """Limit a vertical axis to 0 to 1, which intervals of few runs would leave."""
+    axes.set_ylim(0, min(1.02, axes.get_ylim()[1]))
+
+
+def set_panels(names: Sequence[str]) -> "tuple[Figure, list[Axes]]":
+    """Return a figure with one panel per data set."""
+    columns = min(COLUMNS, len(names))
+    figure, rows = panels(columns, -(-len(names) // columns))
+    cells = [axes for row in rows for axes in row]
+    for axes in cells[len(names) :]:
+        axes.set_visible(False)
+    return figure, cells[: len(names)]
 
 
 def _shuffled_hr(
@@ -131,5 +216,5 @@ def _shuffled_hr(
 
 
 def _of_others(values_ES: Tensor) -> Tensor:
-    """For each run the mean over the others."""
+    """Return for each run the mean over the others."""
     return (values_ES.sum(1, keepdim=True) - values_ES) / (values_ES.shape[1] - 1)

@@ -1,84 +1,130 @@
-"""Can attention be learnt when output relevance is frozen?
+"""Table 3: can attention be learned when output relevance is frozen?
 
-A *frozen* classifier learns the layer that scores and nothing else; all its other parameters, and
-with them output relevance, stay as they were drawn. Section 3.4 and Table 3 of the paper say:
+A *frozen* classifier learns the layer that scores and nothing else. The best evaluation is chosen
+on validation texts. *Not correlated*: hr is at most the best of as many shuffles as there are
+evaluations (half-way to another normal run until results were seen).
 
-- hr(alpha*, alpha_frozen), with alpha* the attention of a normal run where it is most accurate, is
-  9, 17, 19, 14, 15 and 8 % on the six sets: "not correlated" with alpha*;
-- on every set that is less than hr(alpha*, beta_unif) of Table 1: output relevance can be learnt
-  without attention, attention not without output relevance.
-
-The commands; data and training are those of output_relevance/classification:
-
-    headwise reproduce output_relevance/frozen                      # 10 minutes on a GPU
-    headwise reproduce output_relevance/frozen --set trained=FOLDER # seconds; of a finished
-                                                             # output_relevance/classification
-    headwise reproduce output_relevance/frozen --smoke              # 5 seconds
-
-How it is measured, and where ours differs from the paper or it leaves a choice:
-
-1. The evaluation s' with the largest hr is chosen on the validation texts and hr reported on the
-   test texts, for each normal run with the frozen run of the same number. *Frozen below beta_unif*
-   compares it with a beta_unif chosen the same way; the paper's column, which is Table 1's, judged
-   in output_relevance/classification and chosen on the test texts, stands beside it.
-2. *Not correlated*: hr is at most the best of as many shuffles as there are evaluations, the rule
-   by which hr(alpha*, beta_unif) is correlated. (It was at most half-way from one shuffle to
-   another normal run until results were seen.)
-3. Embeddings of a frozen model are GloVe's, as those of the others; output_relevance/random-embeddings has
-   random ones.
-4. Everything else as in output_relevance/classification.
-5. What was found: frozen attention agrees less with alpha* than beta_unif does, in every run on
-   IMDB, AG News, SST and Yelp and in four of five on Amazon. On 20 Newsgroups it agrees as well (61
-   against 59 %, less in two of five). But "not correlated" does not hold: it has 6.8, 2.7, 10.5,
-   2.3, 6.3 and 1.6 times the hr of the random baseline, and is above the best of as many shuffles
-   in 29 of 30 runs. Runs differ much, on IMDB from 12 to 52 %. A frozen model here has GloVe's
-   vectors, which say much about words; with random ones the paper's figures come out on five of six
-   sets, see output_relevance/random-embeddings.
+    headwise reproduce output_relevance/frozen --set embeddings=random --save --part random
+    headwise reproduce output_relevance/frozen      # seconds, with the models of `classification`
 """
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from headwise.recording.run import Run
-from headwise_papers.core.base import Experiment
-from headwise_papers.output_relevance._classification import Training, trained_on
-from headwise_papers.output_relevance._table_3 import (
-    EXPECTED_3,
-    Curves,
-    draw_curves_3,
-    draw_table_3,
-    table_3,
+from headwise_papers.core import Claim, Experiment, Result, draw_bars, draw_lines, panels
+from headwise_papers.measures.relevance import at, best_step
+from headwise_papers.models.rnn import Variant
+from headwise_papers.output_relevance._classifiers import SMOKE, Config, Trained, models
+from headwise_papers.output_relevance._table import (
+    HR,
+    curve,
+    limit_shares,
+    named,
+    paired,
+    pooled,
+    set_panels,
+    table_row,
 )
+from headwise_papers.output_relevance.classification import EVERY_SET
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAPER = {
+    "imdb": 0.09,
+    "ag_news": 0.17,
+    "newsgroups": 0.19,
+    "sst": 0.14,
+    "amazon": 0.15,
+    "yelp_reviews": 0.08,
+}
+FROZEN, BELOW, UNCORRELATED = (
+    "hr(alpha*, alpha_frozen)",
+    "frozen below beta_unif",
+    "frozen not correlated",
+)
+CHOSEN = f"{HR} chosen on validation"
+MEASURES: tuple[tuple[Variant, str], ...] = (("frozen", "alpha_top"), ("uniform", "beta_top"))
 
 
-@dataclass(frozen=True)
-class Config(Training):
-    """The settings of the training, see `Training`."""
-
-    trained: str = ""  # folder of a finished output_relevance/classification, read instead of training
-
-
-EXPECTED = EXPECTED_3
-
-
-def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
-    """Train on every set, or read what was trained; each figure with one value a normal run."""
-    figures: dict[str, list[float]] = {}
-    curves: dict[str, Curves] = {}
-    for name in config.sets:
-        trained = trained_on(name, config, run, trained=config.trained)
-        values, curves[name] = table_3(name, trained)
-        figures |= values
-    draw_curves_3(curves, run)
-    draw_table_3(figures, config.sets, run)
-    return figures
-
-
-experiment = Experiment(
-    summary=(__doc__ or "").splitlines()[0],
-    config=Config(),
-    smoke=Config(
-        sets=("sst",), seeds=2, updates=40, hidden=32, attention=32, rate=5e-3, held_out=100
+CLAIMS = (
+    *(
+        Claim.value(
+            f"{name}, random: {FROZEN}", hr, margin=0.05, number=28, text=f"frozen hr, {name}"
+        )
+        for name, hr in PAPER.items()
+        if name != "yelp_reviews"
     ),
-    reproduce=reproduce,
-    expected=EXPECTED,
+    *(
+        Claim.share(f"all sets, random: {name}", threshold=EVERY_SET, number=number, text=name)
+        for number, name in ((29, BELOW), (30, UNCORRELATED))
+    ),
+    Claim.share(f"all sets: {UNCORRELATED}", threshold=EVERY_SET, text=f"GloVe: {UNCORRELATED}"),
 )
+
+
+def run(config: Config, out: Run) -> dict[str, Result]:
+    """Compare frozen with normal and uniform models; one value per normal run."""
+    results: dict[str, Result] = {}
+    for name in config.sets:
+        results |= _results(Trained.on(name, config), config.part(name))
+    parts = [config.part(name) for name in config.sets]
+    for name in (BELOW, UNCORRELATED):
+        results[f"{config.part('all sets')}: {name}"] = pooled(results, name, parts)
+    return results
+
+
+def _results(trained: Trained, part: str) -> dict[str, Result]:
+    row = table_row(trained.of("normal"), trained.of("uniform"))
+    frozen_S, uniform_S = (
+        at(_pairs(trained, *key, "test"), best_step(_pairs(trained, *key, "validation")).evaluation)
+        for key in MEASURES
+    )
+    values = {
+        FROZEN: frozen_S,
+        CHOSEN: uniform_S,
+        HR: row.hr,
+        "random baseline": row.floor,
+        "random baseline, best of as many shuffles": row.lucky_floor,
+        "ceiling, another normal run": row.ceiling,
+        BELOW: frozen_S < uniform_S,
+        UNCORRELATED: frozen_S <= row.lucky_floor,
+        "frozen best accuracy": best_step(trained.of("frozen")["accuracy"]).value,
+    }
+    over = {"frozen - random baseline": frozen_S - row.floor}
+    return named(values, part=part) | named(over, part=part, kind="difference")
+
+
+def _pairs(trained: Trained, variant: Variant, measure: str, texts: str) -> Tensor:
+    """Return hr of normal runs' attention in a measure of the runs paired with them, (E, S)."""
+    best_S = best_step(trained.of("normal")["accuracy"]).evaluation
+    gold_SN = at(trained.of("normal", texts)["alpha_peak"], best_S)
+    return paired(gold_SN, trained.of(variant, texts)[measure])
+
+
+def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
+    """Draw hr through training, and Table 3 as bars beside the paper's."""
+    config = out.read_settings("config.json", Config)
+    through, cells = set_panels(config.sets)
+    for axes, name in zip(cells, config.sets, strict=True):
+        trained = Trained.on(name, config)
+        step_E = trained.of("frozen")["step"]
+        frozen_ES, uniform_ES = (_pairs(trained, *key, "test") for key in MEASURES)
+        curves = {"frozen": curve(step_E, frozen_ES), "beta_unif": curve(step_E, uniform_ES)}
+        draw_lines(axes, curves, xlabel="update", ylabel="hr with alpha*", title=name)
+        limit_shares(axes)
+
+    def found(result: str) -> dict[str, Result]:
+        return {name: results[f"{config.part(name)}: {result}"] for name in config.sets}
+
+    table, ((axes,),) = panels(1, width=8.0)
+    paper = {name: Result([PAPER[name]]) for name in config.sets if name in PAPER}
+    bars = {"frozen": found(FROZEN), "frozen, paper": paper, "beta_unif": found(CHOSEN),
+            "random baseline": found("random baseline")}  # fmt: skip
+    draw_bars(axes, {name: group for name, group in bars.items() if group}, ylabel="hr")
+    return {"frozen-through-training": through, "table3": table}
+
+
+experiment = Experiment(Config(), SMOKE, models, run, draw, CLAIMS)

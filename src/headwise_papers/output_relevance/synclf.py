@@ -1,84 +1,56 @@
-"""Is output relevance learnt before attention where one token decides?
+"""Section 3.3, Fig. 2 left, Table 1: is output relevance learned before attention?
 
-SynClf: sequences of 40 tokens of 40 types, positive if and only if token "1" occurs. alpha* is the
-attention of a run where it is most accurate; hats are other runs. Section 3.3 of the paper, Fig. 2
-on the left, and SynClf's row of Table 1 say:
+SynClf: 40 tokens of 40 types, positive if and only if token "1" occurs. 50 normal, uniform and
+frozen runs each; positive ones of 400 test sequences count. A curve is acc of a run with alpha* of
+the other 49. beta's lead is taken where both curves pass one half.
 
-- acc(alpha*, beta-hat), the share of sequences where beta of another run is largest at the same
-  position as alpha*, and acc(alpha*, alpha-hat) start at the baseline of a random position; the
-  former rises first: output relevance is learnt first, and attracts attention;
-- attention comes to lie on tokens "1" only;
-- hr(alpha*, beta_unif) is 100 %; other runs' attention passes it at update 40, where accuracy is
-  100 %, as it is in the end.
-
-The commands:
-
-    headwise reproduce output_relevance/synclf           # 1 minute on a GPU
-    headwise reproduce output_relevance/synclf --smoke   # 5 seconds
-
-How it is measured, and where ours differs from the paper or it leaves a choice:
-
-1. 50 normal runs, and 50 uniform and 50 frozen ones, each with a start and sequences of its own,
-   new ones at every update. All are tested on the same 400 sequences, at every update up to 60,
-   then at every tenth. A curve is the mean over 50 runs, each compared with the other 49 as gold.
-2. Only positive sequences count: in the others nothing is important. hr over all sequences is given
-   beside. Where "1" occurs several times alpha and beta may choose different ones, which keeps acc
-   below 1; "on a 1" is the share of sequences where the largest entry is on any of them.
-3. *beta before alpha*, three figures, each a share of the 50 runs: acc(alpha*, beta-hat) passes
-   one half at an earlier update than acc(alpha*, alpha-hat) ("strictly first"), at an earlier or
-   the same one ("first or equal"), and the area between both curves up to update 10, by when both
-   have risen, is above 0. (It was taken up to update 60 until five runs had been looked at: after
-   update 10 there is nothing but noise. Four of the five were above 0 either way.)
-   *Starts at the baseline*: within 0.05 of 1/40 before the first update.
-4. Table 1's hr compares a normal run with the uniform run of the same number, at the best update s'
-   of this pair: no run is in two pairs, so that intervals cover both kinds of run. s is where the
-   mean over other normal runs first exceeds it, given for the runs where it does.
-5. Rise and fall of hr(alpha*, beta_unif), as Fig. 4 has it for real texts: its best update against
-   the first and the last.
-6. Frozen runs, which the paper has for real texts only: whether attention finds "1" depends on the
-   sign that the random output layer happens to give it. "Frozen runs that find 1" is the share of
-   them with hr(alpha*, alpha_frozen) above one half at their best update.
-7. What was found: beta leads by 1 update in 17 runs, by 2 in 13 and by 3 in 10; in 10 both pass one
-   half at the same update. Only a look at every update shows it. hr(alpha*, beta_unif) is 0.986, as
-   high as the ceiling between two normal runs, so that other runs' attention passes it for 24 of
-   the 50 runs only. There it does so at update 17 on average and an accuracy of 0.85, earlier than
-   in the paper (40 and 100 %).
+    headwise reproduce output_relevance/synclf                # 1 minute on an H200
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from headwise.recording.run import Run
-from headwise_papers.core.base import Expected, Experiment
+from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, find_or_train, panels
 from headwise_papers.data.labelled import Labelled
 from headwise_papers.data.sequence_tasks import IMPORTANT, SynClf, synclf
 from headwise_papers.measures.relevance import agreement, at, best_step, crossing, from_others
 from headwise_papers.measures.relevance_curves import RelevanceCurves, schedule
 from headwise_papers.models.rnn import RnnClassifier, RnnClassifierConfig, Variant
-from headwise_papers.models.rnn_sequence import many_classifiers
-from headwise_papers.output_relevance._stacks import device_of, drawn, looking_at_texts
-from headwise_papers.output_relevance._synclf_plots import draw_figure_2, draw_uniform
+from headwise_papers.models.rnn_stack import many_classifiers
+from headwise_papers.output_relevance._stacks import device_of, drawn, read_texts
 from headwise_papers.output_relevance._table import (
-    Row,
+    HR,
+    Traces,
+    curve,
     gold_attention,
+    limit_shares,
+    named,
+    of_runs,
     on_rows,
     paired,
     table_row,
 )
-from headwise_papers.recipes.stacked import train_stack
+from headwise_papers.recipes.stacked import STATE, train_stack
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 VARIANTS: tuple[Variant, ...] = ("normal", "uniform", "frozen")
-Traces = dict[str, Tensor]
-S, AT_S = "s of runs that pass", "accuracy at s of runs that pass"
-NEAR = 0.05  # of the baseline
+LEAD, AREA = "updates by which beta is first", "area between the curves, in updates"
+START = "acc(alpha*, {}_hat) at the start"
+RISING = 10  # updates over which the area between the curves of Fig. 2 is taken
+TRACE = "trace/relevance/curves.safetensors"
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sections 3.1 and 3.3."""
+    """Settings of Sections 3.1 and 3.3."""
 
     length: int = 40  # tokens of a sequence
     types: int = 40
@@ -87,64 +59,29 @@ class Config:
     updates: int = 400
     rate: float = 1e-3  # of Adam; the paper does not say
     embedding: int = 300
-    hidden: int = 256  # of h, half of it from each direction
-    attention: int = 256  # of the layer that scores; the paper does not say
-    rising: int = 10  # updates over which the area between the curves of Fig. 2 is taken
-    early: int = 60  # evaluated at every update up to this one
-    then: int = 10  # updates between evaluations after it
+    hidden: int = 256  # width of h, half of it from each direction, and of the scoring layer
+    early: int = 60  # evaluated at every update up to this one, then at every tenth
     seeds: int = 50  # normal, uniform and frozen runs each
-    device: str = "auto"  # a GPU where there is one
 
 
-EXPECTED = (
-    Expected("hr(alpha*, beta_unif)", paper=1.0, where="Table 1", margin=0.05, partly=0.15),
-    Expected(S, paper=40.0, where="Table 1", margin=20.0, partly=40.0),
-    Expected(AT_S, paper=1.0, where="Table 1", margin=0.02, partly=0.1),
-    Expected("best accuracy", paper=1.0, where="Table 1", margin=0.005, partly=0.05),
-    Expected("alpha* on a 1", paper=1.0, where="Sec. 3.3", margin=0.02, partly=0.1),
-    Expected("beta first or equal", paper=1.0, where="Fig. 2", margin=0.05, partly=0.3),
-    Expected("beta strictly first", paper=1.0, where="Fig. 2", margin=0.05, partly=0.3),
-    Expected("area between the curves above 0", paper=1.0, where="Fig. 2", margin=0.05, partly=0.3),
-    Expected("alpha starts at the baseline", paper=1.0, where="Sec. 3.3", margin=0.05, partly=0.3),
-    Expected("beta starts at the baseline", paper=1.0, where="Sec. 3.3", margin=0.05, partly=0.3),
-    Expected("hr falls after its peak", paper=1.0, where="Fig. 4", margin=0.05, partly=0.3),
+SMOKE = Config(length=20, types=20, test=80, updates=40, rate=3e-3, embedding=64, hidden=64,
+               early=12, seeds=3)  # fmt: skip
+NEAR = 0.025  # of 1/40
+CLAIMS = (
+    Claim.value(HR, 1.0, margin=0.05, number=1, text="hr"),
+    Claim.value("s", 40.0, margin=10.0, number=2),
+    Claim.value("accuracy at s", 1.0, margin=0.02, number=2),
+    Claim.direction(LEAD, number=3),
+    Claim.value(START.format("alpha"), 1 / 40, margin=NEAR, number=4, text="alpha's start"),
+    Claim.value(START.format("beta"), 1 / 40, margin=NEAR, number=4, text="beta's start"),
+    Claim.value("alpha* on a 1", 1.0, margin=0.02, number=4),
+    Claim.value("best accuracy", 1.0, margin=0.005, number=4),
 )
 
 
-def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
-    """Train 150 runs at once; each figure with one value a run."""
-    test = synclf(
-        config.test,
-        length=config.length,
-        types=config.types,
-        generator=torch.Generator().manual_seed(2**20),
-    )
-    every = _train(config, test, run)
-    positive_N = test.labels == 1
-    normal, uniform, frozen = (
-        on_rows(_runs(every, number, config.seeds), positive_N) for number in range(3)
-    )
-    row = table_row(normal, uniform)
-    whole = table_row(_runs(every, 0, config.seeds), _runs(every, 1, config.seeds))
-    agreeing, on_one = _curves(normal), _on_one(normal, test.tokens[positive_N])
-    values = {
-        **_table_figures(row),
-        "hr(alpha*, beta_unif), all sequences": whole.hr,
-        "alpha* on a 1": _at_best(on_one["alpha"], normal),
-        "beta on a 1 at the same update": _at_best(on_one["beta"], normal),
-        **_starts(agreeing, baseline=1 / config.length),
-        **_order(agreeing, normal["step"], config.rising),
-        **_frozen_figures(normal, frozen),
-    }
-    draw_figure_2(normal["step"], agreeing, on_one, run, until=min(config.early // 2, 30))
-    draw_uniform(normal["step"], row, run)
-    # no run may pass, and then there is no s
-    return {name: value_S.double().tolist() for name, value_S in values.items() if len(value_S)}
-
-
-def _train(config: Config, test: SynClf, run: Run) -> Traces:
-    """What all runs together recorded: normal ones first, then uniform ones, then frozen ones."""
-    device = device_of(config.device)
+def train_runs(config: Config, folder: Path) -> Run:
+    """Train normal, uniform and frozen runs, in this order, and keep their traces."""
+    device, test = device_of(), _test(config)
     variants: list[Variant] = [name for name in VARIANTS for _ in range(config.seeds)]
     stack = many_classifiers(
         [
@@ -154,22 +91,27 @@ def _train(config: Config, test: SynClf, run: Run) -> Traces:
     )
     part = Labelled(test.tokens.tolist(), test.labels.tolist())
     recorder = RelevanceCurves(
-        looking_at_texts(part, device=device, seeds=stack.seeds),
-        schedule(1, until=config.early, then=config.then),
+        read_texts(part, device=device, seeds=stack.seeds),
+        schedule(1, until=config.early, then=10),
     )
-    with Run.create(run.path("training"), config) as own:
-        name = f"trace/{recorder.name}/curves.safetensors"
-        if not own.has(name):
-            batches = _batches(config, stack.seeds, device)
+    with Run.create(folder, config) as run:
+        if not run.has(TRACE):
             train_stack(
                 stack,
-                batches,
+                batches(config, stack.seeds, device),
                 steps=config.updates,
                 rate=config.rate,
                 recorders=[recorder],
-                run=own,
+                run=run,
             )
-        return own.load_tensors(name)
+        run.path(STATE).unlink(missing_ok=True)
+        run.save_figures({"accuracy": float(run.load_tensors(TRACE)["accuracy"][-1].mean())})
+    return run
+
+
+def _test(config: Config) -> SynClf:
+    generator = torch.Generator().manual_seed(2**20)
+    return synclf(config.test, length=config.length, types=config.types, generator=generator)
 
 
 def _maker(config: Config, variant: Variant) -> Callable[[], RnnClassifier]:
@@ -177,15 +119,16 @@ def _maker(config: Config, variant: Variant) -> Callable[[], RnnClassifier]:
         vocabulary=config.types + 1,
         embedding=config.embedding,
         hidden=config.hidden,
-        attention=config.attention,
+        attention=config.hidden,
         variant=variant,
     )
     return lambda: RnnClassifier(shape)
 
 
-def _batches(
+def batches(
     config: Config, runs: int, device: torch.device
 ) -> Callable[[int], tuple[Tensor, Tensor, Tensor]]:
+    """Return new sequences for every update, each run's own."""
     lengths_SB = torch.full((runs, config.batch), config.length, device=device)
 
     def batch(step: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -198,100 +141,95 @@ def _batches(
     return batch
 
 
-def _runs(every: Traces, number: int, seeds: int) -> Traces:
-    """The records of one variant."""
-    part = slice(number * seeds, (number + 1) * seeds)
-    return {name: value if value.dim() < 2 else value[:, part] for name, value in every.items()}
+def run(config: Config, out: Run) -> dict[str, Result]:
+    """Train 150 runs in one stack; results have one value per run."""
+    normal, uniform, frozen = _traces(config, positive=True)
+    whole = _traces(config, positive=False)
+    row = table_row(normal, uniform)
+    agreeing, on_one = _curves(normal), _on_one(normal, config)
+    best_S = best_step(normal["accuracy"]).evaluation
+    frozen_R = paired(gold_attention(normal), frozen["alpha_top"]).amax(0)
+    values = {
+        f"{HR}, all sequences": table_row(*whole[:2]).hr,
+        "alpha* on a 1": at(on_one["alpha"], best_S),
+        "beta on a 1 at the same update": at(on_one["beta"], best_S),
+        **{START.format(name): curve_ES[0] for name, curve_ES in agreeing.items()},
+        "hr(alpha*, alpha_frozen)": frozen_R,
+        "frozen runs that find 1": frozen_R > 0.5,
+    }
+    differences = {
+        "fall of hr": row.relevance.amax(0) - row.hr_at_end,
+        "rise of hr": row.relevance.amax(0) - row.relevance[0],
+        **order(agreeing, normal["step"], RISING),
+    }
+    return row.results() | named(values) | named(differences, kind="difference")
+
+
+def _traces(config: Config, *, positive: bool) -> list[Traces]:
+    """Return the traces of normal, uniform and frozen runs."""
+    every = find_or_train(train_runs, config).load_tensors(TRACE)
+    if positive:
+        every = on_rows(every, _test(config).labels == 1)
+    firsts = range(0, 3 * config.seeds, config.seeds)
+    return [of_runs(every, first, first + config.seeds) for first in firsts]
 
 
 def _curves(normal: Traces) -> Traces:
-    """acc of other runs' alpha* with each run's alpha and beta, (E, S)."""
+    """Return acc of other runs' alpha* with each run's alpha and beta, (E, S)."""
     gold_SN = gold_attention(normal)
-    return {
-        name: from_others(agreement(gold_SN, normal[f"{name}_peak"])) for name in ("alpha", "beta")
-    }
+    peaks = {name: normal[f"{name}_peak"] for name in ("alpha", "beta")}
+    return {name: from_others(agreement(gold_SN, x_ESN)) for name, x_ESN in peaks.items()}
 
 
-def _on_one(normal: Traces, tokens_NT: Tensor) -> Traces:
-    """How often the largest alpha and beta are on an important token, (E, S)."""
-    is_one_NT = tokens_NT == IMPORTANT
-    row_N = torch.arange(len(tokens_NT))
+def _on_one(normal: Traces, config: Config) -> Traces:
+    """Return how often the largest alpha and beta are on an important token, (E, S)."""
+    test = _test(config)
+    is_one_NT = (test.tokens == IMPORTANT)[test.labels == 1]
+    row_N = torch.arange(len(is_one_NT))
     return {
         name: is_one_NT[row_N, normal[f"{name}_peak"].long()].double().mean(-1)
         for name in ("alpha", "beta")
     }
 
 
-def _at_best(curve_ES: Tensor, normal: Traces) -> Tensor:
-    return at(curve_ES, best_step(normal["accuracy"]).evaluation)
-
-
-def _table_figures(row: Row) -> Traces:
-    fall_S = row.relevance.amax(0) - row.hr_at_end
-    return {
-        "hr(alpha*, beta_unif)": row.hr,
-        "hr(alpha*, beta_unif) at the end": row.hr_at_end,
-        "hr falls after its peak": (fall_S > 0.02).double(),
-        "fall of hr": fall_S,
-        "rise of hr": row.relevance.amax(0) - row.relevance[0],
-        "random baseline": row.floor,
-        "ceiling, another normal run": row.ceiling,
-        "other runs pass hr": row.passes,
-        S: row.of_passing(row.s),
-        AT_S: row.of_passing(row.accuracy_at_s),
-        "best accuracy": row.best,
-    }
-
-
-def _starts(agreeing: Traces, *, baseline: float) -> Traces:
-    """Where both curves of Fig. 2 start."""
-    start = {name: curve_ES[0] for name, curve_ES in agreeing.items()}
-    return {
-        **{f"acc(alpha*, {name}_hat) at the start": start_S for name, start_S in start.items()},
-        **{
-            f"{name} starts at the baseline": (start_S - baseline).abs() <= NEAR
-            for name, start_S in start.items()
-        },
-    }
-
-
-def _order(agreeing: Traces, step_E: Tensor, rising: int) -> Traces:
-    """Which of alpha and beta is learnt first, run by run."""
+def order(agreeing: Traces, step_E: Tensor, rising: int) -> Traces:
+    """Return by how much beta is learned before alpha, run by run."""
     alpha_S, beta_S = (_passes_half(agreeing[name], step_E) for name in ("alpha", "beta"))
     soon_E = step_E <= rising
     gap_ES = (agreeing["beta"] - agreeing["alpha"])[soon_E]
-    area_S = torch.trapezoid(gap_ES, step_E[soon_E].double(), dim=0)
     last = step_E[-1].item()
     return {
-        "beta first or equal": (beta_S <= alpha_S) & beta_S.isfinite(),
-        "beta strictly first": beta_S < alpha_S,
-        "area between the curves above 0": area_S > 0,
-        "area between the curves, in updates": area_S,
-        "updates by which beta is first": alpha_S.clamp(max=last) - beta_S.clamp(max=last),
+        AREA: torch.trapezoid(gap_ES, step_E[soon_E].double(), dim=0),
+        LEAD: alpha_S.clamp(max=last) - beta_S.clamp(max=last),
     }
 
 
 def _passes_half(curve_ES: Tensor, step_E: Tensor) -> Tensor:
-    """The update at which each curve passes one half, infinite for those that never do."""
+    """Return the update at which each curve passes one half, infinite for those that never do."""
     evaluation_S = crossing(curve_ES, 0.5)
     return step_E[evaluation_S].double().masked_fill(evaluation_S < 0, torch.inf)
 
 
-def _frozen_figures(normal: Traces, frozen: Traces) -> Traces:
-    hr_R = paired(gold_attention(normal), frozen["alpha_top"]).amax(0)
-    return {
-        "hr(alpha*, alpha_frozen)": hr_R,
-        "frozen runs that find 1": (hr_R > 0.5).double(),
-    }
+def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
+    """Draw Fig. 2 left, "on a 1", and hr through training."""
+    config = out.read_settings("config.json", Config)
+    normal, uniform, _ = _traces(config, positive=True)
+    step_E = normal["step"]
+    soon_E = step_E <= min(config.early // 2, 30)
+    first, (axes,) = panels(2, width=4.5)
+    for panel, curves, label in (
+        (axes[0], _curves(normal), "acc with alpha* of another run"),
+        (axes[1], _on_one(normal, config), 'largest on a "1", share of sequences'),
+    ):
+        shown = {name: curve(step_E[soon_E], x_ES[soon_E]) for name, x_ES in curves.items()}
+        colours = {"alpha": "tab:red", "beta": "tab:blue"}
+        draw_lines(panel, shown, xlabel="update", ylabel=label, colours=colours)
+        limit_shares(panel)
+    through, ((panel,),) = panels(1, width=5.0)
+    table_row(normal, uniform).draw(panel, step_E, title="SynClf")
+    return {"fig2-beta-before-alpha": first, "relevance-under-uniform-attention": through}
 
-
-SMOKE = Config(length=20, types=20, test=80, updates=40, rate=3e-3, embedding=64, hidden=64,
-               attention=64, early=12, then=10, seeds=3)  # fmt: skip
 
 experiment = Experiment(
-    summary=(__doc__ or "").splitlines()[0],
-    config=Config(),
-    smoke=SMOKE,
-    reproduce=reproduce,
-    expected=EXPECTED,
+    Config(), SMOKE, lambda config: [Job(train_runs, config)], run, draw, CLAIMS
 )

@@ -1,81 +1,63 @@
-"""Does output relevance also tell where a Transformer comes to attend?
+"""Beyond the paper: does output relevance also tell where a Transformer comes to attend?
 
-Beyond the paper, which studies recurrent models with one attention layer over hidden states. Here
-two Transformer classifiers learn SST from scratch, Headwise's own (mean pooling) and Hugging Face's
-BERT (adopted; pools its first position), and output relevance is that of the last layer's value
-path (`headwise_papers.measures.value_path`): what the value of a position alone would bring to the logits.
-As in Section 3.4 each is trained normally and with uniform attention in its last layer. The paper's
-claim for recurrent models, *hr above the random baseline*, is judged as in
-`output_relevance/classification`: hr(alpha*, beta_unif) of a pair of runs is above the best of as many
-shuffles as there are evaluations.
+Headwise's Transformer (mean pooling) and Hugging Face's BERT (first position) learn SST, normally
+and with uniform attention in the last layer. beta is that of the last layer's value path, over all
+heads. With mean pooling the attention of seeds hardly agrees (0.15).
 
-The commands, with HEADWISE_DATA naming a folder that holds `sst`:
-
-    headwise reproduce output_relevance/transformer           # 14 minutes on a CPU core
-    headwise reproduce output_relevance/transformer --smoke   # 5 seconds
-
-A killed run goes on with the models that are not trained. What is measured, on 400 test sentences:
-
-1. alpha of a position: the weight that the last layer gives it, mean over heads and over the
-   queries the logits read. beta: the output relevance of the sum of theta over heads. Both are of
-   the whole layer, because heads of different seeds do not correspond.
-2. alpha* is alpha at the evaluation with the highest test accuracy. hr(alpha*, beta) says how often
-   its peak is among the largest twentieth of beta: of the model itself at the same evaluation
-   (beta*), and of a model with uniform attention at s', where that is largest. Baselines, ceiling,
-   s and the accuracy there are those of `output_relevance/classification`; each model has a start and an
-   order of texts of its own.
-3. Before the last layer states are already mixed by another layer, so a peak of alpha may lie on a
-   position that has gathered what stood elsewhere. The first mark, BERT's [CLS], is a position too.
-4. What was found: in BERT, which reads one position, it is as in recurrent models. Relevance under
-   uniform attention foretells attention (hr 0.36, against 0.10 for the luckiest shuffle and 0.53
-   for another seed), and does so best early, falling to 0.13 in the end. With mean pooling the
-   attention of different seeds hardly agrees (0.15), so there is little to foretell.
+    headwise reproduce output_relevance/transformer --jobs 4       # 14 minutes on a CPU core
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from matplotlib.axes import Axes
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from headwise.hf import adopt
 from headwise.ops.fixed import uniform_attention
 from headwise.recording.run import Run
 from headwise.sites import find_sites, replace
-from headwise.training import Report, progress_bar
-from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.data.labelled import Labelled, LabelledTexts, read_labelled
-from headwise_papers.data.padding import Ragged
+from headwise.training import progress_bar
+from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, find_or_train, panels
+from headwise_papers.data.labelled import Labelled, read_labelled
+from headwise_papers.data.padding import Padded, Ragged
 from headwise_papers.data.vocabulary import BOS
-from headwise_papers.measures.relevance import (
-    agreement,
-    at,
-    best_step,
-    from_others,
-    output_relevance,
-)
+from headwise_papers.measures.relevance import agreement, at, best_step, from_others
 from headwise_papers.measures.relevance_curves import RelevanceCurves, schedule
 from headwise_papers.measures.value_path import value_path
 from headwise_papers.models.classifier import ClassifierConfig, TransformerClassifier
-from headwise_papers.ops.relevance import Looked
-from headwise_papers.output_relevance._figures import listed, of_row
-from headwise_papers.output_relevance._plots import ALPHA, BETA, OTHER, draw_curve, panels, save
+from headwise_papers.ops.relevance import Looked, output_relevance
 from headwise_papers.output_relevance._stacks import chunks_by_length, device_of, drawn
-from headwise_papers.output_relevance._table import gold_attention, table_row
+from headwise_papers.output_relevance._table import (
+    OVER_SHUFFLES,
+    Traces,
+    curve,
+    gold_attention,
+    limit_shares,
+    named,
+    table_row,
+)
 from headwise_papers.recipes.stacked import shuffled_order
 
-KINDS = ("headwise", "bert")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Kind = Literal["headwise", "bert"]
+KINDS: tuple[Kind, ...] = ("headwise", "bert")
 UNIFORM_SEED = 1000  # of the first uniform model; normal ones have 0, 1, ...
-Variant = Literal["normal", "uniform"]
-Traces = dict[str, Tensor]
+TRACE = "trace/relevance/curves.safetensors"
+CLAIMS = tuple(
+    Claim.direction(f"{kind}: {OVER_SHUFFLES}", text=f"{kind}: hr above shuffles") for kind in KINDS
+)
 
 
 @dataclass(frozen=True)
-class Config:
-    """Modest Transformers."""
+class Recipe:
+    """Settings of a small Transformer."""
 
     updates: int = 800
     batch: int = 64
@@ -84,164 +66,123 @@ class Config:
     heads: int = 4
     layers: int = 2
     every: int = 50  # updates between evaluations
+
+
+@dataclass(frozen=True)
+class Model:
+    """Settings of one model."""
+
+    kind: Kind
+    uniform: bool  # attention of the last layer
+    seed: int
+    recipe: Recipe
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of all models."""
+
+    recipe: Recipe = Recipe()
     seeds: int = 5  # normal models of each kind, and as many uniform ones
-    device: str = "auto"  # a GPU where there is one
 
     def __post_init__(self) -> None:
         if self.seeds < 2:
-            raise ValueError(
-                f"seeds must be 2 or more, as attention is compared with that of another seed; "
-                f"got {self.seeds}."
-            )
+            raise ValueError(f"Runs are compared with others, so seeds >= 2, got {self.seeds}.")
 
 
-EXPECTED = tuple(
-    Expected(f"{kind}: hr above the random baseline", 1.0, "Sec. 3.4, for RNNs", partly=0.5)
-    for kind in KINDS
-)
+SMOKE = Config(Recipe(updates=20, width=16, heads=2, layers=1, every=10, batch=16), seeds=2)
 
 
-class Texts(NamedTuple):
-    """Sentences behind a first mark."""
-
-    train: Labelled
-    test: Labelled
-    words: int  # of the vocabulary
-    longest: int  # positions of a sentence
-
-    @staticmethod
-    def of(texts: LabelledTexts) -> "Texts":
-        """Training and test texts."""
-        train, test = (
-            Labelled([[BOS, *ids] for ids in part.texts], part.labels)
-            for part in (texts.train, texts.test)
-        )
-        longest = max(len(ids) for part in (train, test) for ids in part.texts)
-        return Texts(train, test, len(texts.vocabulary.words), longest)
+def _models(config: Config, kind: Kind, *, uniform: bool) -> list[Job]:
+    first = UNIFORM_SEED if uniform else 0
+    seeds = range(first, first + config.seeds)
+    return [Job(train_model, Model(kind, uniform, seed, config.recipe)) for seed in seeds]
 
 
-def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
-    """Train both kinds, normally and uniformly, and compare where they look."""
-    texts = Texts.of(read_labelled("sst"))
-    figures: dict[str, list[float]] = {}
-    figure, axes = panels(len(KINDS))
-    for kind, panel in zip(KINDS, axes[0], strict=True):
-        normal = _trained(config, kind, "normal", texts, run)
-        uniform = _trained(config, kind, "uniform", texts, run)
-        figures |= listed(_measured(normal, uniform), part=kind)
-        _draw(panel, kind, normal, uniform)
-    axes[0][0].set_ylabel("agreement with alpha* (hr)")
-    save(figure, run, "curves")
-    return figures
+def models(config: Config) -> list[Job]:
+    """List all models."""
+    kinds = product(KINDS, (False, True))
+    return [job for kind, uniform in kinds for job in _models(config, kind, uniform=uniform)]
 
 
-def _trained(config: Config, kind: str, variant: Variant, texts: Texts, run: Run) -> Traces:
-    """What is recorded of all seeds, joined; each model is kept as soon as it is trained."""
-    traces: list[Traces] = []
-    with progress_bar(config.seeds * config.updates, label=f"{kind}, {variant}") as show:
-        for number in range(config.seeds):
-            file = f"trace/{kind}-{variant}/{number:03d}.safetensors"
-            if not run.has(file):
-                seed = number + (UNIFORM_SEED if variant == "uniform" else 0)
-                model = _model(config, kind, texts, seed=seed)
-                before = number * config.updates
-                run.save_tensors(
-                    file,
-                    _recorded(
-                        model,
-                        config,
-                        texts,
-                        uniform=variant == "uniform",
-                        seed=seed,
-                        progress=lambda step, loss, before=before: show(before + step, loss),
-                    ),
-                )
-            traces.append(run.load_tensors(file))
-    whole = {name: traces[0][name] for name in ("step", "lengths")}
-    return whole | {
-        name: torch.cat([trace[name] for trace in traces], dim=1)
-        for name in traces[0]
-        if name not in whole
-    }
-
-
-def _recorded(
-    model: nn.Module, config: Config, texts: Texts, *, uniform: bool, seed: int, progress: Report
-) -> Traces:
-    """Train a model and record where it looks."""
-    device, last = device_of(config.device), find_sites(model)[-1]
-    recorder = RelevanceCurves(_reading(texts.test, device), schedule(config.every))
-    ragged = Ragged.of(texts.train.texts, device=device)
-    labels = torch.tensor(texts.train.labels, device=device)
-    order = shuffled_order(len(ragged), batch=config.batch, seeds=[seed])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.rate, weight_decay=0.01)
-    evened = replace(model, uniform_attention, where=lambda site: site is last) if uniform else None
-    with evened or nullcontext(), torch.random.fork_rng():
-        torch.manual_seed(seed)  # of dropout
+def train_model(config: Model, folder: Path) -> Run:
+    """Train a model, and keep traces of where it attends."""
+    recipe, texts, device = config.recipe, read_labelled("sst"), device_of()
+    train, test = (
+        Labelled([[BOS, *ids] for ids in part.texts], part.labels)
+        for part in (texts.train, texts.test)
+    )
+    longest, words = max(map(len, train.texts + test.texts)), len(texts.vocabulary.words)
+    make = _own if config.kind == "headwise" else _bert
+    model = drawn(lambda: make(recipe, words, longest), seed=config.seed, device=device)
+    if config.uniform:
+        last = find_sites(model)[-1]
+        replace(model, uniform_attention, where=lambda site: site is last)
+    recorder = RelevanceCurves(_reader(test, device), schedule(recipe.every))
+    ragged = Ragged.of(train.texts, device=device)
+    labels = torch.tensor(train.labels, device=device)
+    order = shuffled_order(len(ragged), batch=recipe.batch, seeds=[config.seed])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.rate, weight_decay=0.01)
+    with (
+        Run.create(folder, config) as run,
+        torch.random.fork_rng(),
+        progress_bar(recipe.updates, label=f"{config.kind} {config.seed}") as show,
+    ):
+        torch.manual_seed(config.seed)  # of dropout
         recorder(0, model)
-        for step in range(config.updates):
+        for step in range(recipe.updates):
             chosen = order(step)[0]
             padded = ragged.take(chosen)
-            logits = _logits(model.train(), padded.ids, padded.lengths)
+            output = model.train()(*_inputs(model, padded))
+            logits = output if isinstance(output, Tensor) else output.logits
             loss = cross_entropy(logits, labels[chosen.to(device)])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             recorder(step + 1, model)
-            if (step + 1) % config.every == 0:
-                progress(step + 1, {"loss": loss.item()})
-    return recorder.tensors()
+            if (step + 1) % recipe.every == 0:
+                show(step + 1, {"loss": loss.item()})
+        run.save_tensors(TRACE, recorder.tensors())
+        run.save_figures({"updates": recipe.updates})
+    return run
 
 
-def _model(config: Config, kind: str, texts: Texts, *, seed: int) -> nn.Module:
-    make = _own if kind == "headwise" else _bert
-    return drawn(lambda: make(config, texts), seed=seed, device=device_of(config.device))
-
-
-def _own(config: Config, texts: Texts) -> nn.Module:
-    return TransformerClassifier(
-        ClassifierConfig(
-            vocabulary=texts.words,
-            width=config.width,
-            heads=config.heads,
-            layers=config.layers,
-            feed_forward=2 * config.width,
-            max_length=texts.longest,
-        )
+def _own(recipe: Recipe, words: int, longest: int) -> nn.Module:
+    shape = ClassifierConfig(
+        vocabulary=words,
+        width=recipe.width,
+        heads=recipe.heads,
+        layers=recipe.layers,
+        feed_forward=2 * recipe.width,
+        max_length=longest,
     )
+    return TransformerClassifier(shape)
 
 
-def _bert(config: Config, texts: Texts) -> nn.Module:
+def _bert(recipe: Recipe, words: int, longest: int) -> nn.Module:
     from transformers import BertConfig, BertForSequenceClassification  # lazy: takes seconds
 
-    from headwise.hf import adopt
-
     shape = BertConfig(
-        vocab_size=texts.words,
-        hidden_size=config.width,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        intermediate_size=2 * config.width,
-        max_position_embeddings=texts.longest,
+        vocab_size=words,
+        hidden_size=recipe.width,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        intermediate_size=2 * recipe.width,
+        max_position_embeddings=longest,
     )
     model = BertForSequenceClassification(shape)
     adopt(model)
     return model
 
 
-def _inputs(model: nn.Module, ids_BT: Tensor, lengths_B: Tensor) -> Any:
+def _inputs(model: nn.Module, batch: Padded) -> tuple[Tensor, Tensor]:
     if isinstance(model, TransformerClassifier):
-        return ids_BT, lengths_B
-    real_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device) < lengths_B[:, None]
-    return {"input_ids": ids_BT, "attention_mask": real_BT.long()}
+        return batch.ids, batch.lengths
+    place_T = torch.arange(batch.ids.shape[1], device=batch.ids.device)
+    return batch.ids, (place_T < batch.lengths[:, None]).long()
 
 
-def _logits(model: nn.Module, ids_BT: Tensor, lengths_B: Tensor) -> Tensor:
-    inputs = _inputs(model, ids_BT, lengths_B)
-    return model(*inputs) if isinstance(inputs, tuple) else model(**inputs).logits
-
-
-def _reading(part: Labelled, device: torch.device) -> Callable[[nn.Module], Iterator[Looked]]:
+def _reader(part: Labelled, device: torch.device) -> Callable[[nn.Module], Iterator[Looked]]:
     ragged = Ragged.of(part.texts, device=device)
     labels = torch.tensor(part.labels, device=device)
     chunks = chunks_by_length(ragged.sizes, 2**13)
@@ -249,45 +190,56 @@ def _reading(part: Labelled, device: torch.device) -> Callable[[nn.Module], Iter
     def read(model: nn.Module) -> Iterator[Looked]:
         for chosen in chunks:
             padded, label_B = ragged.take(chosen), labels[chosen.to(device)]
-            path = value_path(model, _inputs(model, padded.ids, padded.lengths), label_B)
+            path = value_path(model, _inputs(model, padded), label_B)
             beta_BK = output_relevance(path.theta.sum(1), label_B)
             yield Looked(path.alpha.mean(1)[None], beta_BK[None], padded.lengths, path.right[None])
 
     return read
 
 
-def _measured(normal: Traces, uniform: Traces) -> Traces:
-    """Figures with one value for each normal run as gold."""
-    star_S = best_step(normal["accuracy"]).evaluation
-    own_SS = agreement(gold_attention(normal), at(normal["beta_top"], star_S)[None])[0]
+def _traces(config: Config, kind: Kind, *, uniform: bool) -> Traces:
+    """Return the traces of all seeds, joined."""
+    jobs = _models(config, kind, uniform=uniform)
+    found = [find_or_train(*job).load_tensors(TRACE) for job in jobs]
     return {
-        "hr(alpha*, beta*)": own_SS.diagonal(),
-        **of_row(table_row(normal, uniform)),
-        "best accuracy, uniform": best_step(uniform["accuracy"]).value,
+        name: x if x.dim() < 2 else torch.cat([traces[name] for traces in found], dim=1)
+        for name, x in found[0].items()
     }
 
 
-def _draw(panel: Axes, kind: str, normal: Traces, uniform: Traces) -> None:
-    """hr of alpha* through training, in what other seeds and uniform models have."""
-    gold_SN = gold_attention(normal)
-    alpha_ESS, beta_ESS = (agreement(gold_SN, normal[x]) for x in ("alpha_top", "beta_top"))
-    unif_ESR = agreement(gold_SN, uniform["beta_top"])
-    for label, colour, curve_ES in (
-        ("alpha of another seed", ALPHA, from_others(alpha_ESS)),
-        ("beta of another seed", BETA, from_others(beta_ESS)),
-        ("beta under uniform attention", OTHER, unif_ESR.mean(1)),  # of all pairs, a run a value
-    ):
-        draw_curve(panel, normal["step"], curve_ES, colour=colour, label=label)
-    panel.set_title(kind)
-    panel.set_xlabel("updates")
-    panel.set_ylim(0, min(1.0, panel.get_ylim()[1]))
-    panel.legend(frameon=False, fontsize=8)
+def run(config: Config, out: Run) -> dict[str, Result]:
+    """Train both kinds, normally and uniformly, and compare where they attend."""
+    results: dict[str, Result] = {}
+    for kind in KINDS:
+        normal, uniform = (_traces(config, kind, uniform=x) for x in (False, True))
+        star_S = best_step(normal["accuracy"]).evaluation
+        own_SS = agreement(gold_attention(normal), at(normal["beta_top"], star_S)[None])[0]
+        values = {
+            "hr(alpha*, beta*)": own_SS.diagonal(),
+            "best accuracy, uniform": best_step(uniform["accuracy"]).value,
+        }
+        results |= named(values, part=kind) | table_row(normal, uniform).results(kind)
+    return results
 
 
-experiment = Experiment(
-    summary=(__doc__ or "").splitlines()[0],
-    config=Config(),
-    smoke=Config(updates=20, width=16, heads=2, layers=1, every=10, seeds=2, batch=16),
-    reproduce=reproduce,
-    expected=EXPECTED,
-)
+def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
+    """Draw hr of alpha* through training, in other seeds and in uniform models."""
+    config = out.read_settings("config.json", Config)
+    figure, (axes,) = panels(len(KINDS))
+    for panel, kind in zip(axes, KINDS, strict=True):
+        normal, uniform = (_traces(config, kind, uniform=x) for x in (False, True))
+        gold_SN = gold_attention(normal)
+        alpha_ESS, beta_ESS = (agreement(gold_SN, normal[x]) for x in ("alpha_top", "beta_top"))
+        unif_ESR = agreement(gold_SN, uniform["beta_top"])
+        shown = {
+            "alpha of another seed": from_others(alpha_ESS),
+            "beta of another seed": from_others(beta_ESS),
+            "beta under uniform attention": unif_ESR.mean(1),  # of all pairs, one value per run
+        }
+        curves = {label: curve(normal["step"], x_ES) for label, x_ES in shown.items()}
+        draw_lines(panel, curves, xlabel="update", ylabel="hr with alpha*", title=kind)
+        limit_shares(panel)
+    return {"curves": figure}
+
+
+experiment = Experiment(Config(), SMOKE, models, run, draw, CLAIMS)

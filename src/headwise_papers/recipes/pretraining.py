@@ -68,7 +68,13 @@ class Pretrained(NamedTuple):
     pieces: BytePieces
 
 
-def pretrain(config: PretrainingConfig, folder: Path, *, keep_at: Collection[int] = ()) -> Run:
+def pretrain(
+    config: PretrainingConfig,
+    folder: Path,
+    *,
+    keep_at: Collection[int] = (),
+    text: PretrainingText | None = None,
+) -> Run:
     """Learn a tokenizer, tokenize the text, train; return the finished run.
 
     It holds `model.safetensors` (the weights of the last update), `tokenizer.json`, the tokenized
@@ -84,16 +90,17 @@ def pretrain(config: PretrainingConfig, folder: Path, *, keep_at: Collection[int
         folder: of the run; an unfinished one is resumed.
         keep_at: numbers of updates after which the weights are kept, as
             `checkpoints/30.safetensors`.
+        text: the tokenized text, if the caller has it.
     """
-    made = read_texts(config, folder) if is_first_process() else None
+    made = read_texts(config, folder, text) if is_first_process() else None
     if made is not None:
         check_parts(config, made)
     with shared_run(folder, config, "pretraining") as run:
         if not run.has("figures.json"):
-            text: PretrainingText = in_first_process_first(lambda: text_in(run, config, made))
+            read: PretrainingText = in_first_process_first(lambda: text_in(run, config, made))
             torch.manual_seed(config.fit.seed)
-            model = fresh_model(config, config.shape(len(text.pieces)))
-            figures = _train(config, run, model, text, keep_at)
+            model = fresh_model(config, config.shape(len(read.pieces)))
+            figures = _train(config, run, model, read, keep_at)
             if is_first_process():
                 _finish(config, run, model, figures)
         complete_report(run)

@@ -131,15 +131,22 @@ class PretrainingText(NamedTuple):
     checksum: str  # of its documents
 
 
-def read_texts(settings: PretrainingConfig, folder: Path) -> PretrainingText | None:
+def read_texts(
+    settings: PretrainingConfig, folder: Path, ready: PretrainingText | None = None
+) -> PretrainingText | None:
     """Tokenize the text, or load that of another run; None if the run in a folder has it.
 
     Raises, before a run folder is created, for a text that cannot be read or that is not the one
     with which the run in the folder began.
+
+    Args:
+        settings: of the pre-training.
+        folder: of its run.
+        ready: the tokenized text, if the caller has it.
     """
     if (folder / TEXT).is_file() or (folder / "figures.json").is_file():
         return None
-    text = _of_other_run(settings, folder) if settings.text_of else _tokenized(settings)
+    text = ready or (_of_other_run(settings, folder) if settings.text_of else _tokenized(settings))
     if (folder / CHECKPOINT).is_file():
         began = _checksum(Run.open(folder))
         if began != text.checksum:

@@ -1,4 +1,4 @@
-"""train_stack: minibatch training of many seeds at once, with Adam.
+"""Minibatch training of many seeds together, with Adam.
 
 The loss of a stack is the sum of its seeds' losses, and Adam works number by number, so every seed
 goes the way it would go alone. On a GPU a whole update, forward, backward and Adam, is recorded
@@ -16,12 +16,9 @@ from torch import Tensor
 
 from headwise.recording.run import Run
 from headwise.training import Report
-from headwise_papers.measures.sen_curves import Records
-from headwise_papers.recipes.descent import Recorder
+from headwise_papers.recipes.descent import STATE, Recorder, Training, under
 
-__all__ = ["TrainableStack", "shuffled_order", "train_stack"]
-
-STATE = "stacked.safetensors"
+__all__ = ["STATE", "TrainableStack", "shuffled_order", "train_stack"]
 
 Batch = tuple[Tensor, ...]
 
@@ -34,7 +31,7 @@ class TrainableStack(Protocol):
 
     @property
     def seeds(self) -> int:
-        """How many models there are."""
+        """Number of models."""
         ...
 
     @property
@@ -57,10 +54,10 @@ def train_stack(
     checkpoint_every: int = 1000,
     progress: Report | None = None,
 ) -> Float[Tensor, "E S"]:
-    """Train a stack in place; the losses of each update, before it.
+    """Train a stack in place, and return the losses before each update.
 
-    With a run, a killed training goes on where its last checkpoint was. On a GPU products are
-    computed in TensorFloat-32.
+    With a run, a killed training resumes from its last checkpoint. On a GPU products are computed
+    in TensorFloat-32.
 
     Args:
         stack: the models.
@@ -80,18 +77,18 @@ def train_stack(
     with _fast_products():
         loop = _Loop(stack, rate, recorders, run)
         loop.replaying = loop.cuda and replay
-        while loop.step < steps and not (stop is not None and stop(loop.step)):
-            loop.update(batches(loop.step))
-            if loop.step % log_every == 0 or loop.step == steps:
+        while loop.done < steps and not (stop is not None and stop(loop.done)):
+            loop.update(batches(loop.done))
+            if loop.done % log_every == 0 or loop.done == steps:
                 loop.log(progress)
-            loop.record()
-            if loop.step % checkpoint_every == 0 and loop.step < steps:
+            loop.record(stack)
+            if loop.done % checkpoint_every == 0 and loop.done < steps:
                 loop.checkpoint()
         return loop.finish()
 
 
 def shuffled_order(count: int, *, batch: int, seeds: Sequence[int]) -> Callable[[int], Tensor]:
-    """Which examples each seed sees in update 0, 1, 2, ...: all of them, then all again, ...
+    """Shuffle examples: all of them, then all again, with an order for each seed and pass.
 
     Every pass is in an order of its own, and a batch may lie across two passes.
 
@@ -127,13 +124,14 @@ def shuffled_order(count: int, *, batch: int, seeds: Sequence[int]) -> Callable[
     return indices
 
 
-class _Loop:
-    """Training in progress: what changes from update to update."""
+class _Loop(Training):
+    """Training with Adam in progress."""
 
     def __init__(
         self, stack: TrainableStack, rate: float, recorders: Sequence[Recorder], run: Run | None
     ) -> None:
-        self.stack, self.recorders, self.run = stack, recorders, run
+        super().__init__(recorders, run, unit="update")
+        self.stack = stack
         self.cuda = next(iter(stack.weights.values())).is_cuda
         self.optimizer = torch.optim.Adam(
             list(stack.weights.values()), lr=rate, fused=True, capturable=self.cuda
@@ -142,20 +140,14 @@ class _Loop:
         # one pool for all recordings: only one of them runs at a time
         self.pool = torch.cuda.graph_pool_handle() if self.cuda else None
         self.replaying = False
-        self.step = 0  # updates done
-        self.losses = Records()
-        if run is not None and run.has(STATE):
-            self._restore(run)
+        tensors, _ = self.restore()
+        if tensors:
+            self._load(tensors)
         else:
-            self.record()
-
-    def record(self) -> None:
-        """Let the recorders look."""
-        for record in self.recorders:
-            record(self.step, self.stack)
+            self.record(stack)
 
     def update(self, batch: Batch) -> None:
-        """One update of every seed."""
+        """Update every seed once."""
         shape = tuple(x.shape for x in batch)
         if not self.replaying:
             loss_S = self._compute(batch)
@@ -165,42 +157,24 @@ class _Loop:
             # a shape is worth recording when it comes a second time
             loss_S = self._compute(batch)
             self.replays[shape] = _Replay(self._compute, self.pool)
-        self.losses.append(loss_S)
-        self.step += 1
-
-    def log(self, progress: Report | None) -> None:
-        """Say how the last update went; raise if it went wrong."""
-        metrics = {"loss": self._finite_loss()}
-        if self.run is not None:
-            self.run.log(self.step, **metrics)
-        if progress is not None:
-            progress(self.step, metrics)
+        self.add(loss_S)
 
     def checkpoint(self) -> None:
-        """Write everything needed to go on, but never a training that went wrong."""
-        if self.run is None:
-            return
-        self._finite_loss()
+        """Write everything that resuming needs."""
         tensors = {f"model.{name}": weight.detach() for name, weight in self.stack.weights.items()}
         for name, weight in self.stack.weights.items():
             state = self.optimizer.state.get(weight, {})
             tensors |= {f"adam.{name}:{key}": value for key, value in state.items()}
-        tensors |= {"random.cpu": torch.get_rng_state(), "loop.loss": self.losses.stacked()}
+        tensors["random.cpu"] = torch.get_rng_state()
         if self.cuda:
             tensors["random.cuda"] = torch.cuda.get_rng_state()
-        for record in self.recorders:
-            kept = record.tensors().items()
-            tensors |= {f"recorder.{record.name}.{name}": value for name, value in kept}
-        self.run.save_tensors(STATE, tensors, {"step": str(self.step)})
+        self.save(tensors)
 
     def finish(self) -> Tensor:
-        """Write the last checkpoint and the traces."""
+        """Write the last checkpoint and the traces, and return the losses."""
         self.checkpoint()
-        self.replays.clear()  # their memory goes with them, and they hold on to this loop
-        if self.run is not None:
-            for record in self.recorders:
-                name = f"trace/{record.name}/curves.safetensors"
-                self.run.save_tensors(name, record.tensors())
+        self.replays.clear()  # their memory goes with them, and they refer to this loop
+        self.write_traces()
         return self.losses.stacked()
 
     def _compute(self, batch: Batch) -> Tensor:
@@ -210,35 +184,17 @@ class _Loop:
         self.optimizer.step()
         return loss_S.detach()
 
-    def _finite_loss(self) -> float:
-        """The mean loss of the last update; looked at here only, as looking makes a GPU wait."""
-        if not self.losses:
-            return 0.0
-        loss_S = self.losses.last().cpu()
-        if not bool(loss_S.isfinite().all()):
-            bad = (~loss_S.isfinite()).nonzero()[:, 0].tolist()
-            raise ValueError(
-                f"Training went wrong by update {self.step}: the loss of seeds {bad} is not "
-                "finite; lower the rate."
-            )
-        return loss_S.mean().item()
-
-    def _restore(self, run: Run) -> None:
-        tensors = run.load_tensors(STATE)
-        self.step = int(run.note(STATE)["step"])
+    def _load(self, tensors: Mapping[str, Tensor]) -> None:
         state: dict[int, dict[str, Tensor]] = {}
         for index, (name, weight) in enumerate(self.stack.weights.items()):
             _copy(weight, tensors.get(f"model.{name}"), name)
-            state[index] = _under(f"adam.{name}:", tensors)
+            state[index] = under(f"adam.{name}:", tensors)
         self.optimizer.load_state_dict(
             {**self.optimizer.state_dict(), "state": {i: s for i, s in state.items() if s}}
         )
-        self.losses = Records(tensors["loop.loss"])
         torch.set_rng_state(tensors["random.cpu"])
         if self.cuda and "random.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["random.cuda"])
-        for record in self.recorders:
-            record.restore(_under(f"recorder.{record.name}.", tensors))
 
 
 class _Replay:
@@ -277,15 +233,7 @@ def _copy(weight: Tensor, kept: Tensor | None, name: str) -> None:
         came = "none" if kept is None else tuple(kept.shape)
         raise ValueError(
             f"{name} of shape {tuple(weight.shape)} was wanted, got {came}; "
-            "go on with a stack of the same config and seeds, or choose another folder."
+            "resume with a stack of the same config and seeds, or choose another folder."
         )
     with torch.no_grad():
         weight.copy_(kept)
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }

@@ -1,15 +1,17 @@
-"""Pictures of attention: maps, one row of weights as bars, and keys by layer and head."""
+"""Figures of attention: maps, one row of weights as bars, and keys by layer and head."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from headwise.recording.run import Run
-from headwise_papers.sparse_transformer._drawing import panels, save
+from headwise_papers.core import panels
 from headwise_papers.sparse_transformer._maps import Keys
 
-__all__ = ["Sentence", "draw_bars", "draw_keys", "draw_maps"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Sentence", "attention_figures"]
 
 
 class Sentence(NamedTuple):
@@ -21,8 +23,19 @@ class Sentence(NamedTuple):
     gold: dict[int, int]  # source position by target position; empty where nobody knows
 
 
-def draw_maps(sentences: Sequence[Sentence], run: Run, name: str) -> None:
-    """Fig. 4: a row a sentence, a column an attention; dots are gold alignments."""
+def attention_figures(
+    name: str, counted: Mapping[str, Mapping[str, Keys]], sentences: Sequence[Sentence]
+) -> "dict[str, Figure]":
+    """Return all figures of some translators by name."""
+    return {
+        f"keys-{name}": _key_figure(counted),
+        f"maps-{name}": _map_figure(sentences),
+        f"bars-{name}": _bar_figure(sentences[0]),
+    }
+
+
+def _map_figure(sentences: Sequence[Sentence]) -> "Figure":
+    """Draw Fig. 4: a row per sentence, a column per attention; dots are gold alignments."""
     columns = len(sentences[0].maps)
     figure, axes = panels(columns, len(sentences), width=4.6, height=4.0)
     for row, sentence in zip(axes, sentences, strict=True):
@@ -34,11 +47,11 @@ def draw_maps(sentences: Sequence[Sentence], run: Run, name: str) -> None:
             panel.set_xticks(range(len(sentence.source)), sentence.source, rotation=90, fontsize=7)
             panel.set_yticks(range(len(sentence.target)), sentence.target, fontsize=7)
             panel.set_title(attention, fontsize=9)
-    save(figure, run, name)
+    return figure
 
 
-def draw_bars(sentence: Sentence, run: Run, name: str) -> None:
-    """Fig. 1: how much weight the middle target word gives to each source word."""
+def _bar_figure(sentence: Sentence) -> "Figure":
+    """Draw Fig. 1: the weight that the middle target word gives to each source word."""
     figure, ((panel,),) = panels(1, width=7.0, height=3.0)
     asking = len(sentence.target) // 2
     width = 0.8 / len(sentence.maps)
@@ -50,11 +63,11 @@ def draw_bars(sentence: Sentence, run: Run, name: str) -> None:
     panel.set(ylabel="weight")
     panel.set_title(f"from the position that predicts {sentence.target[asking]!r}", fontsize=9)
     panel.legend(frameon=False, fontsize=8)
-    save(figure, run, name)
+    return figure
 
 
-def draw_keys(counted: Mapping[str, Mapping[str, Keys]], run: Run, name: str) -> None:
-    """Keys with 1 % of the weight or more: a row an attention, a column a kind of site."""
+def _key_figure(counted: Mapping[str, Mapping[str, Keys]]) -> "Figure":
+    """Draw keys with 1 % of the weight or more: a row per attention, a column per kind."""
     kinds = list(next(iter(counted.values())))
     everything = [keys for by_kind in counted.values() for keys in by_kind.values()]
     most = max(float(keys.carrying.max()) for keys in everything)
@@ -72,4 +85,4 @@ def draw_keys(counted: Mapping[str, Mapping[str, Keys]], run: Run, name: str) ->
             panel.set_title(f"{attention}, {kind}", fontsize=8)
             panel.set_xlabel("head", fontsize=8)
             panel.set_ylabel("layer", fontsize=8)
-    save(figure, run, name)
+    return figure

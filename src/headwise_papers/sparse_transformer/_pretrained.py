@@ -1,8 +1,7 @@
-"""A pretrained Hugging Face model with other attention: what becomes of what it was trained for.
+"""Losses of pretrained Hugging Face models, computed with other attention.
 
-Measured by kind, always a loss in nats: of a masked language model at hidden words, of a causal one
-at the next word, and of an encoder without a head, such as a MiniLM for sentences, at finding the
-other half of a paragraph by embeddings.
+A masked language model is measured at hidden words, a causal one at the next word, and an encoder
+without a head, such as a MiniLM for sentences, at finding the other half of a paragraph.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ from torch.nn.functional import cross_entropy, normalize
 from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
 from headwise.workflows.inspect.opening import open_subject
 from headwise_papers.data.characters import as_text, read_characters
-from headwise_papers.sparse_transformer._scoring import Switch, attending
+from headwise_papers.sparse_transformer._translators import attending
 
 __all__ = ["Kind", "kind_of", "long_paragraphs", "open_pretrained"]
 
@@ -28,14 +27,14 @@ IGNORED = -100  # a label that does not count
 
 
 class Kind(NamedTuple):
-    """What a model is measured by."""
+    """Loss that a model is measured by."""
 
     name: str
-    losses: Callable[..., Tensor]  # (subject, texts, tokens=..., switch=...) -> one a text
+    losses: Callable[..., Tensor]  # (subject, texts, tokens=..., attention=...) -> one per text
 
 
 def open_pretrained(folder: Path) -> HuggingFaceSubject:
-    """An adopted Hugging Face model of one stack, with its tokenizer."""
+    """Open a Hugging Face model of one stack, with its tokenizer."""
     subject = open_subject(folder)
     if not isinstance(subject, HuggingFaceSubject) or subject.model.config.is_encoder_decoder:
         raise ValueError(
@@ -48,7 +47,7 @@ def open_pretrained(folder: Path) -> HuggingFaceSubject:
 
 
 def kind_of(subject: HuggingFaceSubject) -> Kind:
-    """What a model can be measured by, from the name of its class."""
+    """Choose what a model can be measured by, from the name of its class."""
     name = type(subject.model).__name__
     if name.endswith("ForMaskedLM"):
         return Kind("loss at hidden words", masked_losses)
@@ -60,7 +59,7 @@ def kind_of(subject: HuggingFaceSubject) -> Kind:
 
 
 def long_paragraphs(count: int, *, text: str = "wikitext-2") -> list[str]:
-    """The first paragraphs of a text's test part that have 80 words or more, without `<unk>`."""
+    """Return the first paragraphs of a test part with 80 words or more, without `<unk>`."""
     lines = as_text(read_characters(text).test).replace("<unk>", "").split("\n")
     found = [" ".join(line.split()) for line in lines if len(line.split()) >= LEAST_WORDS]
     if len(found) < count:
@@ -70,9 +69,9 @@ def long_paragraphs(count: int, *, text: str = "wikitext-2") -> list[str]:
 
 @torch.no_grad()
 def masked_losses(
-    subject: HuggingFaceSubject, texts: Sequence[str], *, tokens: int, switch: Switch | None
+    subject: HuggingFaceSubject, texts: Sequence[str], *, tokens: int, attention: str = ""
 ) -> Tensor:
-    """Of each text the mean loss at the words that were hidden, always the same ones."""
+    """Return each text's mean loss at the words that were hidden, always the same ones."""
     generator = torch.Generator().manual_seed(0)
     found: list[Tensor] = []
     for inputs, words_BT in _encoded(subject, texts, tokens=tokens):
@@ -81,7 +80,7 @@ def masked_losses(
         chosen_BT = hidden_BT & words_BT
         labels_BT = inputs["input_ids"].masked_fill(~chosen_BT, IGNORED)
         ids_BT = inputs["input_ids"].masked_fill(chosen_BT, subject.tokenizer.mask_token_id)
-        with attending(subject.model, switch):
+        with attending(subject.model, attention):
             logits_BTV = subject.model(**{**inputs, "input_ids": ids_BT}).logits
         found.append(_means(logits_BTV, labels_BT))
     return torch.cat(found)
@@ -89,29 +88,29 @@ def masked_losses(
 
 @torch.no_grad()
 def next_losses(
-    subject: HuggingFaceSubject, texts: Sequence[str], *, tokens: int, switch: Switch | None
+    subject: HuggingFaceSubject, texts: Sequence[str], *, tokens: int, attention: str = ""
 ) -> Tensor:
-    """Of each text the mean loss of its next words."""
+    """Return each text's mean loss of its next words."""
     found: list[Tensor] = []
     for inputs, _ in _encoded(subject, texts, tokens=tokens):
         real_BT = inputs["attention_mask"].bool()
         labels_BT = inputs["input_ids"].masked_fill(~real_BT, IGNORED)
-        with attending(subject.model, switch):
+        with attending(subject.model, attention):
             logits_BTV = subject.model(**inputs).logits
         found.append(_means(logits_BTV[:, :-1], labels_BT[:, 1:]))
     return torch.cat(found)
 
 
 def half_losses(
-    subject: HuggingFaceSubject, texts: Sequence[str], *, tokens: int, switch: Switch | None
+    subject: HuggingFaceSubject, texts: Sequence[str], *, tokens: int, attention: str = ""
 ) -> Tensor:
-    """Of each text that of choosing its second half among all by 20 cosines with its first.
+    """Return each text's loss of choosing its second half by 20 cosines with its first.
 
     The loss that sentence-transformers trains with (MultipleNegativesRankingLoss), on halves.
     """
     halves = zip(*(_halves(text) for text in texts), strict=True)
     first_NM, second_NM = (
-        embeddings(subject, side, tokens=tokens, switch=switch) for side in halves
+        embeddings(subject, side, tokens=tokens, attention=attention) for side in halves
     )
     scores_NN = SCALE * first_NM @ second_NM.T
     return cross_entropy(scores_NN, torch.arange(len(texts)), reduction="none")
@@ -119,12 +118,12 @@ def half_losses(
 
 @torch.no_grad()
 def embeddings(
-    subject: HuggingFaceSubject, texts: Sequence[str], *, tokens: int, switch: Switch | None
+    subject: HuggingFaceSubject, texts: Sequence[str], *, tokens: int, attention: str = ""
 ) -> Tensor:
-    """The mean of a text's hidden states, of length 1, as sentence-transformers computes it."""
+    """Return the mean of a text's hidden states, of length 1, as sentence-transformers does."""
     found: list[Tensor] = []
     for inputs, _ in _encoded(subject, texts, tokens=tokens):
-        with attending(subject.model, switch):
+        with attending(subject.model, attention):
             hidden_BTM = subject.model(**inputs).last_hidden_state
         real_BT1 = inputs["attention_mask"][..., None]
         found.append((hidden_BTM * real_BT1).sum(1) / real_BT1.sum(1))
@@ -134,7 +133,7 @@ def embeddings(
 def _encoded(
     subject: HuggingFaceSubject, texts: Sequence[str], *, tokens: int
 ) -> Iterator[tuple[dict[str, Any], Tensor]]:
-    """Inputs of some texts at a time, and which of their tokens are words and no marks."""
+    """Yield inputs of some texts at a time, and which of their tokens are words and no marks."""
     device = next(subject.model.parameters()).device
     for start in range(0, len(texts), BATCH):
         encoded = subject.tokenizer(
@@ -151,7 +150,7 @@ def _encoded(
 
 
 def _means(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
-    """The mean loss of each row over the labels that count."""
+    """Return the mean loss of each row over the labels that count."""
     loss_BT = cross_entropy(
         logits_BTV.transpose(1, 2).float(), labels_BT, ignore_index=IGNORED, reduction="none"
     )

@@ -1,4 +1,4 @@
-"""Training steps and beam search of one model, as contestants that are timed in turns."""
+"""Training steps and beam search of models that are timed in turns."""
 
 import random
 import time
@@ -30,6 +30,7 @@ __all__ = [
     "Attempt",
     "EndingAtSourceLength",
     "Training",
+    "check_loss",
     "drawn_batches",
     "drawn_series",
     "drawn_sources",
@@ -41,14 +42,15 @@ __all__ = [
 ]
 
 MULTIPLE = 8  # widths of batches, which matrices of a GPU like
+AGREEMENT = {"cuda": 2e-2, "cpu": 1e-4}  # of losses, relative
 PAIRS = 4000  # sentence pairs drawn, of which batches are made
-Attempt = Callable[[], int]  # a piece of work that can be repeated; says how many tokens it was
+Attempt = Callable[[], int]  # work that can be repeated; returns how many tokens it was
 
 
 def drawn_batches(
     corpus: str, *, vocab: int, tokens: int, count: int, device: torch.device, seed: int = 0
 ) -> list[ParallelBatch]:
-    """The first batches of `drawn_series`, on the device.
+    """Return the first batches of `drawn_series`, on the device.
 
     Args:
         corpus: a name of `LENGTHS`.
@@ -67,7 +69,7 @@ def drawn_batches(
 def drawn_series(
     corpus: str, *, vocab: int, tokens: int, pairs: int = PAIRS, seed: int = 0
 ) -> Epochs[ParallelBatch]:
-    """Batches of random words in sentences as long as those of a corpus, epoch after epoch.
+    """Return batches of random words in sentences as long as those of a corpus.
 
     Args:
         corpus: a name of `LENGTHS`.
@@ -91,7 +93,7 @@ def drawn_series(
 def drawn_sources(
     corpus: str, *, vocab: int, count: int, device: torch.device, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Random sources as long as those of a corpus, end marks included, and their lengths."""
+    """Return random sources as long as those of a corpus, end marks included, and lengths."""
     rng = random.Random(seed)
     lengths = rng.choices(LENGTHS[corpus], k=count)
     padded = pad([[*_words(rng, source, vocab), EOS] for source, _ in lengths])
@@ -99,7 +101,7 @@ def drawn_sources(
 
 
 def make_model(config: TransformerConfig, device: torch.device, *, seed: int = 0) -> Transformer:
-    """A model with random weights that depend on the seed alone."""
+    """Make a model with random weights that depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Transformer(config)
@@ -114,6 +116,17 @@ def eager(model: nn.Module) -> ExitStack:
             name = module.site.name
             stack.enter_context(replace(model, _by_definition(module), where=name))
     return stack
+
+
+def check_loss(name: str, training: "Training") -> None:
+    """Raise unless chosen and eager attention give the same loss."""
+    mine = training.evaluated(training.batches[0])
+    with eager(training.model):
+        wanted = training.evaluated(training.batches[0])
+    if not abs(mine - wanted) <= AGREEMENT[training.device.type] * abs(wanted):
+        raise ValueError(
+            f"{name} has a loss of {mine} and by its definition {wanted}; nothing is timed."
+        )
 
 
 def _by_definition(module: MultiHeadAttention) -> Callable[..., Attended]:
@@ -164,7 +177,7 @@ class Training:
         self.tokens = [int(batch.target_lengths.sum()) for batch in self.batches]
 
     def loss(self, batch: ParallelBatch) -> Tensor:
-        """Nats a target word, smoothed."""
+        """Return nats per target word, smoothed."""
         called = cast(nn.Module, self.called)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.cuda):
             if self.scores is None:
@@ -178,7 +191,7 @@ class Training:
 
     @torch.no_grad()
     def evaluated(self, batch: ParallelBatch) -> float:
-        """The same without dropout, and not compiled."""
+        """Return the loss without dropout, and not compiled."""
         called, self.called = self.called, self.model.eval()
         loss = self.loss(batch).item()
         self.called = called
@@ -194,7 +207,7 @@ class Training:
         return loss.detach()
 
     def __call__(self) -> int:
-        """The steps of a turn; how many target words they had."""
+        """Run the steps of a turn, and return how many target words they had."""
         done = 0
         with on_a_stream() if self.replayed else nullcontext():
             for _ in range(self.steps):
@@ -206,7 +219,7 @@ class Training:
 
 
 class EndingAtSourceLength:
-    """A translator that ends when its output is as long as the source, end marks included.
+    """Translator that ends when its output is as long as the source, end marks included.
 
     Random weights would never end, or all at once. Otherwise the scores are the model's.
     """
@@ -241,7 +254,7 @@ class EndingAtSourceLength:
 def translated(
     model: Transformer, source: Tensor, lengths: Tensor, *, beams: int
 ) -> list[Hypothesis]:
-    """Beam search for sentences that end as long as their sources."""
+    """Translate by beam search sentences that end as long as their sources."""
     return beam(
         EndingAtSourceLength(model),
         source,
@@ -256,7 +269,7 @@ def translated(
 def take_turns(
     attempts: Mapping[str, Attempt], device: torch.device, *, turns: int, warm: int = 1
 ) -> dict[str, list[float]]:
-    """Tokens a second of each, a value a turn; all have a turn before anybody has the next.
+    """Return tokens per second of each, one value per turn, while all take turns.
 
     Args:
         attempts: who takes part.
@@ -277,7 +290,7 @@ def take_turns(
 
 
 def wait_for(device: torch.device) -> None:
-    """Until the device has done what it was told."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

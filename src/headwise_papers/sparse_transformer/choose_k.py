@@ -1,156 +1,133 @@
 """How many keys should top-k attention keep?
 
-Fig. 3: BLEU on the validation part for k in 2, 4, 8, 16, 32 and infinity, which is softmax, as a
-mean over three seeds. Section 5.2 says that BLEU "generally rises first and then falls as k
-increases", and that of 4, 8, 16 and 32 "setting the value of k to 8 achieves consistent
-improvements".
+    headwise reproduce sparse_transformer/choose-k --jobs 3    # 24 minutes on an H200
+    headwise reproduce sparse_transformer/choose-k --smoke     # 10 seconds on a CPU
 
-The commands; translators of sparse_transformer/translation need not be trained again (k = 8 and infinity), and
-`--set at_once=4` trains four at a time:
+Fig. 3 and Section 5.2: BLEU on the validation part "generally rises first and then falls as k
+increases", and of 4, 8, 16 and 32 keys 8 is the best; all keys are softmax. By chance the best of
+six would be inside in four of six seeds, and 8 the best of four in one of four.
 
-    headwise reproduce sparse_transformer/choose-k --set trained=runs/sparse_transformer/translation  # 11 min on an H200
-    headwise reproduce sparse_transformer/choose-k                           # 24 min, estimated
-    headwise reproduce sparse_transformer/choose-k --smoke                   # 10 seconds
+Deviations:
 
-The data folder must hold the corpora asked for. How translators are trained, and what the two kinds
-of BLEU are, see sparse_transformer/translation. Fig. 3 is of validation BLEU, and so is everything here that
-does not say "test".
-
-How it is judged, decided before any result was seen:
-
-1. *Rises*: "topk:8 better than topk:2" is 1 if the 95 % interval of the differences over seeds is
-   above 0, 0.5 if only their mean is, else 0. *Falls*: the same for "topk:8 better than softmax".
-2. *Best inside*: the share of seeds whose best k is neither the smallest nor infinity. By chance it
-   would be four in six, so it counts only if it holds for all; partly down to 0.75.
-3. *8 is best of 4, 8, 16, 32*: the share of seeds for which it is, by chance one in four; partly
-   down to 0.5.
-
-Where ours deviates, or the paper leaves it open:
-
-1. Multi30k en-de, 29,000 captions, instead of IWSLT En-Vi and De-En. Sentences are shorter: what
-   share of rows has more than k keys stands beside the curve. Where it is near 0, as for k = 32,
-   top-k attention is softmax, but for how the sums are rounded.
-2. The paper's values can only be read off its picture: they are not repeated here.
+- Multi30k en-de, 29,000 captions, for IWSLT En-Vi and De-En. Sentences are shorter: the share of
+  rows with more than k keys stands beside the curve. On all others top-k attention is softmax.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headwise.recording.run import Run
-from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.sparse_transformer._bleu_plots import draw_curve
-from headwise_papers.sparse_transformer._drawing import panels, save
-from headwise_papers.sparse_transformer._long_rows import long_rows
-from headwise_papers.sparse_transformer._scoring import Wanted, score_at_once, scores
-from headwise_papers.sparse_transformer._table import better, differences, expected_claim
-from headwise_papers.sparse_transformer._training import (
+from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, panels, share
+from headwise_papers.recipes.translation import TranslationConfig
+from headwise_papers.sparse_transformer._translators import (
+    MAIN,
     TINY,
-    Job,
-    Training,
+    Part,
+    long_rows,
+    score_job,
+    scores,
+    subtract,
     task_named,
-    translator_run,
+    translator,
 )
 
-MAIN = "multi30k-en-de"
-INFINITY = "softmax"  # as top-k attention of all keys is
-TRIED = ("topk:4", "topk:8", "topk:16", "topk:32")  # of which 8 is said to be the best
-SHARE = "tab:grey"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-Values = dict[str, list[float]]
+ALL_KEYS = "softmax"
+TRIED = ("topk:4", "topk:8", "topk:16", "topk:32")  # of which 8 is said to be the best
+PARTS: tuple[Part, ...] = ("test", "valid")
+DATA = "Multi30k"
+CLAIMS = (
+    Claim.direction(f"{MAIN}: topk:8 - topk:2", number=79, where="Fig. 3", stands_for=DATA,
+                    text="BLEU first rises with k"),
+    Claim.direction(f"{MAIN}: topk:8 - softmax", number=80, where="Fig. 3", stands_for=DATA,
+                    text="BLEU then falls"),
+    Claim.share(f"{MAIN}: best k is inside", threshold=0.9, number=80, where="Section 5.2",
+                text="the best k is neither the smallest nor all keys", stands_for=DATA),
+    Claim.share(f"{MAIN}: 8 is best of 4, 8, 16, 32", threshold=0.5, number=80,
+                where="Section 5.2", text="8 keys are most often the best", stands_for=DATA),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Config(Training):
-    """What is trained, see `Training` and `TASKS`."""
+class Config:
+    """Settings; softmax, all keys, is trained too."""
 
-    corpora: tuple[str, ...] = (MAIN,)
-    keys: tuple[int, ...] = (2, 4, 8, 16, 32)  # k; infinity comes with them
-
-
-EXPECTED = (
-    expected_claim(better(MAIN, "topk:8", "topk:2"), "Fig. 3, rises"),
-    expected_claim(better(MAIN, "topk:8", INFINITY), "Fig. 3, falls"),
-    Expected(f"{MAIN}: best k is inside", 1.0, "Section 5.2", partly=0.25),
-    Expected(f"{MAIN}: 8 is best of 4, 8, 16, 32", 1.0, "Section 5.2", partly=0.5),
-)
+    corpus: str = MAIN
+    keys: tuple[int, ...] = (2, 4, 8, 16, 32)
+    seeds: int = 3
+    changes: tuple[str, ...] = ()  # of the recipe, for example fit.steps=20
 
 
-def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
-    """Train with every k and compare; each figure with one value a seed."""
-    tasks = {corpus: task_named(corpus) for corpus in config.corpora}
-    names = [*(f"topk:{k}" for k in config.keys), INFINITY]
-    figures: Values = {}
-    curves: dict[str, tuple[Values, list[float]]] = {}
-    every = {
-        corpus: {name: [Job(corpus, name, seed) for seed in range(config.seeds)] for name in names}
-        for corpus in tasks
+def _translators(config: Config) -> dict[str, list[TranslationConfig]]:
+    """Settings by attention, one per seed."""
+    return {
+        name: [translator(config.corpus, name, s, config.changes) for s in range(config.seeds)]
+        for name in (*(f"topk:{k}" for k in config.keys), ALL_KEYS)
     }
-    each = [job for jobs in every.values() for several in jobs.values() for job in several]
-    score_at_once(config, run, [Wanted(job, ("valid", "test")) for job in each])
-    for corpus, task in tasks.items():
-        jobs = every[corpus]
-        valid, test = (
-            {
-                name: [float(getattr(scores(config, run, j, part), task.judged)) for j in several]
-                for name, several in jobs.items()
-            }
-            for part in ("valid", "test")
-        )
-        figures |= {f"{corpus}: BLEU with {name}": values for name, values in valid.items()}
-        figures |= {f"{corpus}: test BLEU with {name}": values for name, values in test.items()}
-        pairs = [("topk:8", "topk:2"), *((name, INFINITY) for name in names[:-1])]
-        figures |= differences(corpus, valid, pairs)
-        figures |= {f"{corpus}: {claim}": held for claim, held in shape_of(valid).items()}
-        first = translator_run(config, run, jobs[INFINITY][0])
-        shares = [long_rows(config, first, corpus, k) for k in config.keys]
-        for k, share in zip(config.keys, shares, strict=True):
-            figures[f"{corpus}: rows with more than {k} keys"] = [share]
-        curves[corpus] = valid, shares
-    _draw(curves, run)
-    return figures
 
 
-def shape_of(values: Mapping[str, Sequence[float]]) -> Values:
-    """For each seed, whether its best k is inside, and whether 8 is the best of four.
+def models(config: Config) -> Iterator[Job]:
+    for part in PARTS:
+        for several in _translators(config).values():
+            yield from (score_job(model, part) for model in several)
 
-    >>> shape_of({"topk:2": [1.0, 5.0], "topk:8": [3.0, 3.0], "softmax": [2.0, 2.0]})
-    {'best k is inside': [1.0, 0.0]}
+
+def run(config: Config, out: Run) -> dict[str, Result]:
+    corpus, every, judged = config.corpus, _translators(config), task_named(config.corpus).judged
+    test, valid = (
+        {n: Result([scores(model, part)[judged] for model in every[n]]) for n in every}
+        for part in PARTS
+    )
+    results = {f"{corpus}: BLEU with {name}": valid[name] for name in every}
+    results |= {f"{corpus}: test BLEU with {name}": test[name] for name in every}
+    pairs = [("topk:8", "topk:2"), *((name, ALL_KEYS) for name in every if name != ALL_KEYS)]
+    results |= subtract(corpus, valid, pairs)
+    results |= {f"{corpus}: {claim}": held for claim, held in best_keys(valid).items()}
+    for k in config.keys:
+        results[f"{corpus}: rows with more than {k} keys"] = long_rows(every[ALL_KEYS][0], k)
+    return results
+
+
+def best_keys(bleu: Mapping[str, Result]) -> dict[str, Result]:
+    """Return for each seed whether its best k is inside, and whether 8 is the best of four.
 
     Args:
-        values: BLEU by the name of the attention, from the smallest k to softmax, a value a seed.
+        bleu: by attention, from the smallest k to softmax.
     """
-    names = list(values)
-    seeds = [dict(zip(names, own, strict=True)) for own in zip(*values.values(), strict=True)]
-    best = [max(own, key=lambda name: own[name]) for own in seeds]
-    found = {"best k is inside": [float(name in names[1:-1]) for name in best]}
+    names = list(bleu)
+    columns = zip(*(bleu[name].values for name in names), strict=True)
+    seeds = [dict(zip(names, own, strict=True)) for own in columns]
+    found = {
+        "best k is inside": share(max(own, key=own.__getitem__) in names[1:-1] for own in seeds)
+    }
     if set(TRIED) <= set(names):
-        eight = [max(TRIED, key=lambda name: own[name]) == "topk:8" for own in seeds]
-        found["8 is best of 4, 8, 16, 32"] = list(map(float, eight))
+        eight = (max(TRIED, key=own.__getitem__) == "topk:8" for own in seeds)
+        found["8 is best of 4, 8, 16, 32"] = share(eight)
     return found
 
 
-def _draw(curves: Mapping[str, tuple[Values, list[float]]], run: Run) -> None:
-    """As Fig. 3, with the share of rows that k cuts."""
-    figure, axes = panels(len(curves))
-    for panel, (corpus, (values, shares)) in zip(axes[0], curves.items(), strict=True):
-        named = {
-            name.removeprefix("topk:").replace(INFINITY, "inf"): own for name, own in values.items()
-        }
-        draw_curve(panel, named, label="validation BLEU")
-        panel.set_xlabel("k")
-        panel.set_ylabel("BLEU on the validation part; 95 % interval", fontsize=8)
-        panel.set_title(corpus, fontsize=10)
-        other = panel.twinx()
-        other.plot(range(len(named)), [*shares, 0.0], ":", color=SHARE)
-        other.set_ylim(0, 1)
-        other.set_ylabel("share of rows with more than k keys", color=SHARE, fontsize=8)
-    save(figure, run, "figure-3")
+def draw(results: Mapping[str, Result], out: Run) -> "dict[str, Figure]":
+    """Fig. 3, with the share of rows that k cuts."""
+    corpus = next(iter(results)).partition(":")[0]
+    start = f"{corpus}: BLEU with "
+    bleu = {n.removeprefix(start): r for n, r in results.items() if n.startswith(start)}
+    names = [name.removeprefix("topk:").replace(ALL_KEYS, "all") for name in bleu]
+    figure, ((axes,),) = panels(1, width=5.0, height=3.5)
+    curve = dict(enumerate(bleu.values()))
+    draw_lines(axes, {"validation": curve}, xlabel="k", ylabel="BLEU", title=corpus, marker="o",
+               legend=False)  # fmt: skip
+    axes.set_xticks(range(len(names)), names)
+    shares = [results[f"{corpus}: rows with more than {k} keys"].mean for k in names[:-1]]
+    other = axes.twinx()
+    other.plot(range(len(names)), [*shares, 0.0], ":", color="tab:grey")
+    other.set_ylim(0, 1)
+    other.set_ylabel("share of rows with more than k keys", color="tab:grey", fontsize=8)
+    return {"figure-3": figure}
 
 
 experiment = Experiment(
-    summary=(__doc__ or "").splitlines()[0],
-    config=Config(),
-    smoke=Config(keys=(2, 8), seeds=1, **TINY),
-    reproduce=reproduce,
-    expected=EXPECTED,
+    Config(), Config(keys=(2, 8), seeds=1, changes=TINY), models, run, draw, CLAIMS
 )

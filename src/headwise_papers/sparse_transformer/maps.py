@@ -1,165 +1,146 @@
 """What does top-k attention look at, and does it align words better than softmax?
 
-Fig. 1 and 4, Section 5.4: of a sentence pair the paper draws the cross-attention of the decoder's
-bottom layer, which is "fairly disperse" with softmax and focused with top-k, and says that the
-model "exhibits a higher potential in performing a high-quality alignment". One sentence pair, no
-figure. Here alignments are scored, and the keys that carry weight are counted by layer and head.
+    headwise reproduce sparse_transformer/maps --jobs 4    # 15 minutes on an H200
+    headwise reproduce sparse_transformer/maps --smoke     # 5 seconds on a CPU
 
-The commands:
+Fig. 1 and 4, Section 5.4: for one sentence pair the paper draws cross-attention. In the bottom
+layer it is "fairly disperse" with softmax and focused with top-k, which aligns words better; in the
+top layer softmax looks at the last source token, and top-k does not. Here alignments are scored,
+and keys counted: with any weight, with 1 % or more, and the effective number, exp of the entropy.
 
-    headwise reproduce sparse_transformer/maps              # 10 minutes on an H200 with `trained`
-    headwise reproduce sparse_transformer/maps --smoke      # 5 seconds
-    headwise reproduce sparse_transformer/maps --set trained=runs/sparse_transformer/translation   # with real translators
+An alignment links a target word to the source word with the largest mean weight over heads, or to
+none if that is the end mark. "Best layer" and "best head" are chosen on other sentences.
 
-No corpus at hand has gold alignments. *So the alignment error is that of translators of the toy
-language* (`headwise_papers.data.toy`), whose every target word is known to come from one source word, in
-another order than in the source. It says nothing for sure about real languages. Translators of
-Multi30k, which `trained=` names, are drawn and counted too, and have no alignment error.
+Deviations:
 
-How it is judged, decided before any result was seen:
-
-1. *Better alignment*: the alignment error rate of top-4 less that of softmax for the same seed, in
-   the bottom layer, which the paper drew. 1 if the 95 % interval of the differences is below 0, 0.5
-   if only their mean is, else 0. The paper has k = 8 for sentences of about 22 words; of the toy
-   language's, which have 10 on average, 4 is the same share. 2 and 8 are given without a verdict.
-2. *More focused*: the effective number of keys, exp of the entropy, in the bottom layer's
-   cross-attention is lower with top-k than with softmax; the same rule. Up to a point this is so by
-   construction, as top-k cannot look at more than k.
-
-How alignments are read: the position that predicts a target word is linked to the source word on
-which the mean over heads is largest; on the end mark, no link. "Best layer" and "best head" are
-chosen on the first half of the test sentences, and measured on the second half like all others.
-
-Counted by layer and head, as means over queries: keys with any weight, keys with 1 % of the weight
-or more, and the effective number. The figures are means over layers and heads; the pictures have
-them all.
+- No corpus at hand has gold alignments: errors are of translators of a made-up language
+  (`headwise_papers.data.toy`), in which every target word comes from one source word. Of its
+  sentences of 10 words 4 keys are the share that the paper's 8 are of 22.
+- Translators of Multi30k en-de are counted and drawn only. The recorded run took one of each from
+  an earlier training, whose commit is not known.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from headwise.config import from_json
 from headwise.recording.run import Run
-from headwise.training import progress_bar
-from headwise_papers.core.base import Expected, Experiment
+from headwise_papers.core import Claim, Experiment, Job, Result, find_or_train, minus
 from headwise_papers.data.parallel import ParallelBatch
 from headwise_papers.data.toy import ToyPair
 from headwise_papers.data.translation import read_parallel_texts
+from headwise_papers.recipes.translation import train_translation
 from headwise_papers.recipes.translator import Translator, token_accuracy
 from headwise_papers.sparse_transformer._maps import (
     KINDS,
-    Keys,
+    ToyConfig,
     alignment_error,
     count_keys,
     cross_weights,
-)
-from headwise_papers.sparse_transformer._maps_plots import Sentence, draw_bars, draw_keys, draw_maps
-from headwise_papers.sparse_transformer._maps_toy import (
-    ToyTraining,
     gold_links,
+    last_token_weight,
     toy_batch,
     toy_pairs,
-    toy_translator,
+    train_toy,
 )
-from headwise_papers.sparse_transformer._method_pairs import folder_name, less_than_base
+from headwise_papers.sparse_transformer._maps_plots import Sentence, attention_figures
+from headwise_papers.sparse_transformer._translators import MAIN, translator
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BATCH = 50  # sentences looked at together
+TOY = ToyConfig()
+ERROR, FOCUS = "alignment error, bottom layer", "effective keys, bottom cross-attention"
+LAST = "weight on the last source token, top layer"
+COMPARED = (ERROR, "alignment error, best layer", "alignment error, best head", FOCUS, LAST)
+CLAIMS = (
+    Claim.direction(f"toy: {FOCUS}: topk:4 - softmax", sign=-1, number=82, where="Fig. 1, 4a",
+                    text="top-k attention is more focused", stands_for="toy, Multi30k"),
+    Claim.direction(f"{MAIN}: {FOCUS}: topk:8 - softmax", sign=-1, number=82, where="Fig. 1, 4a",
+                    text="top-k attention is more focused", stands_for="toy, Multi30k"),
+    Claim.direction(f"toy: {ERROR}: topk:4 - softmax", sign=-1, number=83, where="Section 5.4",
+                    text="top-k attention aligns words better", stands_for="toy language"),
+    Claim.direction(f"{MAIN}: {LAST}: topk:8 - softmax", sign=-1, number=84, where="Fig. 4b",
+                    text="top-k looks less at the last source token", stands_for="Multi30k"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Config:
-    """What is trained on the toy language, and what else is looked at."""
+    """Settings."""
 
-    trained: str = ""  # a run of sparse_transformer/translation; without one only the toy language is looked at
-    corpus: str = "multi30k-en-de"  # a folder of that run
-    real: tuple[str, ...] = ("softmax", "topk:8")  # its translators
-    seed: int = 0  # theirs
-    sentences: int = 200  # of its test part
     attentions: tuple[str, ...] = ("softmax", "topk:2", "topk:4", "topk:8")  # of the toy language
-    judged: str = "topk:4"
     seeds: int = 5
-    pairs: int = 20_000
+    toy: ToyConfig = TOY
     test_pairs: int = 400
-    steps: int = 800
-    width: int = 128
-    heads: int = 4
-    layers: int = 2  # in encoder and decoder alike
-    batch_size: int = 64
-    learning_rate: float = 3e-3
-    warmup: int = 100
+    real: tuple[str, ...] = ("softmax", "topk:8")  # attentions of Multi30k
+    real_seeds: int = 3
+    sentences: int = 200  # of Multi30k's test part
+    shown: str = "topk:4"  # beside softmax in figures of the toy language
     drawn: int = 3  # sentences
 
     def __post_init__(self) -> None:
         if "softmax" not in self.attentions or self.seeds < 1 or self.test_pairs < 2:
             raise ValueError(
-                "softmax among the attentions, one seed and two test pairs or more were wanted; "
+                "attentions need softmax, seeds 1 and test_pairs 2; "
                 f"got {', '.join(self.attentions)}, {self.seeds} and {self.test_pairs}."
             )
 
-    def training(self, attention: str, seed: int) -> ToyTraining:
-        """Of one translator of the toy language."""
-        return ToyTraining(
-            attention,
-            seed,
-            pairs=self.pairs,
-            steps=self.steps,
-            width=self.width,
-            heads=self.heads,
-            layers=self.layers,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            warmup=self.warmup,
-        )
+
+def _toy(config: Config, attention: str, seed: int) -> Job:
+    return Job(train_toy, replace(config.toy, attention=attention, seed=seed))
 
 
-ERROR, FOCUS = "alignment error, bottom layer", "effective keys, bottom cross-attention"
-EXPECTED = (
-    Expected(f"toy: {ERROR}: topk:4 better than softmax", 1.0, "Sec. 5.4, Fig. 4", partly=0.5),
-    Expected(f"toy: {FOCUS}: topk:4 more focused than softmax", 1.0, "Sec. 5.4", partly=0.5),
-)
+def _real(attention: str, seed: int) -> Job:
+    return Job(train_translation, translator(MAIN, attention, seed))
 
 
-def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
-    """Train on the toy language, look, and draw; each figure with one value a seed."""
-    train, test = toy_pairs(config.pairs, config.test_pairs)
+def models(config: Config) -> Iterator[Job]:
+    for attention in config.attentions:
+        yield from (_toy(config, attention, seed) for seed in range(config.seeds))
+    for attention in config.real:
+        yield from (_real(attention, seed) for seed in range(config.real_seeds))
+
+
+def _opened(job: Job) -> Translator:
+    return Translator.load(find_or_train(*job))
+
+
+def run(config: Config, out: Run) -> dict[str, Result]:
+    _, test = toy_pairs(config.toy.pairs, config.test_pairs)
     found: dict[str, dict[str, list[float]]] = {}  # by measure, attention
-    shown: dict[str, Translator] = {}  # of the first seed
-    counted: dict[str, dict[str, Keys]] = {}
-    jobs = [(seed, name) for seed in range(config.seeds) for name in config.attentions]
-    with progress_bar(len(jobs), label="translators of the toy language") as show:
-        for done, (seed, attention) in enumerate(jobs, start=1):
-            folder = run.path(f"toy/{folder_name(attention, seed)}")
-            translator = toy_translator(config.training(attention, seed), train, folder)
-            keys = count_keys(translator, _batches(translator, test))
-            for name, value in (_aligned(translator, test) | _key_figures(keys)).items():
-                found.setdefault(name, {}).setdefault(attention, []).append(value)
-            if seed == 0:
-                shown[attention], counted[attention] = translator, keys
-            show(done, {"alignment error": found[ERROR][attention][-1]})
-    figures: dict[str, list[float]] = {}
-    for name, values in found.items():
-        judged = name == FOCUS or name.startswith("alignment")
-        compared = less_than_base(values, better="lower") if judged else {}
-        for what, listed in (values | compared).items():
-            said = what.replace("better", "more focused") if name == FOCUS else what
-            figures[f"toy: {name}: {said}"] = listed
-    draw_keys(counted, run, "keys-toy")
-    pair = {name: shown[name] for name in ("softmax", config.judged) if name in shown}
-    sentences = [_toy_sentence(pair, one) for one in test[: config.drawn]]
-    draw_maps(sentences, run, "maps-toy")
-    draw_bars(sentences[0], run, "bars-toy")
-    return figures | (_real(config, run) if config.trained else {})
+    for attention in config.attentions:
+        for seed in range(config.seeds):
+            opened = _opened(_toy(config, attention, seed))
+            looked = _looked(opened, _toy_batches(opened, test))
+            for measure, value in (_aligned(opened, test) | looked).items():
+                found.setdefault(f"toy: {measure}", {}).setdefault(attention, []).append(value)
+    for attention in config.real:
+        for seed in range(config.real_seeds):
+            opened = _opened(_real(attention, seed))
+            for measure, value in _looked(opened, _real_batches(opened, config)).items():
+                found.setdefault(f"{MAIN}: {measure}", {}).setdefault(attention, []).append(value)
+    results: dict[str, Result] = {}
+    for measure, values in found.items():
+        by_attention = {attention: Result(own) for attention, own in values.items()}
+        results |= {f"{measure}: {attention}": own for attention, own in by_attention.items()}
+        for attention, own in by_attention.items():
+            if attention != "softmax" and measure.partition(": ")[2] in COMPARED:
+                name = f"{measure}: {attention} - softmax"
+                results[name] = minus(own, by_attention["softmax"])
+    return results
 
 
-def _aligned(translator: Translator, test: Sequence[ToyPair]) -> dict[str, float]:
-    """Errors of one translator, on the second half of the sentences."""
+def _aligned(opened: Translator, test: Sequence[ToyPair]) -> dict[str, float]:
+    """Return errors of one translator, on the second half of the sentences."""
     halves = [test[: len(test) // 2], test[len(test) // 2 :]]
     choosing, measured = (
         alignment_error(
-            cross_weights(translator, toy_batch(translator, half)),
+            cross_weights(opened, toy_batch(opened, half)),
             gold_links(half),
             [len(pair.source) for pair in half],
         )
@@ -171,91 +152,92 @@ def _aligned(translator: Translator, test: Sequence[ToyPair]) -> dict[str, float
         "alignment error, best layer": float(measured.layer_error[choosing.layer_error.argmin()]),
         "alignment error, best head": float(measured.head_error.flatten()[best]),
         "weight on the aligned word, bottom layer": float(measured.layer_mass[0]),
-        "token accuracy": token_accuracy(translator, toy_batch(translator, halves[1])),
+        "token accuracy": token_accuracy(opened, toy_batch(opened, halves[1])),
     }
 
 
-def _key_figures(keys: Mapping[str, Keys]) -> dict[str, float]:
-    figures = {FOCUS: float(keys["cross"].effective[0].mean())}
+def _looked(opened: Translator, batches: Sequence[ParallelBatch]) -> dict[str, float]:
+    """Return means over layers and heads of what a translator looks at."""
+    keys = count_keys(opened, batches)
+    found = {
+        FOCUS: float(keys["cross"].effective[0].mean()),
+        LAST: last_token_weight(opened, batches),
+    }
     for kind in KINDS:
         own = keys[kind]
-        figures[f"keys with weight, {kind}"] = float(own.weighted.mean())
-        figures[f"keys with 1 % of the weight or more, {kind}"] = float(own.carrying.mean())
-        figures[f"effective keys, {kind}"] = float(own.effective.mean())
-        figures[f"most keys with weight, {kind}"] = float(own.most)
-    return figures
+        found[f"keys with weight, {kind}"] = float(own.weighted.mean())
+        found[f"keys with 1 % of the weight or more, {kind}"] = float(own.carrying.mean())
+        found[f"effective keys, {kind}"] = float(own.effective.mean())
+        found[f"most keys with weight, {kind}"] = float(own.most)
+    return found
 
 
-def _batches(translator: Translator, test: Sequence[ToyPair]) -> list[ParallelBatch]:
-    return [toy_batch(translator, test[x : x + BATCH]) for x in range(0, len(test), BATCH)]
+def _toy_batches(opened: Translator, test: Sequence[ToyPair]) -> list[ParallelBatch]:
+    return [toy_batch(opened, test[x : x + BATCH]) for x in range(0, len(test), BATCH)]
 
 
-def _toy_sentence(translators: Mapping[str, Translator], pair: ToyPair) -> Sentence:
-    maps = {
-        name: _bottom(translator, toy_batch(translator, [pair]))
-        for name, translator in translators.items()
-    }
-    return Sentence([*pair.source, "<eos>"], list(pair.target), maps, gold_links([pair])[0])
+def _real_pairs(opened: Translator, config: Config) -> list[tuple[str, str]]:
+    """Return the first test sentences that fit into the model."""
+    pairs = zip(*read_parallel_texts("multi30k", "en", "de").test, strict=True)
+    codecs = opened.source, opened.target
+    fitting = (
+        pair
+        for pair in pairs
+        if all(len(c.encode(x)) <= opened.room for c, x in zip(codecs, pair, strict=True))
+    )
+    return [pair for pair, _ in zip(fitting, range(config.sentences), strict=False)]
 
 
-def _bottom(translator: Translator, batch: ParallelBatch) -> Tensor:
-    """Cross-attention of the bottom layer for one sentence, the mean over heads, (T, K)."""
-    return cross_weights(translator, batch)[0, 0].mean(0)
+def _real_batches(opened: Translator, config: Config) -> list[ParallelBatch]:
+    pairs = _real_pairs(opened, config)
+    parts = (pairs[start : start + BATCH] for start in range(0, len(pairs), BATCH))
+    return [opened.text_batch(*map(list, zip(*part, strict=True))) for part in parts]
 
 
-def _real(config: Config, run: Run) -> dict[str, list[float]]:
-    """Count keys of translators of a real corpus, and draw what they look at."""
-    translators = {name: _opened(config, name) for name in config.real}
-    (settings, first), *_ = translators.values()
-    texts = read_parallel_texts(settings["corpus"], settings["source"], settings["target"])
-    fits = [pair for pair in zip(*texts.test, strict=True) if _fits(first, *pair)]
-    sources, targets = ([pair[side] for pair in fits[: config.sentences]] for side in (0, 1))
-    figures: dict[str, list[float]] = {}
-    counted: dict[str, dict[str, Keys]] = {}
-    for name, (_, translator) in translators.items():
-        batches = [
-            translator.text_batch(sources[x : x + BATCH], targets[x : x + BATCH])
-            for x in range(0, len(sources), BATCH)
-        ]
-        counted[name] = count_keys(translator, batches)
-        for measure, value in _key_figures(counted[name]).items():
-            figures[f"{config.corpus}: {measure}: {name}"] = [value]
-    draw_keys(counted, run, f"keys-{config.corpus}")
+def draw(results: Mapping[str, Result], out: Run) -> "dict[str, Figure]":
+    config = from_json(Config, out.config())
+    _, test = toy_pairs(config.toy.pairs, config.test_pairs)
+    toys = {name: _opened(_toy(config, name, 0)) for name in config.attentions}
+    counted = {name: count_keys(one, _toy_batches(one, test)) for name, one in toys.items()}
+    both = {name: toys[name] for name in ("softmax", config.shown)}
+    sentences = [
+        Sentence(
+            [*pair.source, "<eos>"],
+            list(pair.target),
+            {name: _bottom(one, toy_batch(one, [pair])) for name, one in both.items()},
+            gold_links([pair])[0],
+        )
+        for pair in test[: config.drawn]
+    ]
+    figures = attention_figures("toy", counted, sentences)
+    return figures | (_draw_real(config) if config.real else {})
+
+
+def _draw_real(config: Config) -> "dict[str, Figure]":
+    opened = {name: _opened(_real(name, 0)) for name in config.real}
+    counted = {name: count_keys(one, _real_batches(one, config)) for name, one in opened.items()}
+    first = opened[config.real[0]]
     sentences = [
         Sentence(
             [*first.source.tokens(source), "<eos>"],
             first.target.tokens(target),
             {
-                name: _bottom(translator, translator.text_batch([source], [target]))
-                for name, (_, translator) in translators.items()
+                name: _bottom(one, one.text_batch([source], [target]))
+                for name, one in opened.items()
             },
             {},
         )
-        for source, target in zip(sources[: config.drawn], targets[: config.drawn], strict=True)
+        for source, target in _real_pairs(first, config)[: config.drawn]
     ]
-    draw_maps(sentences, run, f"maps-{config.corpus}")
-    draw_bars(sentences[0], run, f"bars-{config.corpus}")
-    return figures
+    return attention_figures(MAIN, counted, sentences)
 
 
-def _fits(translator: Translator, source: str, target: str) -> bool:
-    lengths = len(translator.source.encode(source)), len(translator.target.encode(target))
-    return max(lengths) <= translator.max_tokens
+def _bottom(opened: Translator, batch: ParallelBatch) -> Tensor:
+    """Return cross-attention of the bottom layer for one sentence, the mean over heads, (T, K)."""
+    return cross_weights(opened, batch)[0, 0].mean(0)
 
 
-def _opened(config: Config, attention: str) -> tuple[dict[str, Any], Translator]:
-    """A translator of the run that `trained` names, and the settings it was trained with."""
-    folder = Path(config.trained) / config.corpus / folder_name(attention, config.seed)
-    sub = Run.open(folder)
-    return sub.config(), Translator.load(sub)
-
-
-experiment = Experiment(
-    summary=(__doc__ or "").splitlines()[0],
-    config=Config(),
-    smoke=Config(attentions=("softmax", "topk:2"), judged="topk:2", seeds=1, pairs=1000,
-                 test_pairs=40, steps=80, width=32, heads=2, layers=1, batch_size=32,
-                 learning_rate=1e-2, warmup=20, drawn=1),
-    reproduce=reproduce,
-    expected=EXPECTED,
-)  # fmt: skip
+TINY = ToyConfig(pairs=1000, steps=80, width=32, heads=2, layers=1, batch_size=32,
+                 learning_rate=1e-2, warmup=20)  # fmt: skip
+SMOKE = Config(("softmax", "topk:2"), 1, TINY, test_pairs=40, real=(), shown="topk:2", drawn=1)
+experiment = Experiment(Config(), SMOKE, models, run, draw, CLAIMS)

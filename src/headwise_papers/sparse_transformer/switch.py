@@ -1,183 +1,127 @@
 """Can a model that was trained with softmax be switched to top-k attention without loss?
 
-Beyond the paper, which trains with top-k attention: a trained softmax translator computes with the
-k best keys of each row, for k from 1 to 32, at all places or at one of the three (encoder, decoder,
-and cross, between them). And so does a pretrained model, such as a MiniLM, if `model` names its
-folder.
+    headwise reproduce sparse_transformer/switch --jobs 4 --set model=my-models/minilm  # 6 minutes
+    headwise reproduce sparse_transformer/switch --smoke      # 8 seconds on a CPU
 
-The commands; without `trained` the softmax translators are trained first, 4 minutes, and
-`--set at_once=4` trains and scores four at a time:
+Beyond the paper, which trains with top-k attention. A softmax translator computes with the k best
+keys of each row, everywhere or in encoder, decoder or cross-attention alone; so does a pretrained
+Hugging Face model, if `model` names its folder.
 
-    headwise reproduce sparse_transformer/switch --set trained=runs/sparse_transformer/translation \\
-        --set model=my-models/minilm                         # 2 minutes on an H200
-    headwise reproduce sparse_transformer/switch --smoke                 # 8 seconds
-
-The data folder must hold the corpora asked for and, for a pretrained model, wikitext-2. How
-translators are trained, and what the two kinds of BLEU are, see sparse_transformer/translation.
-
-What is measured:
-
-1. *Translators* on the test part: BLEU with beam search, and the loss of the right translation in
-   nats a piece, both less those with softmax, seed by seed. The loss is the finer of the two.
-2. *k without loss*: the smallest k from which on BLEU is at most 0.1 below that of softmax, one
-   value a seed. "Worse" is 1 if the 95 % interval of the loss of BLEU over seeds is above 0, 0.5 if
-   only its mean is, else 0.
-3. *A pretrained model* on 500 paragraphs of WikiText-2 with 80 words or more, up to 128 tokens of
-   each, in nats: the loss of a masked language model at 15 % of the words, the same each time, or
-   that of a causal one at the next words. An encoder without a head, such as all-MiniLM-L6-v2, has
-   no such loss: given the first half of a paragraph it must find the second half among all 500 by
-   the cosines of mean hidden states, with the loss it was trained with. Paragraphs are dealt into
-   five groups, whose values make the interval. Not measured if no model is given; the run's
-   `skipped.json` says so.
-
-The paper claims nothing here, so there are no verdicts. sparse_transformer/phases compares "P", which is this
-with k = 8 on the validation part, with models trained for top-k attention.
+- Translators, on the test part: BLEU and nats per subword of the right translation, less those with
+  softmax. "k without loss" is the smallest k from which on BLEU is at most 0.1 below softmax.
+- A pretrained model, on 500 paragraphs of WikiText-2 in five groups: the loss of a masked language
+  model at 15 % of the words, or of a causal one at the next words. An encoder without a head must
+  find a paragraph's second half among all, by cosines of mean hidden states.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from headwise.recording.run import Run
-from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.sparse_transformer._bleu_plots import draw_curve
-from headwise_papers.sparse_transformer._drawing import panels, save
-from headwise_papers.sparse_transformer._method_pairs import surely
+from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, minus, panels
+from headwise_papers.recipes.translation import train_translation
 from headwise_papers.sparse_transformer._pretrained import kind_of, long_paragraphs, open_pretrained
-from headwise_papers.sparse_transformer._scoring import (
-    Scores,
-    Switch,
-    Wanted,
-    score_at_once,
+from headwise_papers.sparse_transformer._translators import (
+    MAIN,
+    TINY,
+    score_job,
     scores,
+    task_named,
+    translator,
 )
-from headwise_papers.sparse_transformer._training import TINY, Job, Training, task_named
 
-MAIN = "multi30k-en-de"
-SOFTMAX = "softmax"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 PLACES = {
     "all": "*",
     "encoder": "encoder.*",
     "decoder": "decoder.*.self",
     "cross": "decoder.*.cross",
 }
-COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
 WITHOUT_LOSS = 0.1  # BLEU
-PRETRAINED = "pretrained"
 GROUPS = 5  # of paragraphs
-SKIPPED = "skipped.json"
-
-Values = dict[str, list[float]]
+CLAIMS = (
+    *(
+        Claim.comparable(
+            f"{MAIN}, {place}: BLEU of topk:8 - softmax",
+            margin=WITHOUT_LOSS,
+            text="8 keys are enough after training",
+        )
+        for place in PLACES
+    ),
+    Claim.direction("pretrained: topk:8 - softmax", text="a pretrained model loses with 8 keys"),
+)
 
 
 @dataclass(frozen=True)
-class Config(Training):
-    """What is switched; for the training see `Training` and `TASKS`."""
+class Config:
+    """Settings."""
 
-    corpora: tuple[str, ...] = (MAIN,)
+    corpus: str = MAIN
     keys: tuple[int, ...] = (1, 2, 4, 8, 16, 32)  # k
     places: tuple[str, ...] = tuple(PLACES)
-    model: str = ""  # folder of a Hugging Face model, none leaves it out
+    seeds: int = 3
+    changes: tuple[str, ...] = ()  # of the recipe, for example fit.steps=20
+    model: str = ""  # folder of a Hugging Face model; none leaves it out
     paragraphs: int = 500
     paragraph_tokens: int = 128
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if unknown := set(self.places) - set(PLACES):
             raise ValueError(f"places are some of {', '.join(PLACES)}, got {', '.join(unknown)}.")
 
 
-EXPECTED = (
-    *(
-        Expected(f"{MAIN}, {place}: {figure}", None, "beyond the paper")
-        for place in PLACES
-        for figure in ("BLEU of topk:8 less softmax", "k without loss")
-    ),
-    Expected(f"{PRETRAINED}: topk:8 less softmax", None, "beyond the paper"),
-)
+def models(config: Config) -> Iterator[Job]:
+    every = [translator(config.corpus, "softmax", s, config.changes) for s in range(config.seeds)]
+    yield from (Job(train_translation, model) for model in every)
+    for model in every:
+        yield score_job(model, "test", "softmax")
+        for place in config.places:
+            yield from (score_job(model, "test", f"topk:{k}", PLACES[place]) for k in config.keys)
 
 
-def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
-    """Switch every translator, and the pretrained model; each figure with one value a seed."""
-    for corpus in config.corpora:
-        task_named(corpus)
-        _score_all(config, run, corpus)
-    figures: Values = {}
-    figure, axes = panels(len(config.corpora) + bool(config.model))
-    for panel, corpus in zip(axes[0], config.corpora, strict=False):
-        for place, colour in zip(config.places, COLOURS, strict=False):
-            gains = _switched(config, run, corpus, place, figures)
-            draw_curve(panel, gains, label=place, colour=colour)
-        panel.set_title(corpus, fontsize=10)
-        panel.set_ylabel("BLEU less that with softmax", fontsize=8)
-        panel.legend(frameon=False, fontsize=8)
-    if config.model:
-        name, gains = _pretrained(config, figures)
-        draw_curve(axes[0][-1], gains, label=name)
-        axes[0][-1].set_title(f"{name}, less softmax", fontsize=10)
-    else:
-        run.write_json(SKIPPED, {PRETRAINED: "no model was given; name its folder, model=FOLDER"})
-    for panel in axes[0]:
-        panel.axhline(0, color="black", linewidth=0.8)
-        panel.set_xlabel("k; 95 % interval")
-    save(figure, run, "switch")
-    return figures
+def run(config: Config, out: Run) -> dict[str, Result]:
+    corpus, judged = config.corpus, task_named(config.corpus).judged
+    base = _measured(config, "softmax", "*")
+    results: dict[str, Result] = {}
+    for place in config.places:
+        gains: dict[int, Result] = {}
+        for k in config.keys:
+            found = _measured(config, f"topk:{k}", PLACES[place])
+            gains[k] = minus(found[judged], base[judged])
+            loss = minus(found["loss"], base["loss"])
+            results[f"{corpus}, {place}: BLEU of topk:{k} - softmax"] = gains[k]
+            results[f"{corpus}, {place}: loss of topk:{k} - softmax"] = loss
+        if enough := smallest_without_loss(gains):
+            results[f"{corpus}, {place}: k without loss"] = Result(enough)
+    results[f"{corpus}: BLEU of softmax"] = base[judged]
+    return results | (_pretrained(config) if config.model else {})
 
 
-def _score_all(config: Config, run: Run, corpus: str) -> None:
-    """Translators first, then every switch of them, if several may be made at once."""
-    jobs = [Job(corpus, SOFTMAX, seed) for seed in range(config.seeds)]
-    score_at_once(config, run, [Wanted(job, ("test",)) for job in jobs])
-    switches = [Switch(SOFTMAX)] + [
-        Switch(f"topk:{k}", PLACES[place]) for place in config.places for k in config.keys
-    ]
-    each = [Wanted(job, ("test",), (switch,)) for job in jobs for switch in switches]
-    score_at_once(config, run, each)
+def _measured(config: Config, attention: str, where: str) -> dict[str, Result]:
+    """Measure softmax translators that compute with other attention, by kind of score."""
+    every = [translator(config.corpus, "softmax", s, config.changes) for s in range(config.seeds)]
+    figures = [scores(model, "test", attention, where) for model in every]
+    kinds = (task_named(config.corpus).judged, "loss")
+    return {kind: Result([own[kind] for own in figures]) for kind in kinds}
 
 
-def _switched(config: Config, run: Run, corpus: str, place: str, figures: Values) -> Values:
-    """Add a place's figures; BLEU less that with softmax, by k."""
-    part, judged = f"{corpus}, {place}", task_named(corpus).judged
-    base = _tried(config, run, corpus, Switch(SOFTMAX))  # of all places: they are the same model
-    drawn: Values = {}
-    for k in config.keys:
-        name = f"topk:{k}"
-        found = _tried(config, run, corpus, Switch(name, PLACES[place]))
-        gains = _less(found, base, judged)
-        drawn[str(k)] = gains
-        figures[f"{part}: BLEU of {name} less softmax"] = gains
-        figures[f"{part}: loss of {name} less softmax"] = _less(found, base, "loss")
-        figures[f"{part}: {name} worse than softmax"] = [surely([-gain for gain in gains])]
-    figures[f"{corpus}: BLEU of softmax"] = [float(getattr(score, judged)) for score in base]
-    lossless = smallest_without_loss(drawn)
-    if lossless:
-        figures[f"{part}: k without loss"] = lossless
-    return drawn
-
-
-def _tried(config: Config, run: Run, corpus: str, switch: Switch) -> list[Scores]:
-    jobs = [Job(corpus, SOFTMAX, seed) for seed in range(config.seeds)]
-    return [scores(config, run, job, "test", switch) for job in jobs]
-
-
-def _less(found: Sequence[Scores], base: Sequence[Scores], kind: str) -> list[float]:
-    return [
-        float(getattr(a, kind)) - float(getattr(b, kind)) for a, b in zip(found, base, strict=True)
-    ]
-
-
-def smallest_without_loss(gains: Mapping[str, Sequence[float]]) -> list[float]:
-    """For each seed the smallest k from which on BLEU is at most 0.1 below that of softmax.
+def smallest_without_loss(gains: Mapping[int, Result]) -> list[float]:
+    """Return for each seed the smallest k from which on BLEU is at most 0.1 below softmax.
 
     Seeds without such a k are left out.
 
-    >>> smallest_without_loss({"1": [0.2, -3.0], "2": [-1.0, 0.0], "4": [0.1, 0.0]})
+    >>> gains = {1: Result([0.2, -3.0]), 2: Result([-1.0, 0.0]), 4: Result([0.1, 0.0])}
+    >>> smallest_without_loss(gains)
     [4.0, 2.0]
     """
     found: list[float] = []
-    for own in zip(*gains.values(), strict=True):
+    for own in zip(*(result.values for result in gains.values()), strict=True):
         smallest: float | None = None
         for k, gain in reversed(list(zip(gains, own, strict=True))):
             if gain < -WITHOUT_LOSS:
@@ -187,32 +131,46 @@ def smallest_without_loss(gains: Mapping[str, Sequence[float]]) -> list[float]:
     return found
 
 
-def _pretrained(config: Config, figures: Values) -> tuple[str, Values]:
-    """Add a pretrained model's figures; what it is measured by, and that less softmax's, by k."""
+def _pretrained(config: Config) -> dict[str, Result]:
+    """Measure a pretrained model with softmax and with every k."""
     subject = open_pretrained(Path(config.model))
     kind, texts = kind_of(subject), long_paragraphs(config.paragraphs)
     groups_N = torch.arange(len(texts)) % GROUPS
 
-    def measured(switch: Switch | None) -> list[float]:
-        of_text_N = kind.losses(subject, texts, tokens=config.paragraph_tokens, switch=switch)
-        return [float(of_text_N[groups_N == group].mean()) for group in range(GROUPS)]
+    def measured(attention: str = "") -> Result:
+        of_text_N = kind.losses(subject, texts, tokens=config.paragraph_tokens, attention=attention)
+        return Result([float(of_text_N[groups_N == group].mean()) for group in range(GROUPS)])
 
-    base = measured(None)
-    figures[f"{PRETRAINED}: {kind.name}, softmax"] = base
-    drawn: Values = {}
+    base = measured()
+    results = {f"pretrained: {kind.name}, softmax": base}
     for k in config.keys:
-        found = measured(Switch(f"topk:{k}"))
-        figures[f"{PRETRAINED}: {kind.name}, topk:{k}"] = found
-        gains = [a - b for a, b in zip(found, base, strict=True)]
-        drawn[str(k)] = figures[f"{PRETRAINED}: topk:{k} less softmax"] = gains
-        figures[f"{PRETRAINED}: topk:{k} worse than softmax"] = [surely(gains)]
-    return kind.name, drawn
+        found = measured(f"topk:{k}")
+        results[f"pretrained: {kind.name}, topk:{k}"] = found
+        results[f"pretrained: topk:{k} - softmax"] = minus(found, base)
+    return results
 
 
-experiment = Experiment(
-    summary=(__doc__ or "").splitlines()[0],
-    config=Config(),
-    smoke=Config(seeds=1, keys=(1, 32), places=("all", "cross"), **TINY),
-    reproduce=reproduce,
-    expected=EXPECTED,
-)
+def draw(results: Mapping[str, Result], out: Run) -> "dict[str, Figure]":
+    """Draw BLEU, and the loss of a pretrained model, less those with softmax, by k."""
+    bleu: dict[str, dict[int, Result]] = {}
+    pretrained: dict[int, Result] = {}
+    for name, result in results.items():
+        of, _, attention = name.removesuffix(" - softmax").rpartition("topk:")
+        if of == "pretrained: ":
+            pretrained |= {int(attention): result} if " - softmax" in name else {}
+        elif of.endswith("BLEU of "):
+            bleu.setdefault(of.partition(":")[0], {})[int(attention)] = result
+    figure, (axes,) = panels(1 + bool(pretrained))
+    draw_lines(axes[0], bleu, xlabel="k", ylabel="BLEU - that with softmax", marker="o")
+    if pretrained:
+        draw_lines(axes[1], {"pretrained": pretrained}, xlabel="k", marker="o",
+                   ylabel="loss - that with softmax")  # fmt: skip
+    for panel in axes:
+        panel.axhline(0, color="black", linewidth=0.8)
+        panel.set_xscale("log", base=2)
+        panel.xaxis.set_major_formatter("{x:.0f}")
+    return {"switch": figure}
+
+
+SMOKE = Config(seeds=1, keys=(1, 32), places=("all", "cross"), changes=TINY)
+experiment = Experiment(Config(), SMOKE, models, run, draw, CLAIMS)

@@ -1,4 +1,4 @@
-"""Figures of one model's encoder from its table of heads: what the paper's claims are judged by."""
+"""Measures of one model's encoder, from its head table: what decides the paper's claims."""
 
 import math
 from collections import Counter
@@ -12,19 +12,20 @@ from headwise.analysis.gold import rare_gold
 from headwise.analysis.roles import POSITIONAL_SHARE
 from headwise.recording import HeadTable
 from headwise.sites import Head
-from headwise_papers.training_dynamics._ranks import rank_correlation
+from headwise_papers.measures.ranks import rank_correlation
 
 __all__ = [
     "Best",
+    "best_figures",
     "best_head",
     "fixed_place",
     "grid",
+    "grids_of",
     "importance_figures",
     "neighbour_figures",
     "rare_figures",
     "role_grid",
     "shares_by_layer",
-    "syntax_figures",
 ]
 
 KIND = "encoder.self"
@@ -32,14 +33,10 @@ FEW = 2  # heads of a layer that are a few
 HALF = 0.5  # of a layer's relevance: as much as all the others have together
 AMONG = 3  # so many of a layer's heads are its most relevant ones
 CONFIDENT = 0.8  # section 5.1
-MARGIN = 0.10  # section 5.2
-RARER_THAN_BY_PLACE = (
-    "points at one of the two rarest in more than half of the cases, and above a fixed place"
-)
 
 
 class Best(NamedTuple):
-    """The head with the largest share of a column, and the share's 95 % interval."""
+    """Head with the largest share of a column, and the share's 95 % interval."""
 
     head: Head
     share: float
@@ -48,7 +45,7 @@ class Best(NamedTuple):
 
 
 def grid(table: HeadTable, column: str) -> Tensor:
-    """A column of the encoder as (layers, heads), in double precision; NaN where there is none."""
+    """Return a column of the encoder as (layers, heads); NaN where there is no value."""
     layers = table.layers(column)[KIND]
     rows = [
         [float(value) if isinstance(value, float | int) else float("nan") for value in row]
@@ -58,12 +55,25 @@ def grid(table: HeadTable, column: str) -> Tensor:
 
 
 def role_grid(table: HeadTable) -> list[list[str]]:
-    """The roles of the encoder's heads by layer, "" for none."""
+    """Return the roles of the encoder's heads by layer, "" for none."""
     return [[str(role or "") for role in row] for row in table.layers("role")[KIND].values()]
 
 
+def grids_of(
+    table: HeadTable, roles: HeadTable | None = None
+) -> tuple[list[list[float]], list[list[float]], list[list[str]]]:
+    """Return relevance, confidence and roles by layer and head, as Figure 1 shows them.
+
+    Args:
+        table: with the columns relevance and confidence.
+        roles: another table of the same heads with the column role.
+    """
+    relevance_LH = shares_by_layer(grid(table, "relevance"))
+    return relevance_LH.tolist(), grid(table, "confidence").tolist(), role_grid(roles or table)
+
+
 def shares_by_layer(relevance_LH: Tensor) -> Tensor:
-    """Relevance as shares of a layer's, the absolute values of which sum to 1.
+    """Return relevance as shares of a layer's, the absolute values of which sum to 1.
 
     >>> shares_by_layer(torch.tensor([[5.0, 2.0, -1.0]])).tolist()
     [[0.625, 0.25, -0.125]]
@@ -71,29 +81,28 @@ def shares_by_layer(relevance_LH: Tensor) -> Tensor:
     return relevance_LH / relevance_LH.abs().sum(dim=1, keepdim=True)
 
 
-def best_head(table: HeadTable, column: str, *, layer: int | None = None) -> Best:
-    """The encoder's head that a column is largest for.
+def best_head(table: HeadTable, column: str, *, stack: str = "encoder.") -> Best:
+    """Return the head for which a column is largest.
 
     Args:
         table: with the column and its interval, `_low` and `_high`.
         column: a share.
-        layer: only heads of this one.
+        stack: how the sites of the heads begin that are compared.
     """
-    prefix = "encoder." if layer is None else f"encoder.{layer}."
     found = [
         Best(
-            head, float(share), float(row[f"{column}_low"] or 0), float(row[f"{column}_high"] or 1)
+            head, float(share), float(row[f"{column}_low"] or 0), float(row[f"{column}_high"] or 0)
         )
         for head, row in table
-        if head.site.startswith(prefix) and isinstance(share := row[column], float | int)
+        if head.site.startswith(stack) and isinstance(share := row[column], float | int)
     ]
     if not found:
-        raise ValueError(f"No head of the encoder has a value of {column}.")
+        raise ValueError(f"No head of {stack or 'the model'} has a value of {column}.")
     return max(found, key=lambda best: best.share)
 
 
 def importance_figures(table: HeadTable) -> dict[str, float]:
-    """What Figures 1 and 2 show, as numbers of one model.
+    """Return what Figures 1 and 2 show, as numbers of one model.
 
     Layers are counted from 1, as in the paper. Needs the columns relevance, confidence, role and
     offset; without two_rarest nothing is said of the first layer.
@@ -116,7 +125,7 @@ def importance_figures(table: HeadTable) -> dict[str, float]:
 
 
 def _positional(table: HeadTable, relevance_LH: Tensor, confidence_LH: Tensor) -> dict[str, float]:
-    """Where positional heads stand; their shares only if there are any."""
+    """Return how relevant and confident positional heads are, if there are any."""
     is_LH = torch.tensor(
         [[role in ("previous", "next") or role.startswith("offset ") for role in row]
          for row in role_grid(table)]
@@ -136,7 +145,7 @@ def _positional(table: HeadTable, relevance_LH: Tensor, confidence_LH: Tensor) -
 
 
 def _first_layer(table: HeadTable) -> dict[str, float]:
-    """Sections 4 and 5.3: the first layer's most relevant head."""
+    """Describe the first layer's most relevant head (sections 4 and 5.3)."""
     relevance_H, confidence_H, rare_H = (
         grid(table, column)[0] for column in ("relevance", "confidence", "two_rarest")
     )
@@ -157,13 +166,13 @@ def _first_layer(table: HeadTable) -> dict[str, float]:
 
 
 def rare_figures(table: HeadTable, place: Mapping[str, float]) -> dict[str, float]:
-    """Section 5.3: the head of layer 1 that points most at the two rarest words.
+    """Describe the head of layer 1 that points most at the two rarest words (section 5.3).
 
     Args:
         table: with the columns rarest, two_rarest, relevance and confidence.
         place: what one fixed place reaches, from `fixed_place`.
     """
-    best = best_head(table, "two_rarest", layer=0)
+    best = best_head(table, "two_rarest", stack="encoder.0.")
     row = table.row(best.head)
     relevance_H = grid(table, "relevance")[0]
     return {
@@ -173,7 +182,6 @@ def rare_figures(table: HeadTable, place: Mapping[str, float]) -> dict[str, floa
         "points at one of the two rarest, high end": best.high,
         "a fixed place is the rarest word": place["rarest"],
         "a fixed place is one of the two rarest": place["two_rarest"],
-        RARER_THAN_BY_PLACE: _reached(best.share, best.low, max(HALF, place["two_rarest"])),
         "is the most relevant of its layer": float(int(relevance_H.argmax()) == best.head.index),
         "confidence": float(row["confidence"] or 0),
     }
@@ -205,7 +213,7 @@ def fixed_place(sentences: Sequence[Sequence[str]], rank: Callable[[str], int]) 
 
 
 def neighbour_figures(table: HeadTable, sentences: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Section 5.1: the best heads at the word before and after, and heads at any one distance.
+    """Describe the best heads at the word before and after, and at any distance (section 5.1).
 
     Our shares leave out words that have no word at that distance. "Of all words" is the paper's
     wording: there such words count as misses.
@@ -219,12 +227,9 @@ def neighbour_figures(table: HeadTable, sentences: Sequence[Sequence[str]]) -> d
     def have(offset: int) -> float:
         return sum(max(0, length - abs(offset)) for length in lengths) / sum(lengths)
 
-    figures: dict[str, float] = {}
+    figures = best_figures(table, ("previous", "next"))
     for column, offset in (("previous", -1), ("next", 1)):
         best = best_head(table, column)
-        figures[f"{column}: best head"] = best.share
-        figures[f"{column}: best head, low end"] = best.low
-        figures[f"{column}: best head, high end"] = best.high
         figures[f"{column}: best head, of all words"] = best.share * have(offset)
     offset_LH, share_LH = grid(table, "offset"), grid(table, "offset_share")
     have_LH = torch.tensor(
@@ -238,31 +243,30 @@ def neighbour_figures(table: HeadTable, sentences: Sequence[Sequence[str]]) -> d
     return figures
 
 
-def syntax_figures(
-    table: HeadTable, baselines: Mapping[str, float], labels: Sequence[str]
+def best_figures(
+    table: HeadTable,
+    columns: Sequence[str],
+    baselines: Mapping[str, float] = {},
+    *,
+    stack: str = "encoder.",
 ) -> dict[str, float]:
-    """Table 1: for each label the best head, the baseline, and whether it is beaten by 10 points.
+    """Return the best head's share of each column, its interval, and the baseline if known.
 
-    The last is 1 if the lower end of the best head's interval is 10 points above the baseline, 0.5
-    if only its share is, else 0.
+    Args:
+        table: columns that it lacks are left out.
+        columns: shares, for example the relations of Table 1.
+        baselines: by column.
+        stack: how the sites of the heads begin that are compared.
     """
     figures: dict[str, float] = {}
-    for label in labels:
-        if label in table.columns and label in baselines:
-            best = best_head(table, label)
-            figures[f"{label}: best head"] = best.share
-            figures[f"{label}: best head, low end"] = best.low
-            figures[f"{label}: best head, high end"] = best.high
-            figures[f"{label}: baseline"] = baselines[label]
-            figures[f"{label}: 10 points above the baseline"] = _reached(
-                best.share, best.low, baselines[label] + MARGIN
-            )
+    for column in (column for column in columns if column in table.columns):
+        best = best_head(table, column, stack=stack)
+        figures[f"{column}: best head"] = best.share
+        figures[f"{column}: best head, low end"] = best.low
+        figures[f"{column}: best head, high end"] = best.high
+        if column in baselines:
+            figures[f"{column}: baseline"] = baselines[column]
     return figures
-
-
-def _reached(share: float, low: float, threshold: float) -> float:
-    """1 if a share is surely above a threshold, 0.5 if it is, else 0."""
-    return 1.0 if low >= threshold else 0.5 if share >= threshold else 0.0
 
 
 def _share(which: Tensor) -> float:

@@ -1,129 +1,133 @@
 """Do gates end open or closed, and is it better to prune a trained model than to train with gates?
 
-Figure 6, and section 6.1 with its footnote 8. All heads of a translator from English into Russian
-get gates: once of the trained translator, with several lambdas, and once of an untrained one.
+    headwise reproduce specialized_heads/gates --jobs 6    # 6 minutes on an H200, after prune-all
+    headwise reproduce specialized_heads/gates --smoke     # 6 seconds on a CPU
 
-    headwise reproduce specialized_heads/gates --set trained=runs/specialized_heads/prune-all    # 20 min., H200, estimated
-    headwise reproduce specialized_heads/gates --smoke                         # 6 seconds
-    headwise reproduce specialized_heads/gates --set trained=runs/specialized_heads/prune-all,runs/specialized_heads/prune-scratch \\
-        --set at_once=6 --set steps=2000 --set tokens=4096         # 6 minutes, H200
-
-`--set at_once=4` trains and prunes four translators at a time.
-
-How it is judged, decided before any result was seen:
-
-1. *Fig. 6*: the probabilities of 0 and of 1 by their formulas against 200,000 draws; the largest
-   difference is a figure, and must be below 0.01.
-2. *Gates end almost completely open or closed*: the share of gates with P(open) at most 0.1 or at
-   least 0.9 at the end of a training with a fixed lambda. It has no verdict: before the first
-   update P(open) is above 0.9 for every gate, so that this share is 1 there too. What the paper
-   means needs P(g = 1) and P(g = 0), which the record below does not have.
-3. *Fine-tuning a trained model is 0.2 to 0.6 BLEU better than training with the penalty from the
-   start*: BLEU at the same number of heads, a pair a seed. Reproduced if the interval over seeds
-   comes within 0.2 of 0.4, partly within 0.6; since the first results also by its sign, see
-   specialized_heads/prune-scratch, which tries the footnote's other half: training such a model from scratch.
-
-Training with gates from the start has as many updates as the translator's own training had, and the
-same learning rate; pruning the trained one comes on top of that, as in the paper.
-
-Found so far, by the last command beside two other experiments: with 58 heads it is as this half of
-footnote 8 says, with 26 nothing can be said; its other half came out the other way in
-specialized_heads/prune-scratch. With gates from the start, 2,000 updates in all, BLEU is 27.7 with 58 heads, as much
-as unpruned ones have, and 25.8 with 26; trained ones that are pruned within 2,000 updates have 28.3
-and 26.0, 0.6 more (0.1 to 1.0) and 0.2 more (-1.9 to 2.2). **They had twice as many updates in
-all**, as in the paper, and within 300 the sign was the other (24.8 and 20.0;
-results/prune/earlier/gates.json): this compares how long gates had at least as much as where one
-starts. That formulas agree with draws is said of our code, and of no result. By P(open) alone, with
-lambda 0.01 all but one in two hundred gates are decided, with 0.05 all; after 300 updates three in
-ten were not.
+Figure 6, section 6.1, footnote 8. A gate is decided if it is exactly 0, or exactly 1, with a
+probability of 0.9. The recorded run counted P(open) alone, which is above 0.9 before the first
+update; so claim 148 waits for another. Pruning a trained translator takes 2,000 more updates, as in
+the paper.
 """
 
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
-from headwise.config import from_json
 from headwise.pruning.hard_concrete import HardConcrete, logistic
-from headwise.recording.run import Run
-from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.models import Transformer
-from headwise_papers.recipes.translation import TranslationConfig
-from headwise_papers.recipes.translator import Translator
-from headwise_papers.specialized_heads._inspecting import entering
-from headwise_papers.specialized_heads._prune_plots import draw_gates, draw_histograms
-from headwise_papers.specialized_heads._training import Job, jobs_of
-from headwise_papers.specialized_heads._translators import (
+from headwise.recording import Run
+from headwise_papers.core import Claim, Experiment, Job, Result, minus, panels
+from headwise_papers.specialized_heads._models import Model, by_name, scored
+from headwise_papers.specialized_heads._plots import draw_histograms
+from headwise_papers.specialized_heads._pruning import (
     SMALL,
     Amount,
-    Cut,
-    Figures,
-    Pruned,
-    Pruning,
-    amounts,
-    prune_at_once,
+    PruningStudy,
+    prune_translator,
     pruned,
-    translator_run,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 DRAWS = 200_000
+NAME = "en-ru"
+APART = "from trained less with gates from the start"
+GATES = "trace/gates.json"
+LARGEST = "largest difference of formulas and draws"
+FOOTNOTE: dict[str, Any] = {
+    "number": 149,
+    "where": "footnote 8",
+    "stands_for": "Tatoeba",
+}
 
 
 @dataclass(frozen=True)
-class Config(Pruning):
-    """How far is pruned; see `Pruning` and `Training`."""
+class Config(PruningStudy):
+    """How far is pruned."""
 
     keep: tuple[int, ...] = (58, 26)
     penalties: tuple[float, ...] = (0.01, 0.05)
 
 
-EXPECTED = (
-    Expected("formulas agree with draws", 1.0, "Fig. 6"),
-    Expected("en-ru: gates that are decided", None, "section 6.1; so they are before training"),
+CLAIMS = (
+    Claim.value(
+        LARGEST,
+        0.0,
+        margin=0.01,
+        exact=True,
+        where="Fig. 6",
+        text="The formulas of P(g = 0) and P(g = 1) agree with draws",
+    ),
+    Claim.value(
+        f"{NAME}: gates decided by value",
+        1.0,
+        margin=0.1,
+        number=148,
+        where="section 6.1",
+        text="Gates end almost completely open or closed",
+        stands_for="Tatoeba",
+    ),
     *(
-        Expected(
-            f"en-ru: {heads} heads: from trained less with gates from the start",
-            0.4,
-            "footnote 8",
-            margin=0.2,
-            partly=0.6,
-            signed=True,
-        )
+        claim
         for heads in (58, 26)
+        for claim in (
+            Claim.direction(
+                f"{NAME}: {heads} heads: {APART}",
+                paper=0.4,
+                text="Pruning is better than gates from the start",
+                **FOOTNOTE,
+            ),
+            Claim.value(
+                f"{NAME}: {heads} heads: {APART}",
+                0.4,
+                margin=0.2,
+                text="It is better by 0.2 to 0.6 BLEU",
+                **FOOTNOTE,
+            ),
+        )
     ),
 )
 
 
-def reproduce(config: Config, run: Run) -> Figures:
+def models(config: Config) -> Iterator[Job]:
+    yield from config.jobs()
+    for count in config.keep:
+        for model in config.models(NAME):
+            pruning = config.pruning(model, Amount(keep=count), start="untrained")
+            yield Job(prune_translator, pruning)
+
+
+def run(config: Config, run: Run) -> dict[str, Result]:
     """Draw gates, prune with them, and train with them from the start."""
-    difference = _largest_difference()
-    figures: Figures = {
-        "largest difference of formulas and draws": [difference],
-        "formulas agree with draws": [float(difference < 0.01)],
-    }
-    draw_gates(run, "hard-concrete")
-    certain: dict[str, list[float]] = {}
-    jobs = jobs_of(config, "ru")
-    cuts = [Cut(job, amount) for job in jobs for amount in amounts(config)]
-    prune_at_once(config, run, cuts, partial(_prune, config), partial(_untrained, config))
-    for job in entering(config, run, jobs, figures):
-        shares: list[float] = []
-        for penalty in config.penalties:
-            one = pruned(config, run, job, Amount(None, penalty), name="all")
-            shares.append(one.decided())
-            certain[f"seed {job.seed}, lambda {penalty:g}"] = one.prob_open()
-            name = f"{job.name}: lambda {penalty:g}"
-            figures.setdefault(f"{name}: heads left", []).append(sum(one.counts().values()))
-            figures.setdefault(f"{name}: gates that are decided", []).append(shares[-1])
-        figures.setdefault(f"{job.name}: gates that are decided", []).append(
-            sum(shares) / len(shares)
-        )
-        for count in config.keep:
-            _compare(figures, config, run, job, count)
-    if certain:
-        draw_histograms(certain, run, "gates")
-    return figures
+    results = {LARGEST: Result([_largest_difference()])}
+    scores, entering = scored(NAME, config.models(NAME), config.least_bleu)
+    results |= scores
+    gates: dict[str, list[float]] = {}
+    decided: list[Result] = []
+    for penalty in config.penalties if entering else ():
+        some = [pruned(config.pruning(model, Amount(penalty=penalty))) for model in entering]
+        titles = [f"seed {seed}, lambda {penalty:g}" for seed in range(len(some))]
+        gates |= {title: one.prob_open() for title, one in zip(titles, some, strict=True)}
+        found = [
+            {
+                "heads left": float(sum(one.counts().values())),
+                "gates decided by value": one.decided(),
+            }
+            for one in some
+        ]
+        results |= by_name(f"{NAME}: lambda {penalty:g}: ", found)
+        decided.append(results[f"{NAME}: lambda {penalty:g}: gates decided by value"])
+    if decided:
+        seeds = zip(*(one.values for one in decided), strict=True)
+        results[f"{NAME}: gates decided by value"] = Result([sum(x) / len(x) for x in seeds])
+    for count in config.keep if entering else ():
+        results |= _compared(config, entering, Amount(keep=count))
+    run.write_json(GATES, gates)
+    return results
 
 
 def _largest_difference() -> float:
@@ -138,54 +142,59 @@ def _largest_difference() -> float:
     return max(apart)
 
 
-def _prune(config: Config, run: Run, cut: Cut) -> None:
-    pruned(config, run, *cut, name="all")
-    if cut.amount.keep is not None:
-        _from_the_start(config, run, *cut)
+def _compared(config: Config, some: list[Model], amount: Amount) -> dict[str, Result]:
+    """Return BLEU from the trained translator, with gates from the start, and the difference."""
+    starts: Mapping[str, str] = {
+        "BLEU from trained": "trained",
+        "BLEU with gates from the start": "untrained",
+    }
+    results = {
+        f"{NAME}: {amount}: {name}": Result(
+            [pruned(config.pruning(model, amount, start=start)).bleu for model in some]
+        )
+        for name, start in starts.items()
+    }
+    return results | {f"{NAME}: {amount}: {APART}": minus(*results.values())}
 
 
-def _compare(figures: Figures, config: Config, run: Run, job: Job, count: int) -> None:
-    amount = Amount(count, None)
-    trained = pruned(config, run, job, amount, name="all")
-    fresh = _from_the_start(config, run, job, amount)
-    name = f"{job.name}: {count} heads"
-    figures.setdefault(f"{name}: BLEU from trained", []).append(trained.bleu)
-    figures.setdefault(f"{name}: BLEU with gates from the start", []).append(fresh.bleu)
-    figures.setdefault(f"{name}: from trained less with gates from the start", []).append(
-        trained.bleu - fresh.bleu
-    )
+def draw(results: dict[str, Result], run: Run) -> "dict[str, Figure]":
+    """Draw Figure 6, and the gates at the end of training."""
+    gates = run.read_json(GATES)
+    histograms = {"gates": draw_histograms(gates)} if gates else {}
+    return {"hard-concrete": _draw_distribution(), **histograms}
 
 
-def _from_the_start(config: Config, run: Run, job: Job, amount: Amount) -> Pruned:
-    settings = from_json(TranslationConfig, translator_run(config, run, job).config())
-    untrained = _untrained(config, run, job)
-    as_trained = replace(
-        config,
-        prune_steps=settings.fit.steps,
-        prune_rate=settings.fit.learning_rate,
-        prune_warmup=settings.fit.warmup,
-    )
-    return pruned(as_trained, run, job, amount, model=untrained, name="from-the-start")
+def _draw_distribution() -> "Figure":
+    """Draw how the distribution is stretched and clipped, and gates by log alpha."""
+    figure, axes = panels(4, width=3.2, height=2.6)
+    random = torch.Generator().manual_seed(0)
+    gate = HardConcrete()
+    stretched, *others = axes[0]
+    _draw_stretched(stretched, gate, logistic(torch.rand(DRAWS, generator=random)))
+    for panel, log_alpha in zip(others, (-2.0, 0.0, 2.0), strict=True):
+        noise = logistic(torch.rand(DRAWS, generator=random))
+        values = gate.with_noise(torch.full((DRAWS,), log_alpha), noise)
+        panel.hist(values.numpy(), bins=50, range=(0, 1), density=True)
+        panel.set_title(f"log alpha {log_alpha:g}", fontsize=8)
+        panel.set_xlabel("gate")
+    for panel in axes[0]:
+        panel.set_ylabel("density")
+    return figure
 
 
-def _untrained(config: Config, run: Run, job: Job) -> Path:
-    """The folder of a translator like the trained one, with the weights it began with."""
-    base = translator_run(config, run, job)
-    settings = from_json(TranslationConfig, base.config())
-    folder = run.folder / "untrained" / job.folder
-    if not (folder / "model.safetensors").exists():
-        known = Translator.load(base)
-        torch.manual_seed(settings.fit.seed)
-        model = Transformer(known.model.config)
-        with Run.create(folder, settings, "translation") as made:
-            Translator(model, known.source, known.target).save(made)
-    return folder
+def _draw_stretched(panel: "Axes", gate: HardConcrete, noise: Tensor) -> None:
+    low, high = gate.limits
+    concrete = torch.sigmoid(noise / gate.temperature)
+    stages = {"Concrete": concrete, "stretched": concrete * (high - low) + low}
+    stages["clipped"] = gate.with_noise(torch.zeros(len(noise)), noise)
+    for label, values in stages.items():
+        panel.hist(
+            values.numpy(), 60, range=(low, high), density=True, histtype="step", label=label
+        )
+    panel.set_title("log alpha 0, step by step", fontsize=8)
+    panel.set_xlabel("value")
+    panel.legend(fontsize=7)
 
 
-experiment = Experiment(
-    summary=(__doc__ or "").splitlines()[0],
-    config=Config(),
-    smoke=Config(keep=(9,), penalties=(50.0,), **SMALL),
-    reproduce=reproduce,
-    expected=EXPECTED,
-)
+SMOKE = Config(keep=(9,), penalties=(50.0,), **SMALL)
+experiment = Experiment(Config(), SMOKE, models, run, draw, CLAIMS)

@@ -1,208 +1,200 @@
 """Which heads go first when every kind of attention is pruned, and what does it cost?
 
-Table 2 (from trained) and Figures 9 and 10, section 6.3. All 144 heads of a translator from English
-into Russian get gates, and the whole model is trained on.
+    headwise reproduce specialized_heads/prune-all --jobs 6    # 15 minutes on an H200
+    headwise reproduce specialized_heads/prune-all --smoke     # 5 seconds on a CPU
 
-    headwise reproduce specialized_heads/prune-all --set at_once=8       # an hour on an H200, estimated
-    headwise reproduce specialized_heads/prune-all --smoke               # 5 seconds
-    headwise reproduce specialized_heads/prune-all --set at_once=6 --set steps=2000 --set tokens=4096 \\
-        --set translators=en-ru                        # a quarter of an hour on an H200, estimated
+Table 2 (from trained), Figures 9 and 10: all 144 heads get gates. The control keeps all heads and
+is trained as long, which alone gains 2 BLEU.
 
-`trained` names runs of heads/* whose translators are taken, and `--set at_once=4` trains and prunes
-four at a time. Numbers of heads are those of Table 2, added up over kinds of attention: which kind
-they are of is what the gates decide. BLEU of every unpruned translator is a figure; below 15 it
-does not enter, as that of subtitles with 12.6 (specialized_heads/syntax), which is left out unless asked for.
-
-How it is judged, decided before any result was seen but for the control:
-
-1. *BLEU*: what is lost on the test part with as many heads in all as in each row of Table 2,
-   against a translator that keeps all heads and is trained as long. Reproduced if the interval over
-   seeds comes within 0.5 of the paper's loss, partly within 1.0. At first it was what is lost
-   against the translator before pruning; but pruning trains on, and training alone gains 2.0 BLEU,
-   so that this showed nothing. The paper's models had converged before.
-2. *Encoder heads are pruned first* (Fig. 9): of all pruned models, the share in which fewer heads
-   are left in the encoder than of either other kind. *Decoder-encoder heads last*: the share in
-   which most are left there. Reproduced from 0.9, partly from 0.6; chance is a third.
-3. *In the decoder, self-attention stays in lower layers, attention to the encoder in higher ones*
-   (Fig. 10): the share of models in which the mean layer of what is left is lower for the former.
-   Reproduced from 0.9, partly from 0.6; chance is a half. Models without both kinds do not count.
-   Added after the first results, as this can hold if one half does alone: the same of each half,
-   the mean layer being below or above the middle of all layers; and the mean layers themselves.
-
-Not in the paper: German, from Tatoeba and from Multi30k; and the translator that keeps all heads
-and is trained as long. "BLEU lost" alone is against the translator before pruning.
-
-Found so far, by the last command (translators, pruned and whole ones came from specialized_heads/prune-scratch and
-from a part of this experiment, by `trained=`): three translators of 40 million parameters with 27.6
-BLEU, pruned within 2,000 updates. Heads go in the paper's order with every seed, though of 18
-models two have as many heads left in the decoder's self-attention as between decoder and encoder.
-In the decoder self-attention stays lower, as Fig. 10 has it; the mean layer of attention to the
-encoder is 3.4 to 3.7, where 3.5 is the middle, and higher, as in the paper, only with lambda 0.05
-(4.0, 3.6 to 4.4). *BLEU*: **against as much training, 58 heads lose 1.3, 36 lose 2.3 and 26 lose
-3.6, far more than in the paper**. Against the translators before, which lack 2,000 updates, 58
-heads gain, 36 lose 0.3 and 26 lose 1.6. Lambda 0.01 leaves 52 heads and 0.05 leaves 12, with 26.1
-BLEU, as much as 26 heads that were asked for. By P(open) all gates end open or closed with 0.05,
-and 99.5 % with 0.01. (By the reference code's counting, a mean over layers, these are 0.18 and
-0.9.)
-
-Pruned within 300 updates (results/prune/earlier/all.json, which has German too, with heads in the
-same order), 58 heads had lost 2.8 and 26 had lost 7.5, and within 800
-(results/prune/earlier/scratch.json) 0.9 and 4.5.
+Orders of heads and layers are differences, means over amounts. They were defined when the results
+were known, and claim 163 depends on which amounts count; so each is given for the rows of Table 2
+and with two lambdas too, and both must agree.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from statistics import fmean
+from typing import TYPE_CHECKING
 
-from headwise.recording.run import Run
-from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.specialized_heads._inspecting import entering
-from headwise_papers.specialized_heads._prune_plots import draw_counts, draw_curves, draw_histograms
-from headwise_papers.specialized_heads._training import Job
-from headwise_papers.specialized_heads._translators import (
-    ENTERING,
+from headwise.recording import Run
+from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, lines, minus, panels
+from headwise_papers.specialized_heads._models import SUBTITLES, by_name, scored
+from headwise_papers.specialized_heads._plots import draw_histograms
+from headwise_papers.specialized_heads._pruning import (
     KINDS,
     SMALL,
-    Cut,
-    Figures,
     Pruned,
-    Pruning,
-    add_losses,
-    amounts,
-    asked_for,
-    jobs_named,
-    prune_at_once,
+    PruningStudy,
+    counted,
+    losses,
     pruned,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 # heads in all, and BLEU lost, of the rows of Table 2
 WMT = {75: -0.02, 58: 0.24, 36: 0.54, 26: 0.70}
-SUBTITLES = {104: 0.16, 61: 0.17, 28: 0.13}
-LOST = "BLEU lost to as much training"
-CLAIMS = {
-    "models with the fewest heads left in the encoder": "Fig. 9",
-    "models with the most heads left between decoder and encoder": "Fig. 9",
-    "models with decoder self-attention left in lower layers": "Fig. 10",
-    "models with decoder self-attention left below the middle": "Fig. 10, first half",
-    "models with attention to the encoder left above the middle": "Fig. 10, second half",
+OPEN_SUBTITLES = {104: 0.16, 61: 0.17, 28: 0.13}
+ENCODER, DECODER, CROSS = KINDS
+ORDERS = {  # claims on differences between kinds of attention
+    f"heads left, {DECODER} less {ENCODER}": (159, "Fig. 9", "Encoder heads are pruned first"),
+    f"heads left, {CROSS} less {DECODER}": (160, "Fig. 9", "Decoder-encoder heads are pruned last"),
+    f"middle layer less mean layer of {DECODER}": (
+        162,
+        "Fig. 10",
+        "Decoder self-attention is left in lower layers",
+    ),
+    f"mean layer of {CROSS} less middle layer": (
+        163,
+        "Fig. 10",
+        "Attention to the source is left in higher layers",
+    ),
 }
+TRACE = "trace/pruned.json"
+WITH_LAMBDAS = ", with lambdas"
 
 
 @dataclass(frozen=True)
-class Config(Pruning):
-    """Which translators are pruned, and how far; see `Pruning` and `Training`."""
+class Config(PruningStudy):
+    """Which translators are pruned, and how far."""
 
-    translators: tuple[str, ...] = ENTERING
     keep: tuple[int, ...] = (144, *WMT)  # 144 are all of them
-    keep_subtitles: tuple[int, ...] = (144, *SUBTITLES)
     penalties: tuple[float, ...] = (0.01, 0.05)
 
 
-def _expected(name: str, rows: dict[int, float]) -> list[Expected]:
-    lost = [
-        Expected(f"{name}: {heads} heads: {LOST}", paper, "Table 2", margin=0.5, partly=1.0)
-        for heads, paper in rows.items()
-    ]
-    claims = [
-        Expected(f"{name}: {claim}", 1.0, where, margin=0.1, partly=0.4)
-        for claim, where in CLAIMS.items()
-    ]
-    return [*lost, *claims]
+def _claims() -> Iterator[Claim]:
+    domains = (("en-ru", WMT, 157), (SUBTITLES, OPEN_SUBTITLES, 158))
+    for name, rows, number in domains:
+        for heads, paper in rows.items():
+            yield Claim.value(
+                f"{name}: {heads} heads: BLEU lost to as much training",
+                paper,
+                margin=0.5,
+                number=number,
+                where="Table 2",
+                text="Pruned translators lose as little BLEU",
+                stands_for="Tatoeba" if number == 157 else "few subtitles",
+            )
+    for result, (number, where, text) in ORDERS.items():
+        for which in ("", WITH_LAMBDAS):
+            yield Claim.direction(
+                f"en-ru: {result}{which}",
+                number=number,
+                where=where,
+                text=text,
+                stands_for="Tatoeba",
+            )
 
 
-EXPECTED = (*_expected("en-ru", WMT), *_expected("en-ru subtitles", SUBTITLES))
+def models(config: Config) -> Iterator[Job]:
+    return config.jobs()
 
 
-def reproduce(config: Config, run: Run) -> Figures:
-    """Train, prune by every amount, count and draw."""
-    figures: Figures = {}
-    curves: dict[str, list[tuple[float, float]]] = {}
-    before: dict[str, list[float]] = {}
-    kinds: dict[str, dict[str, dict[int, float]]] = {}
-    layers: dict[str, dict[str, dict[int, float]]] = {}
-    certain: dict[str, list[float]] = {}
-    every = [jobs_named(config, name) for name in config.translators]
-    cuts = [cut for jobs in every for job in jobs for cut in _cuts(config, job)]
-    prune_at_once(config, run, cuts, partial(_pruned, config))
-    for jobs in every:
-        for job in entering(config, run, jobs, figures):
-            left = [_pruned(config, run, cut) for cut in _cuts(config, job)]
-            _add(figures, job, left)
-            name = f"{job.name}, seed {job.seed}"
-            ordered = sorted(asked_for(left), key=_heads)
-            curves[name] = [(float(_heads(one)), one.bleu) for one in ordered]
-            before[name] = [left[0].bleu + left[0].lost]
-            kinds[name] = {
-                kind: {_heads(one): float(one.counts()[kind]) for one in ordered} for kind in KINDS
-            }
-            middle = ordered[len(ordered) // 2]
-            layers[f"{name}, {_heads(middle)} heads"] = {
-                kind: {1 + layer: float(n) for layer, n in middle.by_layer(kind).items()}
-                for kind in KINDS[1:]
-            }
-            certain[f"{name}\n{left[-1].amount.name}"] = left[-1].prob_open()
-    if curves:
-        draw_curves(curves, run, "all", across="heads left", up="BLEU", lines=before)
-        draw_counts(kinds, run, "kinds", across="heads left")
-        draw_counts(layers, run, "layers", across="layer of the decoder")
-        draw_histograms(certain, run, "gates")
-    return figures
-
-
-def _cuts(config: Config, job: Job) -> list[Cut]:
-    keep = config.keep_subtitles if job.domain == "subtitles" else None
-    return [Cut(job, amount) for amount in amounts(config, keep)]
-
-
-def _pruned(config: Config, run: Run, cut: Cut) -> Pruned:
-    return pruned(config, run, *cut, name="all")
-
-
-def _heads(one: Pruned) -> int:
-    return sum(one.counts().values())
-
-
-def _add(figures: Figures, job: Job, left: list[Pruned]) -> None:
-    """BLEU and heads for each amount, and the claims as shares of this translator's models."""
-    claims: dict[str, list[float]] = {claim: [] for claim in CLAIMS}
-    fewest, most, lower, below, above = CLAIMS
-    add_losses(figures, job, left)
-    for one in left:
-        amount = one.amount.title
-        encoder, decoder, cross = one.counts().values()
-        for kind, count in one.counts().items():
-            figures.setdefault(f"{job.name}: {amount}: {kind} left", []).append(float(count))
-        if one.amount.penalty is not None:
-            name = f"{job.name}: {amount}: gates that are decided"
-            figures.setdefault(name, []).append(one.decided())
-        if one.whole:
+def run(config: Config, run: Run) -> dict[str, Result]:
+    """Prune translators by every amount, and count what is left."""
+    results: dict[str, Result] = {}
+    traced: dict[str, object] = {}
+    for name in config.translators:
+        scores, entering = scored(name, config.models(name), config.least_bleu)
+        results |= scores
+        if not entering:
             continue
-        claims[fewest].append(float(encoder < min(decoder, cross)))
-        claims[most].append(float(cross > max(encoder, decoder)))
-        if decoder and cross:
-            own, other = (_mean_layer(one, kind) for kind in KINDS[1:])
-            middle = (1 + len(one.by_layer(KINDS[1]))) / 2
-            claims[lower].append(float(own < other))
-            claims[below].append(float(own < middle))
-            claims[above].append(float(other > middle))
-            for kind, layer in zip(KINDS[1:], (own, other), strict=True):
-                name = f"{job.name}: {amount}: mean layer of {kind}"
-                figures.setdefault(name, []).append(layer)
-    for claim, values in claims.items():
-        if values:
-            share = sum(values) / len(values)
-            figures.setdefault(f"{job.name}: {claim}", []).append(share)
+        left = [
+            [pruned(config.pruning(model, amount)) for model in entering]
+            for amount in config.amounts()
+        ]
+        results |= losses(name, left)
+        for some in left:
+            results |= counted(name, some) | _layers(name, some)
+        results |= _orders(name, [some for some in left if some[0].amount.keep])
+        if config.penalties:
+            results |= _orders(name, left, WITH_LAMBDAS)
+        traced[name] = {
+            "layers": [[one.by_layer(kind) for kind in KINDS[1:]] for one in left[len(left) // 2]],
+            "gates": [one.prob_open() for one in left[-1]],
+        }
+    run.write_json(TRACE, traced)
+    return results
 
 
-def _mean_layer(one: Pruned, kind: str) -> float:
-    """Of the heads left; layers count from 1."""
+def _layers(name: str, some: Sequence[Pruned]) -> dict[str, Result]:
+    """Return mean layers of the decoder's heads, and how many gates are decided."""
+    prefix = f"{name}: {some[0].amount}: "
+    results: dict[str, Result] = {}
+    if not some[0].is_whole:
+        own = [{f"mean layer of {k}": _layer(one, k) for k in KINDS[1:]} for one in _both(some)]
+        results |= by_name(prefix, own)
+    if some[0].amount.penalty is not None:
+        results |= by_name(prefix, [{"gates decided by value": one.decided()} for one in some])
+    return results
+
+
+def _orders(name: str, rows: Sequence[Sequence[Pruned]], which: str = "") -> dict[str, Result]:
+    """Return differences between kinds of attention, one mean over amounts per seed."""
+    seeds = [[one for one in _both(some) if not one.is_whole] for some in zip(*rows, strict=True)]
+    if not all(seeds):
+        return {}
+    middle = (1 + len(seeds[0][0].by_layer(DECODER))) / 2
+
+    def left(kind: str) -> Result:
+        return Result([fmean(one.counts()[kind] for one in some) for some in seeds])
+
+    def layer(kind: str) -> Result:
+        return Result([fmean(_layer(one, kind) for one in some) for some in seeds])
+
+    centre = Result([middle] * len(seeds))
+    found = (
+        minus(left(DECODER), left(ENCODER)),
+        minus(left(CROSS), left(DECODER)),
+        minus(centre, layer(DECODER)),
+        minus(layer(CROSS), centre),
+    )
+    return {f"{name}: {what}{which}": result for what, result in zip(ORDERS, found, strict=True)}
+
+
+def _both(some: Sequence[Pruned]) -> list[Pruned]:
+    """Return those that have heads of both kinds left in the decoder."""
+    return [one for one in some if all(one.counts()[kind] for kind in KINDS[1:])]
+
+
+def _layer(one: Pruned, kind: str) -> float:
+    """Return the mean layer of the heads left, counted from 1."""
     counts = one.by_layer(kind)
     return sum((1 + layer) * count for layer, count in counts.items()) / sum(counts.values())
 
 
-experiment = Experiment(
-    summary=(__doc__ or "").splitlines()[0],
-    config=Config(),
-    smoke=Config(translators=("en-ru",), keep=(24, 9, 4), penalties=(), **SMALL),
-    reproduce=reproduce,
-    expected=EXPECTED,
-)
+def draw(results: dict[str, Result], run: Run) -> "dict[str, Figure]":
+    """Draw BLEU by heads, Figure 9 (kinds of attention), Figure 10 (layers), and gates."""
+    traced, keep = run.read_json(TRACE), run.config()["keep"]
+    if not traced:
+        return {}
+    bleu = {n: {heads: results[f"{n}: {heads} heads: BLEU"] for heads in keep} for n in traced}
+    kinds, kind_panels = panels(len(traced))
+    layers, layer_panels = panels(len(traced))
+    gates: dict[str, list[float]] = {}
+    for column, (name, own) in enumerate(traced.items()):
+        curves = {
+            kind: {heads: results[f"{name}: {heads} heads: {kind} left"] for heads in keep}
+            for kind in KINDS
+        }
+        draw_lines(kind_panels[0][column], curves, xlabel="heads left", title=name, marker="o")
+        by_layer = {
+            kind: {
+                1 + int(layer): Result([float(seed[place][layer]) for seed in own["layers"]])
+                for layer in own["layers"][0][place]
+            }
+            for place, kind in enumerate(KINDS[1:])
+        }
+        draw_lines(layer_panels[0][column], by_layer, xlabel="layer", title=name, marker="o")
+        gates |= {f"{name}, seed {seed}": some for seed, some in enumerate(own["gates"])}
+    return {
+        "all": lines(bleu, xlabel="heads left", ylabel="BLEU"),
+        "kinds": kinds,
+        "layers": layers,
+        "gates": draw_histograms(gates),
+    }
+
+
+SMOKE = Config(keep=(24, 9, 4), penalties=(), **SMALL)
+experiment = Experiment(Config(), SMOKE, models, run, draw, tuple(_claims()))

@@ -1,166 +1,118 @@
-"""Does attention move from common words to words that tell the class?
+"""Section 5.2: does attention move from common words to words that tell the class?
 
-Attn-FC and Attn-TC learn SST2. A word's topic purity is |share of positive - share of negative|
-among the training sentences with it, its occurrence their number. In every sentence the word with
-the largest score is attended. Section 5.2 of the paper, Fig. 6 and 7, says of both models:
+Purity is |share of positive - share of negative| among the SST2 training sentences with a word,
+occurrence their number. In each sentence the word with the largest score is attended.
 
-- at first the attended words mostly have a low purity and a high occurrence; as training proceeds,
-  their mean purity rises and their mean occurrence drops;
-- in sentences with one of the five words of the largest scores almost all attended words have a
-  purity close to one at the end (Fig. 6);
-- over all sentences the pattern is similar, but the purity at the end is lower (Fig. 7).
+    headwise reproduce training_dynamics/purity    # the models of `sst`
 
-The commands, with HEADWISE_DATA naming a folder that holds `sst`:
-
-    headwise reproduce training_dynamics/purity           # 1 minute on a GPU; an hour on a CPU core
-    headwise reproduce training_dynamics/purity --smoke   # 3 seconds
-
-How it is measured, and where ours differs from the paper or it leaves a choice:
-
-1. Training is that of training_dynamics/sst: Attn-FC with rate 1, the reasons are there. It ends at the lowest
-   validation loss, for all seeds at the earliest of theirs.
-2. Of several words with the same largest score one is taken at random, as in the paper. All scores
-   start at 0, so that at epoch 0 a random word is attended. "At first" is therefore the mean over
-   the first tenth of training without epoch 0; "at the end" is the last record.
-3. The five words are each seed's own; Fig. 6 is drawn for those of the largest mean score. For
-   Attn-TC the paper's Fig. 6 names its five: worst, mess, stupid, suffers, solid.
-4. "Close to one" is read as a purity of at least 0.8, "almost all" as 90 % of the sentences. 0.9
-   was tried first: "worst", the first of the paper's five words, has a purity of 0.85 itself, and
-   the share for Attn-TC is then 60 %. The mean, which Fig. 6 plots, is asked to be at least 0.9.
-5. Occurrence is plotted as it is; the authors' code divides it by 1000 and rounds down.
-6. Seeds share the data and differ in the initial noise only, hence the narrow intervals.
+- "At first" is the first tenth of training without epoch 0, where all scores are equal.
+- Fig. 6 is about sentences with one of the five words of the largest scores.
+- A word is pure from 0.8 on; 0.9 was tried first, but "worst" has 0.85 itself.
+- Seeds differ by noise alone, hence the narrow intervals.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING
 
 import torch
-from matplotlib.axes import Axes
 from torch import Tensor
 
+from headwise.config import from_json
 from headwise.recording.run import Run
-from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.measures.sen_curves import AttendedWords, stack_records
-from headwise_papers.training_dynamics._plots import draw_band, panels, save
-from headwise_papers.training_dynamics._sst_training import Corpus, device_of, read_corpus, train
+from headwise_papers.core import Claim, Experiment, Result, draw_lines, minus, panels, share
+from headwise_papers.training_dynamics._plots import curve
+from headwise_papers.training_dynamics._sst import (
+    SMOKE,
+    Corpus,
+    SstConfig,
+    Trained,
+    read_corpus,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MODELS = ("FC", "TC")
 TOP = 5
 PAPERS_TOP = {"worst", "mess", "stupid", "suffers", "solid"}  # Attn-TC, Fig. 6
 PURE = 0.8
+EARLY = 0.1  # share of training that is "at first"
 
-
-@dataclass(frozen=True)
-class Config:
-    """Section 5.2."""
-
-    fc_width: int = 200  # of Attn-FC's embeddings; 2 does as well
-    tc_width: int = 200  # of Attn-TC's
-    embedding_std: float = 1e-3  # a variance of 1e-6
-    fc_rate: float = 1.0  # of Attn-FC; 0.1 in the paper, see training_dynamics/sst
-    tc_rate: float = 0.1  # of Attn-TC
-    epochs: int = 60_000  # at most
-    patience: int = 100  # epochs to wait for a lower validation loss
-    every: int = 100  # epochs between records
-    early: float = 0.1  # share of training that is "at first"
-    seeds: int = 5
-    thin: int = 1  # takes every so-manieth training sentence
-    device: str = "auto"  # a GPU where there is one
-
-
-CLAIMS = ("purity rises beside the five", "occurrence drops beside the five",
-          "purity rises", "occurrence drops", "purity is lower over all sentences")  # fmt: skip
-EXPECTED = (
+CLAIMS = (
     *(
-        Expected(f"{model} {claim}", paper=1.0, where="Fig. 6" if "five" in claim else "Fig. 7",
-                 partly=0.2)
+        claim
         for model in MODELS
-        for claim in CLAIMS
+        for beside, number, where in ((" beside the five", 61, "Fig. 6"), ("", 62, "Fig. 7"))
+        for claim in (
+            Claim.direction(f"{model} purity{beside}: end - first", number=number, where=where,
+                            text="Purity of attended words rises"),
+            Claim.direction(f"{model} occurrence{beside}: end - first", sign=-1, number=number,
+                            where=where, text="Their occurrence drops"),
+        )
     ),
     *(
-        Expected(f"{model} pure words attended beside the five, share at the end", paper=1.0,
-                 where="Fig. 6", margin=0.1, partly=0.3)
+        claim
         for model in MODELS
+        for claim in (
+            Claim.value(f"{model} purity beside the five at the end", 1.0, margin=0.1, number=61,
+                        where="Fig. 6", text="Final purity"),
+            Claim.value(f"{model} pure words attended beside the five, share at the end", 1.0,
+                        margin=0.1, number=61, where="Fig. 6",
+                        text="Pure words at the end"),
+            Claim.direction(f"{model} purity at the end: all - beside the five", sign=-1,
+                            number=62, where="Fig. 7", text="Final purity is lower than in Fig. 6"),
+        )
     ),
-    *(
-        Expected(f"{model} purity beside the five at the end", paper=1.0, where="Fig. 6",
-                 margin=0.1, partly=0.2)
-        for model in MODELS
-    ),
-    Expected("TC own five words among the paper's", paper=1.0, where="Fig. 6", partly=0.4),
+    Claim.share("TC words of Fig. 6 among our five", threshold=0.9, number=61, where="Fig. 6",
+                text="Attn-TC's five words"),
 )  # fmt: skip
 
 
-@dataclass
-class AttendedLists:
-    """A recorder of the word that is attended in each sentence."""
-
-    words: AttendedWords  # says which
-    every: int
-    name: str = "lists"
-    _epochs: list[int] = field(default_factory=list[int])
-    _lists: list[Tensor] = field(default_factory=list[Tensor])
-
-    @torch.no_grad()
-    def __call__(self, epoch: int, model: Any) -> None:
-        if epoch % self.every == 0:
-            self._epochs.append(epoch)
-            self._lists.append(self.words.attended(model.word_scores(), epoch=epoch).int())
-
-    def tensors(self) -> dict[str, Tensor]:
-        """`epoch` (E,) and `word` (E, S, N)."""
-        return {"epoch": torch.tensor(self._epochs), "word": stack_records(self._lists)}
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on after what `tensors` gave earlier."""
-        self._epochs, self._lists = tensors["epoch"].tolist(), list(tensors["word"])
+def run(config: SstConfig, out: Run) -> dict[str, Result]:
+    """Measure the words that both models attend to."""
+    results: dict[str, Result] = {}
+    for model, training in config.trainings().items():
+        trained, corpus = Trained.of(training), read_corpus(training)
+        own = measures(trained, corpus)
+        results |= {f"{model} {name}": result for name, result in own.items()}
+        if model == "TC":
+            top_SK, spelled = trained.score_SV.topk(TOP).indices, corpus.sst.vocabulary.words
+            known = [[spelled[word] in PAPERS_TOP for word in top_K] for top_K in top_SK.tolist()]
+            results["TC own five words among the paper's"] = Result([sum(x) / TOP for x in known])
+            results["TC words of Fig. 6 among our five"] = share(known[0])
+    return results
 
 
-@dataclass(frozen=True)
-class Attention:
-    """What one model attends to through training."""
-
-    epoch_E: Tensor
-    word_ESN: Tensor  # the attended word of each sentence
-    top_SK: Tensor  # each seed's words of the largest scores
-    shown_K: Tensor  # those of the largest mean score
-
-
-def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
-    """Train both models on SST2; each figure with one value a seed."""
-    corpus = read_corpus("sst2", config)
-    seen = {model: _attention(model, corpus, config, run) for model in MODELS}
-    _draw_beside(seen, corpus, run)
-    _draw_all(seen, corpus, run)
-    figures: dict[str, list[float]] = {}
-    for model, attention in seen.items():
-        own = _figures(attention, corpus, config)
-        figures |= {f"{model} {name}": values for name, values in own.items()}
-    spelled = corpus.sst.vocabulary.words
-    top = [{spelled[word] for word in top_K} for top_K in seen["TC"].top_SK.tolist()]
-    figures["TC own five words among the paper's"] = [len(own & PAPERS_TOP) / TOP for own in top]
-    return figures
-
-
-def _attention(model: Literal["FC", "TC"], corpus: Corpus, config: Config, run: Run) -> Attention:
-    sentences = corpus.sst.train.to(device_of(config))
-    words = AttendedWords(sentences, corpus.purity_V, corpus.occurrence_V)
-    recorder = AttendedLists(words, config.every)
-    trained = train(model, corpus, config, run, name=model, recorders=[recorder])
-    recorded = recorder.tensors()
-    end = trained.until(recorded["epoch"])
-    score_SV = trained.stack.word_scores().cpu()
-    return Attention(
-        recorded["epoch"][:end],
-        recorded["word"][:end].long(),
-        score_SV.topk(TOP).indices,
-        score_SV.mean(0).topk(TOP).indices,
-    )
+def measures(trained: Trained, corpus: Corpus) -> dict[str, Result]:
+    """Return the results of one model; those beside the five words are means over the five."""
+    epoch_E, word_ESN = trained.attended()
+    top_SK = trained.score_SV.topk(TOP).indices
+    first = max(EARLY * epoch_E[-1].item(), epoch_E[1].item())
+    early_E = (epoch_E > 0) & (epoch_E <= first)
+    results: dict[str, Result] = {}
+    for name, measure_V in (("purity", corpus.purity_V), ("occurrence", corpus.occurrence_V)):
+        x_ESN = measure_V.double()[word_ESN]
+        beside_ESK = mean_beside(x_ESN, top_SK, corpus)
+        for where, x_ESX in (("", x_ESN.mean(-1, keepdim=True)), (" beside the five", beside_ESK)):
+            start = Result(x_ESX[early_E].mean(0).mean(-1).tolist())
+            end = Result(x_ESX[-1].mean(-1).tolist())
+            results |= {
+                f"{name}{where} at first": start,
+                f"{name}{where} at the end": end,
+                f"{name}{where}: end - first": minus(end, start),
+            }
+    pure_1SN = (corpus.purity_V[word_ESN[-1:]] >= PURE).double()
+    pure_S = mean_beside(pure_1SN, top_SK, corpus)[0].mean(-1)
+    return results | {
+        "purity at the end: all - beside the five": minus(
+            results["purity at the end"], results["purity beside the five at the end"]
+        ),
+        "pure words attended beside the five, share at the end": Result(pure_S.tolist()),
+    }
 
 
-def _mean_beside(x_ESN: Tensor, words_SK: Tensor, corpus: Corpus) -> Tensor:
-    """(E, S, K): the mean over the training sentences with each of some words."""
+def mean_beside(x_ESN: Tensor, words_SK: Tensor, corpus: Corpus) -> Tensor:
+    """Return (E, S, K): means over the training sentences with each of some words."""
     train = corpus.sst.train
     real_NT = torch.arange(train.tokens.shape[-1]) < train.lengths[0, :, None]
     member_SKN = torch.stack(
@@ -173,77 +125,45 @@ def _mean_beside(x_ESN: Tensor, words_SK: Tensor, corpus: Corpus) -> Tensor:
     return torch.einsum("esn,skn->esk", x_ESN, share_SKN)
 
 
-def _figures(attention: Attention, corpus: Corpus, config: Config) -> dict[str, list[float]]:
-    """Claims and means, a value a seed; those beside the five words are means over the five."""
-    epoch_E, word_ESN = attention.epoch_E, attention.word_ESN
-    purity_ESN = corpus.purity_V[word_ESN]
-    occurrence_ESN = corpus.occurrence_V.double()[word_ESN]
-    first = max(config.early * epoch_E[-1].item(), config.every)
-    early_E = (epoch_E > 0) & (epoch_E <= first)
-    figures: dict[str, Tensor] = {}
-    for name, x_ESN, sign in (("purity", purity_ESN, 1), ("occurrence", occurrence_ESN, -1)):
-        verb = "rises" if sign > 0 else "drops"
-        beside_ESK = _mean_beside(x_ESN, attention.top_SK, corpus)
-        for where, x_ESX in (("", x_ESN.mean(-1, keepdim=True)), (" beside the five", beside_ESK)):
-            start_SX, end_SX = x_ESX[early_E].mean(0), x_ESX[-1]
-            figures[f"{name} {verb}{where}"] = (sign * (end_SX - start_SX) > 0).double().mean(-1)
-            figures[f"{name}{where} at first"] = start_SX.mean(-1)
-            figures[f"{name}{where} at the end"] = end_SX.mean(-1)
-    figures["purity is lower over all sentences"] = (
-        figures["purity at the end"] < figures["purity beside the five at the end"]
-    ).double()
-    pure_1SN = (purity_ESN[-1:] >= PURE).double()
-    pure_SK = _mean_beside(pure_1SN, attention.top_SK, corpus)[0]
-    figures["pure words attended beside the five, share at the end"] = pure_SK.mean(-1)
-    return {name: values.tolist() for name, values in figures.items()}
-
-
-def _draw_beside(seen: dict[str, Attention], corpus: Corpus, run: Run) -> None:
-    """Fig. 6: purity and occurrence of what is attended in sentences with each of five words."""
-    figure, axes = panels(TOP, len(MODELS), width=2.9, height=2.4)
-    for row, (model, attention) in zip(axes, seen.items(), strict=True):
-        words_SK = attention.shown_K.expand(attention.word_ESN.shape[1], -1)
-        purity_ESK, occurrence_ESK = (
-            _mean_beside(measure_V.double()[attention.word_ESN], words_SK, corpus)
-            for measure_V in (corpus.purity_V, corpus.occurrence_V)
+def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
+    """Draw Fig. 6 (sentences with each of five words) and Fig. 7 (all sentences)."""
+    config = from_json(SstConfig, out.config())
+    beside, rows = panels(TOP, len(MODELS), width=2.9, height=2.4)
+    everywhere, (all_axes,) = panels(len(MODELS), width=3.2, height=2.7)
+    for number, (model, training) in enumerate(config.trainings().items()):
+        trained, corpus = Trained.of(training), read_corpus(training)
+        epoch_E, word_ESN = trained.attended()
+        shown_K = trained.score_SV.mean(0).topk(TOP).indices
+        purity_ESN, occurrence_ESN = (
+            measure_V.double()[word_ESN] for measure_V in (corpus.purity_V, corpus.occurrence_V)
         )
-        for index, (axis, word) in enumerate(zip(row, attention.shown_K.tolist(), strict=True)):
-            name = f"“{corpus.sst.vocabulary.words[word]}”, Attn-{model}"
-            _draw_two(axis, attention.epoch_E, purity_ESK[..., index], occurrence_ESK[..., index])
-            axis.set(xlabel="thousand epochs", title=name)
-    save(figure, run, "fig6-attended-beside-five-words")
+        both_ES = (purity_ESN.mean(-1), occurrence_ESN.mean(-1))
+        draw_two(all_axes[number], epoch_E, *both_ES, title=f"Attn-{model}, all sentences")
+        words_SK = shown_K.expand(training.seeds, -1)
+        purity_ESK = mean_beside(purity_ESN, words_SK, corpus)
+        occurrence_ESK = mean_beside(occurrence_ESN, words_SK, corpus)
+        for index, (axes, word) in enumerate(zip(rows[number], shown_K.tolist(), strict=True)):
+            both_ES = (purity_ESK[..., index], occurrence_ESK[..., index])
+            title = f"“{corpus.sst.vocabulary.words[word]}”, Attn-{model}"
+            draw_two(axes, epoch_E, *both_ES, title=title)
+    return {"fig6-attended-beside-five-words": beside, "fig7-attended-in-all-sentences": everywhere}
 
 
-def _draw_all(seen: dict[str, Attention], corpus: Corpus, run: Run) -> None:
-    """Fig. 7: the same over all training sentences."""
-    figure, axes = panels(len(MODELS))
-    for axis, (model, attention) in zip(axes[0], seen.items(), strict=True):
-        purity_ES = corpus.purity_V[attention.word_ESN].mean(-1)
-        occurrence_ES = corpus.occurrence_V.double()[attention.word_ESN].mean(-1)
-        _draw_two(axis, attention.epoch_E, purity_ES, occurrence_ES)
-        axis.set(xlabel="thousand epochs", title=f"Attn-{model}, all sentences")
-    save(figure, run, "fig7-attended-in-all-sentences")
+def draw_two(
+    axes: "Axes", epoch_E: Tensor, purity_ES: Tensor, occurrence_ES: Tensor, *, title: str
+) -> None:
+    """Draw purity in red on the left axis, occurrence in blue on the right."""
+    right = axes.twinx()
+    for own, name, colour, x_ES in (
+        (axes, "mean purity", "tab:red", purity_ES),
+        (right, "mean occurrence", "tab:blue", occurrence_ES),
+    ):
+        lines = {name: curve(epoch_E / 1000, x_ES)}
+        draw_lines(own, lines, xlabel="thousand epochs", colours={name: colour}, legend=False)
+        own.set_ylabel(name, color=colour)
+        own.set_ylim(bottom=0)
+    axes.set_ylim(top=1.03)
+    axes.set_title(title, fontsize="small")
 
 
-def _draw_two(axis: Axes, epoch_E: Tensor, purity_ES: Tensor, occurrence_ES: Tensor) -> None:
-    """Purity in red on the left axis, occurrence in blue on the right."""
-    thousands_E, right = epoch_E / 1000, axis.twinx()
-    draw_band(axis, thousands_E, purity_ES, label="purity", colour="tab:red")
-    draw_band(right, thousands_E, occurrence_ES, label="occurrence", colour="tab:blue")
-    axis.set_ylim(0, 1.03)
-    right.set_ylim(bottom=0)
-    axis.set_ylabel("mean purity", color="tab:red")
-    right.set_ylabel("mean occurrence", color="tab:blue")
-
-
-experiment = Experiment(
-    summary=(__doc__ or "").splitlines()[0],
-    config=Config(),
-    # the whole of training, with long steps
-    smoke=Config(
-        fc_width=2, tc_width=4, fc_rate=80.0, tc_rate=8.0, epochs=400, patience=10, every=5,
-        seeds=1,
-    ),
-    reproduce=reproduce,
-    expected=EXPECTED,
-)  # fmt: skip
+experiment = Experiment(SstConfig(), SMOKE, SstConfig.models, run, draw, CLAIMS)

@@ -1,210 +1,125 @@
-"""Do score and norm of a word grow together in the first attention layer of a Transformer?
+"""Beyond the paper: do score and norm of a word grow together in a Transformer's first layer?
 
-Beyond the paper. Its theory is about one query for all sentences, words without context, and
-gradient descent; Appendix A expects that a positive relation of score and embedding norm "should
-persist" with other modules around. Here a Transformer classifier of two layers with four heads
-learns SST2, and the 618 words in 20 or more training sentences are followed, in three variants:
+Appendix A expects that the relation "should persist". A Transformer classifier learns SST2, and 618
+words are followed. Post-norm with SGD is nearest to the theory.
 
-- *post-norm, SGD*: the nearest to the theory; the first layer attends to the embeddings themselves;
-- *post-norm, AdamW*: the same, trained as is usual; steps of rare and of common words are alike;
-- *pre-norm, AdamW*: a layer norm between embedding and attention hides the embedding's norm.
+    headwise reproduce training_dynamics/transformer --jobs 4    # 3 minutes on a GPU, 12 on a CPU
 
-The commands:
-
-    headwise reproduce training_dynamics/transformer           # 3 minutes on a GPU; 12 on two CPU cores
-    headwise reproduce training_dynamics/transformer --smoke   # 6 seconds
-
-What is measured, on all training sentences, without dropout, twice an epoch:
-
-1. The *score* of a word in a head: what a query gives it, q . k / sqrt(width of a head), less the
-   mean of what the query gives the other words of the sentence, as softmax sees differences only;
-   mean over the queries of a sentence and over the word's occurrences.
-2. Its *value*: its value vector less the mean of the others', mean over occurrences: the difference
-   that Theorem 1 has. Its *embedding*: as the first layer gets it, without position.
-3. As in Appendix A all are centred: growth of the score since the start, and the norm of the change
-   of the vector ("change"). The growth of the vector's norm itself ("norm") is given too.
-4. A relation is Spearman's rank correlation over words between growth of the score and change of
-   the vector at the end, in each head, then the mean over heads; for embeddings, which heads share,
-   with the mean score. "Given occurrence" takes out what both owe to how common a word is. A head
-   has a positive relation if its correlation is above what chance gives once in forty times.
-5. Pure words are the 50 with the highest topic purity, mixed words the 50 with the lowest.
-6. Eq. 10 is drawn with m, the mean length of sentences less one. No scale is fitted, though it is
-   derived for a query of norm 1 and one rate for scores and vectors, so only its shape can be hoped
-   for. The figure set against the paper is the share of heads with a positive relation.
-7. Rates and epochs were chosen by loss and accuracy alone, before any relation was looked at: 0.1
-   and 0.3 were tried with SGD, 3e-4 and 1e-3 with AdamW, where 5e-4 lies between.
-8. What was found: the relation is positive and weak. It holds in every head of the set-up nearest
-   to the theory (correlation 0.26; 0.58 among pure words), in 75 and 90 % of the heads with AdamW
-   (0.17; 0.36 and 0.31), and is reversed in none. Values move 1.5 to 1.6 times as far as Eq. 10 has
-   it.
+- The score of a word in a head is what queries give it, less what they give the other words of the
+  sentence; its value likewise. The relation is the rank correlation over words between growth of
+  the score and change of the value.
+- A head has a positive relation if its correlation is above what chance gives once in forty times.
+- Rates and epochs were chosen by loss and accuracy alone.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
+from headwise.config import from_json
 from headwise.recording.run import Run
-from headwise.text.batching import batches_by_length
-from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.data.bags import Bags
-from headwise_papers.data.sst import Sst, read_sst
-from headwise_papers.measures.sen import theoretical_norm
-from headwise_papers.models.classifier import ClassifierConfig, TransformerClassifier
-from headwise_papers.training_dynamics._first_layer import Words, centred, followed_words, look
-from headwise_papers.training_dynamics._ranks import rank_correlation
-from headwise_papers.training_dynamics._transformer_plots import (
-    draw_correlations,
-    draw_curves,
-    draw_heads,
+from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, find_or_train, panels
+from headwise_papers.measures.ranks import rank_correlation
+from headwise_papers.ops.sen import theoretical_norm
+from headwise_papers.training_dynamics._plots import curve, draw_theory
+from headwise_papers.training_dynamics._transformer import (
+    CURVES,
+    Training,
+    Words,
+    read_words,
+    train_classifier,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 VARIANTS = ("post-norm, SGD", "post-norm, AdamW", "pre-norm, AdamW")
+SHOWN = 12  # pure words with a curve of their own, and as many mixed ones
+PURE, MIXED = "tab:red", "tab:blue"
+Curves = dict[str, dict[str, Tensor]]  # by variant, then as `centred` names them, seeds first
+
+
+SGD, ADAMW = Training("SGD", epochs=16, rate=0.3), Training()
 
 
 @dataclass(frozen=True)
 class Config:
-    """A modest Transformer."""
+    """Settings of all models."""
 
-    train: int = 6920  # sentences of SST2 to learn from, all of them
-    width: int = 64
-    heads: int = 4
-    layers: int = 2
-    batch: int = 64  # sentences
-    epochs: int = 8  # with AdamW
-    rate: float = 5e-4
-    descent_epochs: int = 16  # with SGD
-    descent_rate: float = 0.3
-    minimum: int = 20  # sentences a word must be in to be followed
-    chosen: int = 50  # pure words, and mixed words
+    sgd: Training = SGD
+    adamw: Training = ADAMW
+    pure_words: int = 50  # and as many mixed words
     seeds: int = 5
-    device: str = "auto"  # a GPU where there is one
+
+    def trainings(self, variant: str) -> list[Training]:
+        """Return the settings of a variant by seed."""
+        norm, optimizer = variant.split("-norm, ")
+        own = self.sgd if optimizer == "SGD" else self.adamw
+        return [replace(own, norm=norm, seed=seed) for seed in range(self.seeds)]
 
 
-EXPECTED = tuple(
-    Expected(f"{variant}: heads with a positive relation", paper=1.0,
-             where="App. A, expected", partly=0.5)
+SMALL = Training(epochs=3, rate=1e-2, sentences=600, width=16, heads=2, layers=1, minimum=8)
+SMOKE = Config(replace(SMALL, optimizer="SGD", epochs=1, rate=0.3), SMALL, pure_words=30, seeds=1)
+
+CLAIMS = tuple(
+    Claim.value(f"{variant}: heads with a positive relation", 1.0, margin=0.0, number=65,
+                where="App. A, expected", text="Heads with a positive relation")
     for variant in VARIANTS
 )  # fmt: skip
 
 
-def reproduce(config: Config, run: Run) -> dict[str, list[float]]:
-    """Train each variant with each seed; each figure with one value a seed."""
-    sst = read_sst("sst2")
-    train = _some(sst.train, config.train)
-    words = followed_words(train, len(sst.vocabulary), minimum=config.minimum)
-    figures: dict[str, list[float]] = {}
-    curves: dict[str, dict[str, Tensor]] = {}
+def models(config: Config) -> Iterator[Job]:
+    """List each variant with each seed."""
     for variant in VARIANTS:
-        trained = [_train(variant, seed, config, sst, train, words, run) for seed in
-                   range(config.seeds)]  # fmt: skip
-        curves[variant] = {name: torch.stack([one[name] for one in trained]) for name in trained[0]}
-        values = _figures(curves[variant], words, config)
-        figures |= {f"{variant}: {name}": values_S.tolist() for name, values_S in values.items()}
-    names = sst.vocabulary.decode(words.numbers_W.tolist())
-    draw_curves(curves, words, names, run, chosen=config.chosen)
-    draw_heads(curves, words, run)
-    draw_correlations(curves, words, run, chosen=config.chosen)
-    return figures
+        yield from (Job(train_classifier, training) for training in config.trainings(variant))
 
 
-def _train(
-    variant: str, seed: int, config: Config, sst: Sst, train: Bags, words: Words, run: Run
+def curves_of(config: Config, variant: str) -> dict[str, Tensor]:
+    """Return the curves of the words, seeds on the leading axis."""
+    runs = [find_or_train(train_classifier, training) for training in config.trainings(variant)]
+    found = [run.load_tensors(CURVES) for run in runs]
+    accuracies = torch.tensor([run.figures()["accuracy"] for run in runs], dtype=torch.float64)
+    stacked = {name: torch.stack([own[name] for own in found]) for name in found[0]}
+    return {**stacked, "accuracy": accuracies}
+
+
+def run(config: Config, out: Run) -> dict[str, Result]:
+    """Measure relations in each variant."""
+    _, _, words = read_words(config.sgd)
+    results: dict[str, Result] = {}
+    for variant in VARIANTS:
+        found = measures(curves_of(config, variant), words, *words.by_purity(config.pure_words))
+        results |= {f"{variant}: {name}": Result(x.tolist()) for name, x in found.items()}
+    return results
+
+
+def measures(
+    curves: dict[str, Tensor], words: Words, pure: Tensor, mixed: Tensor
 ) -> dict[str, Tensor]:
-    """Curves of the words, (E, H, W) or (E, W), and the test accuracy; read if already there."""
-    file = f"trace/{variant.replace(', ', '-')}/seed-{seed}.safetensors"
-    if run.has(file):
-        return run.load_tensors(file)
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    cuda = [torch.cuda.current_device()] if device == "cuda" else []
-    with torch.random.fork_rng(devices=cuda):
-        torch.manual_seed(seed)
-        shape = ClassifierConfig(
-            vocabulary=len(sst.vocabulary),
-            width=config.width,
-            heads=config.heads,
-            layers=config.layers,
-            feed_forward=2 * config.width,
-            norm="pre" if variant.startswith("pre") else "post",
-        )
-        model = TransformerClassifier(shape).to(device)
-        records = _learn(model, variant, seed, config, train.to(device), words)
-    curves = centred(records)
-    curves["accuracy"] = _accuracy(model, sst.test.to(device))
-    run.save_tensors(file, curves)
-    return curves
-
-
-def _learn(
-    model: TransformerClassifier, variant: str, seed: int, config: Config, train: Bags, words: Words
-) -> list[dict[str, Tensor]]:
-    """Train in place; what the words were like at the start and twice an epoch."""
-    if variant.endswith("SGD"):
-        optimizer = torch.optim.SGD(model.parameters(), lr=config.descent_rate)
-        epochs = config.descent_epochs
-    else:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=config.rate, weight_decay=0.0)
-        epochs = config.epochs
-    tokens_NT, lengths_N, labels_N = train.tokens[0], train.lengths[0], train.labels[0]
-    lengths = lengths_N.tolist()
-    records = [look(model, train, words)]
-    for epoch in range(epochs):
-        batches = list(batches_by_length(lengths, size=config.batch, seed=1000 * seed + epoch))
-        for number, batch in enumerate(batches, start=1):
-            rows = torch.tensor(batch, device=tokens_NT.device)
-            longest = max(lengths[row] for row in batch)
-            logits_BC = model.train()(tokens_NT[rows, :longest], lengths_N[rows])
-            loss = cross_entropy(logits_BC, labels_N[rows])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            if number in (len(batches) // 2, len(batches)):
-                records.append(look(model, train, words))
-    return records
-
-
-def _some(bags: Bags, count: int) -> Bags:
-    """So many sentences from all over; the file has the positive ones first."""
-    there = bags.tokens.shape[1]
-    rows = torch.linspace(0, there - 1, min(count, there)).round().long()
-    return Bags(*(x[:, rows] for x in vars(bags).values()))
-
-
-@torch.no_grad()
-def _accuracy(model: TransformerClassifier, bags: Bags) -> Tensor:
-    right_N = model.eval()(bags.tokens[0], bags.lengths[0]).argmax(-1) == bags.labels[0]
-    return right_N.double().mean().cpu()
-
-
-def _figures(curves: dict[str, Tensor], words: Words, config: Config) -> dict[str, Tensor]:
-    """For one variant."""
-    pure, mixed = words.by_purity(config.chosen)
+    """Return what is measured of one variant, one value per seed."""
     last = {name: values[:, -1] for name, values in curves.items() if name != "accuracy"}
     score_SHW, change_SHW = last["score"], last["value change"]
     relation_SH = rank_correlation(score_SHW, change_SHW)
     chance = 1.96 / math.sqrt(len(words.numbers_W) - 1)
     given_SH = rank_correlation(score_SHW, change_SHW, given=words.occurrence_W)
-    # from the second record on: at the first all growth is 0
-    through_SHW = rank_correlation(
+    pure_SH = rank_correlation(score_SHW[..., pure], change_SHW[..., pure])
+    through_SHW = rank_correlation(  # from the second record on: at the first all growth is 0
         curves["score"][:, 1:, :, pure].movedim(1, -1),
         curves["value change"][:, 1:, :, pure].movedim(1, -1),
     )
     theory_SHW = theoretical_norm(score_SHW, words.m)[..., pure]
-    risen_SHW = theory_SHW > 0
-    ratio_SHW = torch.where(risen_SHW, change_SHW[..., pure] / theory_SHW, torch.nan)
-    figures = {
+    ratio_SHW = torch.where(theory_SHW > 0, change_SHW[..., pure] / theory_SHW, torch.nan)
+    found = {
         "test accuracy": curves["accuracy"],
         "heads with a positive relation": (relation_SH > chance).double().mean(1),
         "heads with a negative relation": (relation_SH < -chance).double().mean(1),
         "correlation, value change": relation_SH.mean(1),
         "correlation, value change, given occurrence": given_SH.mean(1),
-        "correlation, value change, pure words": rank_correlation(
-            score_SHW[..., pure], change_SHW[..., pure]
-        ).mean(1),
+        "correlation, value change, pure words": pure_SH.mean(1),
         "correlation, value norm": rank_correlation(score_SHW, last["value norm"]).mean(1),
         "pure words that grow together through training": (through_SHW > 0).double().mean((1, 2)),
         "score growth of pure words": score_SHW[..., pure].mean((1, 2)),
@@ -214,25 +129,83 @@ def _figures(curves: dict[str, Tensor], words: Words, config: Config) -> dict[st
         "pure words' value change over Eq. 10's, median": ratio_SHW.flatten(1).nanmedian(1).values,
     }
     for name in ("embedding change", "embedding norm"):
-        figures[f"correlation, {name}"] = rank_correlation(score_SHW.mean(1), last[name])
-    return {name: values_S for name, values_S in figures.items() if values_S.isfinite().all()}
+        found[f"correlation, {name}"] = rank_correlation(score_SHW.mean(1), last[name])
+    return {name: values_S for name, values_S in found.items() if values_S.isfinite().all()}
 
 
-experiment = Experiment(
-    summary=(__doc__ or "").splitlines()[0],
-    config=Config(),
-    smoke=Config(
-        train=600,
-        width=16,
-        heads=2,
-        layers=1,
-        epochs=3,
-        rate=1e-2,
-        descent_epochs=1,
-        minimum=8,
-        chosen=30,
-        seeds=1,
-    ),
-    reproduce=reproduce,
-    expected=EXPECTED,
-)
+def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
+    """Draw words through training, words of each head at the end, and correlations."""
+    config = from_json(Config, out.config())
+    sst, _, words = read_words(config.sgd)
+    names = sst.vocabulary.decode(words.numbers_W.tolist())
+    every = {variant: curves_of(config, variant) for variant in VARIANTS}
+    return {
+        "sen-curves": draw_curves(every, words, names, config.pure_words),
+        "sen-heads": draw_heads(every, words),
+        "correlations": draw_correlations(every, words, config.pure_words),
+    }
+
+
+def draw_curves(every: Curves, words: Words, names: list[str], count: int) -> "Figure":
+    """Draw change of the value against growth of the score, mean of heads, of seed 0."""
+    figure, (row,) = panels(len(every), width=4.4, height=3.8)
+    pure, mixed = words.by_purity(count)
+    for axes, (variant, found) in zip(row, every.items(), strict=True):
+        score_EW, change_EW = found["score"][0].mean(1), found["value change"][0].mean(1)
+        for group, colour, label in ((pure, PURE, "pure words"), (mixed, MIXED, "mixed words")):
+            common = group[words.occurrence_W[group].argsort(descending=True)][:SHOWN]
+            both = (score_EW[:, common].tolist(), change_EW[:, common].tolist())
+            first, *_ = axes.plot(*both, color=colour, alpha=0.7, linewidth=1)
+            first.set_label(label)
+            for word in common[:5].tolist():
+                end = (score_EW[-1, word].item(), change_EW[-1, word].item())
+                axes.annotate(names[word], end, fontsize=7, color=colour)
+        draw_theory(axes, score_EW.max().item(), words.m)
+        axes.set(xlabel="growth of the score", ylabel="change of the value", title=variant)
+    row[0].legend(fontsize="small")
+    return figure
+
+
+def draw_heads(every: Curves, words: Words) -> "Figure":
+    """Draw all words at the end of training, seed 0: one row per variant, one column per head."""
+    heads = every[VARIANTS[0]]["score"].shape[2]
+    figure, rows = panels(heads, len(every), width=2.8, height=2.5)
+    purity: dict[str, Any] = {"c": words.purity_W.tolist(), "cmap": "coolwarm"}
+    for row, (variant, found) in zip(rows, every.items(), strict=True):
+        for head, axes in enumerate(row):
+            score_W, change_W = found["score"][0, -1, head], found["value change"][0, -1, head]
+            axes.scatter(score_W.tolist(), change_W.tolist(), s=5, vmin=0, vmax=1, **purity)
+            draw_theory(axes, score_W.max().item(), words.m)
+            rho = rank_correlation(score_W, change_W).item()
+            axes.set_ylim(0, 1.1 * change_W.max().item())
+            axes.set_title(f"head {head}, rank correlation {rho:.2f}", fontsize=9)
+            axes.set_xlabel("growth of the score")
+        row[0].set_ylabel(f"{variant}\nchange of the value", fontsize=9)
+        figure.colorbar(row[-1].collections[0], ax=row[-1], label="purity")
+    return figure
+
+
+def draw_correlations(every: Curves, words: Words, count: int) -> "Figure":
+    """Draw the rank correlation over words through training, mean of heads."""
+    figure, (row,) = panels(len(every), width=3.8, height=3.0)
+    groups = {
+        "all words": torch.arange(len(words.numbers_W)),
+        "pure words": words.by_purity(count)[0],
+    }
+    for axes, (variant, found) in zip(row, every.items(), strict=True):
+        score_SEHW, change_SEHW = found["score"][:, 1:], found["value change"][:, 1:]
+        epoch_E = (1 + torch.arange(score_SEHW.shape[1]).double()) / 2
+        lines = {
+            label: curve(
+                epoch_E, rank_correlation(score_SEHW[..., of], change_SEHW[..., of]).mean(-1).T
+            )
+            for label, of in groups.items()
+        }
+        draw_lines(axes, lines, xlabel="epoch", ylabel="rank correlation", title=variant,
+                   colours={"all words": "k", "pure words": PURE})  # fmt: skip
+        axes.axhline(0, color="grey", linewidth=0.8)
+        axes.set_ylim(-1, 1)
+    return figure
+
+
+experiment = Experiment(Config(), SMOKE, models, run, draw, CLAIMS)

@@ -9,7 +9,7 @@ import torch
 from headwise.guidance import Plan, guide
 from headwise_papers.attention_guidance import _masked_steps, overhead
 from headwise_papers.attention_guidance._masked_steps import Settings, from_matrices, guided, plain
-from headwise_papers.core.running import reproduce
+from headwise_papers.core.runner import reproduce
 from headwise_papers.models import EncoderConfig
 
 CPU = torch.device("cpu")
@@ -20,33 +20,26 @@ STILL = Settings(
 HOSTS = list(product((_masked_steps.ROBERTA, _masked_steps.ENCODER), (False, True)))
 
 
-def test_time_is_measured_of_every_way_and_memory_on_a_gpu_alone(tmp_path, monkeypatch):
+def test_time_is_measured_of_every_way_and_memory_on_a_gpu_alone(tmp_path):
     folder = tmp_path / "run"
-    figures = reproduce("attention_guidance/overhead", overhead.experiment.smoke, folder)
-    expected = {item.metric for item in overhead.EXPECTED}
-    assert {name for name in expected if not name.endswith("memory")} <= set(figures)
-    for name, estimate in figures.items():
-        assert name.endswith("of plain") or min(estimate.values) > 0
-        assert len(estimate.values) == (1 if name.endswith(", ms") else 2)
-    assert not any("memory" in name or "GiB" in name for name in figures)
-    assert (folder / "pictures" / "overhead.png").stat().st_size > 5000
-    monkeypatch.setattr(overhead, "_measured", None)
-    assert reproduce("attention_guidance/overhead", overhead.experiment.smoke, folder) == figures
+    results = reproduce("attention_guidance/overhead", overhead.SMOKE, folder)
+    assert {claim.result for claim in overhead.CLAIMS} <= set(results)
+    for name, result in results.items():
+        assert name.endswith("of plain") or min(result.values) > 0
+        assert len(result.values) == (1 if name.endswith(", ms") else 2)
+    assert not any("memory" in name or "GiB" in name for name in results)
+    assert (folder / "figures" / "overhead.png").stat().st_size > 5000
 
 
-def test_figures_follow_from_turns_and_bytes(tmp_path, monkeypatch):
+def test_results_follow_from_turns_and_bytes():
     seconds = {"plain": [1.0, 2.0, 4.0], "guided": [1.0, 2.1, 5.0], "matrices": [2.0, 4.0, 8.0]}
     held = {"plain": 2**30, "guided": 2**31, "matrices": 2**32}
-    monkeypatch.setattr(
-        overhead, "_measured", lambda config, host: {"seconds": seconds, "bytes": held}
-    )
-    smoke = replace(overhead.experiment.smoke, checkpointing=False)
-    figures = reproduce("attention_guidance/overhead", smoke, tmp_path / "run")
-    assert figures["Encoder: guided over plain, time"].values == (1.0, 1.05, 1.25)
-    assert figures["Encoder: guided within 1.05 of plain"].values == (1.0, 1.0, 0.0)
-    assert figures["Encoder: plain, ms"].mean == 2000
-    assert figures["RoBERTa: matrices over guided, memory"].mean == 2
-    assert {item.metric for item in overhead.EXPECTED if "check" not in item.metric} <= set(figures)
+    config = replace(overhead.SMOKE, checkpointing=False)
+    results = overhead.summary(config, "Encoder", overhead.Measured(seconds, held))
+    assert results["Encoder: guided over plain, time"].values == (1.0, 1.05, 1.25)
+    assert results["Encoder: guided within 1.05 of plain"].values == (1.0, 1.0, 0.0)
+    assert results["Encoder: plain, ms"].mean == 2000
+    assert results["Encoder: matrices over guided, memory"].mean == 2
 
 
 def slopes(monkeypatch, way, host, checkpointing):
@@ -88,7 +81,7 @@ def test_nothing_is_reported_of_another_loss(tmp_path, monkeypatch):
         return guide(model, Plan(next=1), **options)
 
     monkeypatch.setattr(_masked_steps, "guide", guide_otherwise)
-    smoke = replace(overhead.experiment.smoke, hosts=("Encoder",), checkpointing=False)
+    smoke = replace(overhead.SMOKE, hosts=("Encoder",), checkpointing=False)
     with pytest.raises(ValueError, match=r"Encoder, guided, .* nothing is reported"):
         reproduce("attention_guidance/overhead", smoke, tmp_path / "run")
 

@@ -1,7 +1,6 @@
-"""Pictures of guidance: every line and dot can be told from the others."""
+"""Figures of guidance: every bar and map can be told from the others."""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,141 +9,46 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headwise.recording.run import Run
-from headwise_papers.attention_guidance import _curves, _pattern_plots, _probing_plots, robust
-from headwise_papers.attention_guidance.robust import Config, Setting
-from headwise_papers.core.results import kept
+from headwise_papers.attention_guidance import _maps, _probing
+from headwise_papers.core import Result
+from headwise_papers.core.record import recorded
 
 ROOT = Path(__file__).parents[3]
 PAGE_WIDTH = 1200  # pixels; what is wider cannot be read on a page
-CONFIG = Config()
-
-
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Figures in place of files, laid out as they would be written."""
-    found: list[Figure] = []
-
-    def take(figure: Figure, *_: object) -> None:
-        figure.set_dpi(110)
-        figure.draw_without_rendering()
-        found.append(figure)
-
-    for module in (_curves, _pattern_plots, _probing_plots, robust):
-        monkeypatch.setattr(module, "save", take)
-    return found
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run.create(tmp_path / "picture", CONFIG)
-
-
-def _width(figure: Figure) -> float:
-    return figure.get_figwidth() * 110
 
 
 def _panels(figure: Figure) -> list[Axes]:
     return [axes for axes in figure.axes if axes.get_visible() and axes.get_label() != "<colorbar>"]
 
 
-def _legend(figure: Figure) -> list[str]:
-    (legend,) = figure.legends
-    return [text.get_text() for text in legend.get_texts()]
-
-
-def _covered(figure: Figure) -> list[Axes]:
-    """Panels that the legend lies on."""
-    (legend,) = figure.legends
-    place = legend.get_window_extent()
-    return [axes for axes in _panels(figure) if place.overlaps(axes.get_window_extent())]
-
-
-def _losses(folder: Path, *, seeds: int = 2) -> list[Run]:
-    runs: list[Run] = []
-    for seed in range(seeds):
-        with Run.create(folder / f"seed-{seed}", CONFIG) as run:
-            for step in range(5):
-                run.log(step, task_loss=7.0 - step / (1 + seed))
-        runs.append(run)
-    return runs
-
-
-@pytest.mark.parametrize("parts", [1, 2, 4])
-def test_loss_curves_have_one_legend_beside_them_that_names_the_dashed_line(
-    parts: int, drawn: list[Figure], run: Run, tmp_path: Path
-) -> None:
-    arms = ["all", "without next and prev", "MLM"]
-    runs = {arm: _losses(tmp_path / arm) for arm in arms}
-    found = {f"part {number}": runs for number in range(parts)}
-    _curves.draw_curves(found, run, "losses", plateaus=dict.fromkeys(found, 5.5))
-    (figure,) = drawn
-    assert _legend(figure) == [*arms, "best guess without context"]
-    assert len(_panels(figure)) == parts
-    assert not _covered(figure)
-
-
-def test_an_arm_has_one_colour_in_all_parts(drawn: list[Figure], run: Run, tmp_path: Path) -> None:
-    plain, guided = (_losses(tmp_path / arm, seeds=1) for arm in ("MLM", "guided"))
-    _curves.draw_curves(
-        {"a": {"MLM": plain, "guided": guided}, "b": {"guided": guided}}, run, "losses", plateaus={}
-    )
-    first, second = _panels(drawn[0])
-    assert first.lines[1].get_color() == second.lines[0].get_color()
-    assert _legend(drawn[0]) == ["MLM", "guided"]
-
-
-def test_the_grid_has_a_column_a_setting_with_arms_apart_and_a_dot_a_seed(
-    drawn: list[Figure], run: Run
-) -> None:
-    grid = [Setting(rate, 0.25, 0.0, seed) for seed in range(2) for rate in (0.001, 0.004)]
-    losses = {"MLM": [5.0, 6.0, 5.1, 6.1], "guided": [5.0, 6.0, 5.1, 6.1]}
-    robust.draw_grid(grid, losses, run, plateau=5.5)
-    (figure,) = drawn
-    (panel,) = _panels(figure)
-    labels = [label.get_text() for label in panel.get_xticklabels()]
-    assert labels == ["0.001\n25%\n0", "0.004\n25%\n0"]
-    dots = [line for line in panel.lines if line.get_marker() == "o"]
-    at = [float(x) for line in dots for x in _data(line.get_xdata())]
-    assert len(at) == len(set(at)) == 8
-    assert [round(x) for x in at] == [0, 1, 0, 1] * 2
-    assert _legend(figure) == ["MLM", "guided", "best guess without context"]
-    assert not _covered(figure)
-
-
-def _data(values: Any) -> Sequence[float]:
-    return list(values)
-
-
-def test_probing_stacks_its_panels_and_shows_seeds(drawn: list[Figure], run: Run) -> None:
-    arms = ["rule", "MLM", "guided"]
-    sets = ["litbank", "gap"]
-    figures = {
-        f"{arm}: {name}: {what}": [0.2, 0.4]
+def test_probing_stacks_its_panels_and_shows_seeds() -> None:
+    arms, sets = ["rule", "MLM", "guided"], ["litbank", "gap"]
+    results = {
+        f"{arm}: {name}: {what}": Result([0.2, 0.4])
         for arm in arms[1:]
         for name in sets
         for what in ("best", "best among words", "best among mentions")
     }
-    del figures["guided: gap: best"]
-    _probing_plots.draw_scores(figures | {"rule: litbank: sieve": [0.8]}, arms, sets, run)
-    (figure,) = drawn
+    del results["guided: gap: best"]
+    figure = _probing.draw_scores(results | {"rule: litbank: sieve": Result([0.8])}, arms, sets)
+    figure.draw_without_rendering()
     panels = _panels(figure)
     assert len({axes.get_position().x0 for axes in panels}) == 1  # below each other
-    assert _legend(figure) == [*arms, "a seed"]
-    dots = [len(_data(line.get_xdata())) for axes in panels for line in axes.lines]
-    assert dots == [6, 8, 8]  # those of rules have no seeds
-    heights = [bar.get_height() for bar in panels[0].patches]  # pyright: ignore[reportAttributeAccessIssue]
-    assert sum(map(math.isnan, heights)) == 2  # no bar where nothing was measured, not one of 0
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [*arms, "one seed"]
+    lines: list[Any] = [line for axes in panels for line in axes.lines]
+    assert [len(line.get_xdata()) for line in lines] == [6, 8, 8]  # rules have no seeds
+    bars: list[Any] = list(panels[0].patches)
+    assert sum(math.isnan(bar.get_height()) for bar in bars) == 2  # nothing measured, no bar
 
 
 @pytest.mark.parametrize(("heads", "named"), [(6, True), (12, False)])
 def test_heads_have_a_colour_scale_and_names_of_tokens_where_there_is_room(
-    heads: int, named: bool, drawn: list[Figure], run: Run
+    heads: int, named: bool
 ) -> None:
     tokens = ["<s>", "Welcome", "</s>"]
     maps = {"MLM": {moment: torch.rand(2, heads, 3, 3) for moment in ("0 %", "100 %")}}
-    _pattern_plots.draw_heads(maps, tokens, 1, run)
-    (figure,) = drawn
+    figure = _maps.draw_heads(maps, tokens, 1)
     assert [axes.get_ylabel() for axes in figure.axes if axes.get_label() == "<colorbar>"] == [
         "attention weight, a row sums to 1"
     ]
@@ -155,15 +59,10 @@ def test_heads_have_a_colour_scale_and_names_of_tokens_where_there_is_room(
     assert queries == (tokens if named else [])
 
 
-def test_recorded_figures_are_enough_to_draw_again(
-    drawn: list[Figure], run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recorded_results_are_enough_to_draw_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    probed = kept("attention_guidance/probing")
-    assert probed is not None
-    figures = {metric: got.values for metric, got in probed.figures.items()}
+    record = recorded("attention_guidance/probing")[""]
     arms = ["rule", "MLM", "random", "guided 1/2", "guided 1"]
-    _probing_plots.draw_scores(figures, arms, probed.config["sets"], run)
-    (figure,) = drawn
-    assert len(_panels(figure)[0].patches) == len(arms) * len(probed.config["sets"])
-    assert _width(figure) < PAGE_WIDTH
+    figure = _probing.draw_scores(record.results, arms, record.config["sets"])
+    assert len(_panels(figure)[0].patches) == len(arms) * len(record.config["sets"])
+    assert figure.get_figwidth() * 110 < PAGE_WIDTH

@@ -181,7 +181,7 @@ def test_a_stack_looks_as_each_translator_does(shape):
         assert torch.equal(looked.right[seed], alone.right[0])
 
 
-@pytest.mark.parametrize("combine", ["add", "concat"])
+@pytest.mark.parametrize("combine", ["add", "context", "concat"])
 @pytest.mark.parametrize("sum_heads", ["sum", "mean"])
 def test_relevance_is_of_what_a_head_adds_to_the_prediction(combine, sum_heads):
     """With one position all attention is there; heads that add nothing leave theta alone."""

@@ -1,4 +1,3 @@
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -6,59 +5,60 @@ import torch
 from torch import Tensor
 
 from headwise.guidance import Plan, guide, pattern
-from headwise_papers.core.running import reproduce
 from headwise_papers.data.sequence_tasks import copying
 from headwise_papers.models.rnn_stack import Seq2SeqStack
-from headwise_papers.output_relevance import multihead, rescue
 from headwise_papers.output_relevance._copying import (
     BLOCK,
     FRESH,
     STREAM,
     CopyCurves,
+    Setup,
     accuracy,
-    drawn_models,
-    more_often,
     stream,
     train,
 )
-from headwise_papers.output_relevance.copying import EXPECTED, FAILS, Config, experiment
+from headwise_papers.output_relevance.copying import FAILS, HARDER, Config, Runs, models
+from tests.papers.output_relevance.conftest import missing
 
-TINY = Config(types=5, hidden=8, batch=3, every=2, sequences=4)
+TINY = Setup(types=5, hidden=8, batch=3, every=2, sequences=4)
 CPU = torch.device("cpu")
 
 
-def test_permutations_are_harder_to_copy_because_relevance_is_learned_late(tmp_path: Path) -> None:
-    figures = reproduce("output_relevance/copying", experiment.smoke, tmp_path / "run")
-    assert figures["iid: runs that succeed"].mean == 1
-    assert figures["permutation: runs that succeed"].mean < 0.5
-    assert figures["iid: attention on the source at the cut"].mean > 0.8
-    assert figures[f"{FAILS}: attention on the source at the cut"].mean < 0.5
-    assert figures[f"{FAILS}: beta learned later than in every iid run"].mean == 1
-    assert figures[f"{FAILS}: advantage of the source in beta, early on"].mean < 0.3
-    assert figures["iid: advantage of the source in beta, early on"].mean > 0.5
+def test_permutations_are_harder_to_copy_because_relevance_is_learned_late(smoke) -> None:
+    found = smoke("copying")
+    assert found["iid: runs that succeed"].mean == 1
+    assert found[HARDER].mean > 0.5
+    assert found["iid: attention on the source at the cut"].mean > 0.8
+    assert found[f"{FAILS}: attention on the source at the cut"].mean < 0.5
+    assert found[f"{FAILS}: beta learned later than in every iid run"].mean == 1
+    assert found[f"{FAILS}: advantage of the source in beta, early on"].mean < 0.3
+    assert found["iid: advantage of the source in beta, early on"].mean > 0.5
     least, at_the_cut = (
-        figures[f"{FAILS}: evenness of attention {when}"]
+        found[f"{FAILS}: evenness of attention {when}"]
         for when in ("where it is least", "at the cut")
     )
     assert all(one <= other for one, other in zip(least.values, at_the_cut.values, strict=True))
-    assert {item.metric for item in EXPECTED} <= set(figures)
-    for picture in ("runs", "mechanism"):
-        assert (tmp_path / "run" / "pictures" / f"{picture}.png").stat().st_size > 5000
+    assert not missing("copying", found.results, "")
+    assert found.has_figures("runs", "mechanism")
 
 
-def test_one_share_is_larger_if_the_intervals_of_both_do_not_meet() -> None:
-    one, several = [1.0] * 5, [1.0] * 10 + [0.0] * 16
-    assert more_often(one, several) == 0  # 0.57 to 1 and 0.22 to 0.57
-    assert more_often(one, several[1:]) == 1
-    assert more_often(several[1:], one) == 0
-    assert more_often([1.0], [0.0] * 100) == 0
-
-
-@pytest.mark.parametrize("kind", [Config, rescue.Config, multihead.Config])
 @pytest.mark.parametrize("every", [0, 30])
-def test_a_cut_without_an_evaluation_is_refused(kind: Any, every: int) -> None:
+def test_a_cut_without_an_evaluation_is_refused(every: int) -> None:
     with pytest.raises(ValueError, match=f"multiple of every, .* got 200 and {every}"):
-        kind(every=every)
+        Setup(every=every)
+
+
+def test_permutation_runs_are_continued_and_others_end_at_the_cut() -> None:
+    found: list[Any] = [job.config for job in models(Config(longer=300))]
+    assert found == [Runs("permutation", Setup(), 300, 100), Runs("iid", Setup(), 200, 100)]
+
+
+@pytest.mark.parametrize("combine", ["concat", "context", "add"])
+def test_every_output_layer_learns(combine) -> None:
+    setup = Setup(types=4, hidden=16, combine=combine, batch=16, rate=1e-2, updates=20)
+    stack = Seq2SeqStack(setup.drawn(range(2), CPU))
+    loss_ES = train(stack, "iid", [0, 1], setup)["loss"]
+    assert (loss_ES[-1] < 0.8 * loss_ES[0]).all()
 
 
 def test_each_seed_has_a_stream_of_its_own_whoever_is_beside_it() -> None:
@@ -82,7 +82,7 @@ def test_evaluations_are_on_data_that_no_stream_has() -> None:
 
 
 def test_curves_say_where_models_look() -> None:
-    stack = Seq2SeqStack(drawn_models(TINY, range(3), CPU))
+    stack = Seq2SeqStack(TINY.drawn(range(3), CPU))
     with torch.no_grad():
         stack.weights["heads.score_weight"][0] = 0  # the first model attends to all alike
         stack.weights["heads.score_bias"][0] = 0
@@ -104,17 +104,17 @@ def test_curves_say_where_models_look() -> None:
 
 
 def test_looking_in_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    stack = Seq2SeqStack(drawn_models(TINY, range(2), CPU))
+    stack = Seq2SeqStack(TINY.drawn(range(2), CPU))
     whole, parts = (CopyCurves("permutation", TINY, CPU) for _ in range(2))
     whole(0, stack)
-    monkeypatch.setattr("headwise_papers.output_relevance._copy_looking.LOOKED", {"cpu": 1})
+    monkeypatch.setattr("headwise_papers.output_relevance._copying.MAX_NUMBERS", {"cpu": 1})
     parts(0, stack)
     for name, value in whole.tensors().items():
         assert torch.allclose(value, parts.tensors()[name])
 
 
 def test_accuracy_is_that_of_each_model_alone() -> None:
-    models = drawn_models(TINY, range(3), CPU)
+    models = TINY.drawn(range(3), CPU)
     data = copying("iid", 20, types=5, generator=torch.Generator().manual_seed(0))
     lengths = torch.full((20,), 6)
     for model, found in zip(models, accuracy(Seq2SeqStack(models), data), strict=True):
@@ -123,8 +123,8 @@ def test_accuracy_is_that_of_each_model_alone() -> None:
 
 
 def test_training_goes_the_same_way_in_any_company() -> None:
-    together = Seq2SeqStack(drawn_models(TINY, [3, 8], CPU))
-    alone = Seq2SeqStack(drawn_models(TINY, [8], CPU))
+    together = Seq2SeqStack(TINY.drawn([3, 8], CPU))
+    alone = Seq2SeqStack(TINY.drawn([8], CPU))
     loss_ES = train(together, "permutation", [1, 2], TINY, updates=4)["loss"]
     assert torch.allclose(
         train(alone, "permutation", [2], TINY, updates=4)["loss"], loss_ES[:, 1:], atol=1e-6
@@ -133,7 +133,7 @@ def test_training_goes_the_same_way_in_any_company() -> None:
 
 def guided_weights(model_seeds: list[int], data_seeds: list[int]) -> Tensor:
     """The scores' weights of the last model after a few guided updates."""
-    stack = Seq2SeqStack(drawn_models(TINY, model_seeds, CPU))
+    stack = Seq2SeqStack(TINY.drawn(model_seeds, CPU))
     plan = Plan({0: pattern("offset", offset=0)})
     with guide(stack, plan, alpha=1000.0, steps=4, where="*.cross") as guidance:
         train(stack, "permutation", data_seeds, TINY, updates=4, guidance=guidance)
@@ -144,6 +144,6 @@ def guided_weights(model_seeds: list[int], data_seeds: list[int]) -> Tensor:
 def test_each_model_of_a_stack_has_its_own_guidance() -> None:
     alone = guided_weights([8], [2])
     assert torch.allclose(guided_weights([3, 8], [1, 2]), alone, atol=1e-6)
-    plain = Seq2SeqStack(drawn_models(TINY, [8], CPU))
+    plain = Seq2SeqStack(TINY.drawn([8], CPU))
     train(plain, "permutation", [2], TINY, updates=4)
     assert not torch.allclose(plain.weights["heads.score_weight"][0], alone, atol=1e-4)

@@ -3,15 +3,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from headwise_papers.core.running import reproduce
 from headwise_papers.data.vocabulary import EOS
-from headwise_papers.measures.ibm import IbmModel1
+from headwise_papers.measures.ibm import IbmModel1, align, controls
 from headwise_papers.ops.relevance import packed
-from headwise_papers.output_relevance import _translation
-from headwise_papers.output_relevance._alignment import Both, align, controls, known_rows
-from headwise_papers.output_relevance._stacks import looking_at_pairs
-from headwise_papers.output_relevance._translation import make_stack
-from headwise_papers.output_relevance.ibm import Config, experiment, nearer
+from headwise_papers.output_relevance._stacks import read_pairs
+from headwise_papers.output_relevance._translators import Recipe, make_stack
+from headwise_papers.output_relevance.ibm import Both, nearer
+from tests.papers.output_relevance.conftest import missing
 
 PAIRS = [([5, 6, 7], [15, 17]), ([6], [16, 15, 16]), ([7, 5], [17]), ([5], [15]), ([7], [17, 17])]
 
@@ -23,8 +21,8 @@ def _model(iterations: int) -> IbmModel1:
 
 def test_words_align_with_their_translations_in_the_order_of_recorded_rows() -> None:
     aligned = align(_model(20), PAIRS, PAIRS)
-    stack = make_stack(_translation.Config(hidden=4), 20, {0: "normal"}, torch.device("cpu"))
-    looked = list(looking_at_pairs(PAIRS, device=torch.device("cpu"), size=2)(stack))
+    stack = make_stack(Recipe(hidden=4), 20, {0: "normal"}, torch.device("cpu"))
+    looked = list(read_pairs(PAIRS, device=torch.device("cpu"), size=2)(stack))
     assert aligned.lengths.equal(torch.cat([chunk.lengths for chunk in looked]))
     # [5]->[15 E], [7]->[17 17 E], [6]->[16 15 16 E], [7 5]->[17 E], [5 6 7]->[15 17 E]
     ends = [1, 1, 1, 2, 3]
@@ -41,9 +39,9 @@ def test_target_words_that_were_never_trained_on_are_not_known() -> None:
 
 def test_rows_of_other_pairs_are_refused() -> None:
     both = Both(*(align(_model(number), PAIRS, PAIRS) for number in (1, 10)))
-    assert known_rows(both, {"lengths": both.first.lengths.int()}).all()
+    assert both.known_rows({"lengths": both.first.lengths.int()}).all()
     with pytest.raises(ValueError, match="not those of the validation pairs"):
-        known_rows(both, {"lengths": both.first.lengths + 1})
+        both.known_rows({"lengths": both.first.lengths + 1})
 
 
 def test_controls_know_where_peaks_often_are_and_nothing_of_words() -> None:
@@ -68,41 +66,29 @@ def test_a_run_is_judged_where_it_is_half_way_from_chance_to_its_best() -> None:
     steps = torch.tensor([0, 5, 10])
     first_ER = torch.tensor([[0.1, 0.1, 0.0], [0.4, 0.1, 0.05], [0.3, 0.2, 0.0]]).double()
     later_ER = torch.tensor([[0.1, 0.1, 0.0], [0.2, 0.3, 0.0], [0.5, 0.4, 0.0]]).double()
-    found = nearer(steps, first_ER, later_ER, Config(), chance=0.1)
+    found = nearer(steps, first_ER, later_ER, chance=0.1)
     assert found["update at which one is found"].tolist() == [5, 5]  # the last never is
     assert found["first nearer to IBM 1"].tolist() == [True, False]
     assert found["later nearer to IBM 10"].tolist() == [True, True, False]
 
 
-def test_the_model_learns_and_a_finished_training_is_read_instead_of_trained_again(
-    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = reproduce("output_relevance/ibm", experiment.smoke, tmp_path / "run")
-    # pieces are as uncertain as 1000 of them at the start
-    assert figures["multi30k: perplexity of IBM 1"].mean < 100
-    later, first = (figures[f"multi30k: perplexity of IBM {number}"].mean for number in (10, 1))
+def test_the_model_learns_from_the_pairs_of_translators(data_folder: Path, smoke) -> None:
+    found = smoke("ibm")
+    # tokens are as uncertain as 1000 of them at the start
+    assert found["multi30k: perplexity of IBM 1"].mean < 100
+    later, first = (found[f"multi30k: perplexity of IBM {number}"].mean for number in (10, 1))
     assert later < 0.8 * first
-    assert 0.04 < figures["multi30k: random baseline of hr"].mean < 0.12
-    assert 0.1 < figures["multi30k: rows where the iterations differ"].mean < 0.9
-    assert {"early: first nearer to IBM 1", "early: later nearer to IBM 10"} <= set(figures)
-    blind = [f"multi30k: hr(IBM 1, {name})" for name in
-             ("untrained beta", "the end mark", "the most frequent places")]  # fmt: skip
-    ours = figures["multi30k: hr(IBM 1, beta_unif at s')"].values
-    most = [max(values) for values in zip(*(figures[x].values for x in blind), strict=True)]
-    claim = figures["multi30k: IBM 1 in beta_unif above every control"].values
-    assert list(claim) == [float(a > b) for a, b in zip(ours, most, strict=True)]
-    for name in ("ibm-converged", "ibm-early"):
-        assert (tmp_path / "run" / "pictures" / f"{name}.png").stat().st_size > 5000
-
-    run = tmp_path / "translators"
-    run.mkdir()
-    for name in ("multi30k", "early"):
-        (tmp_path / "run" / name).rename(run / name)
-    (run / "config.json").write_text((run / "multi30k" / "config.json").read_text())
-    monkeypatch.delattr(_translation, "train_stack")
-    assert (
-        reproduce("output_relevance/ibm", Config(trained=str(run)), tmp_path / "again") == figures
-    )
+    assert 0.04 < found["multi30k: random baseline of hr"].mean < 0.12
+    assert 0.1 < found["multi30k: rows where the iterations differ"].mean < 0.9
+    assert not missing("ibm", found.results, "early", "multi30k")
+    names = ("untrained beta", "the end mark", "the most frequent places")
+    blind = [found[f"multi30k: hr(IBM 1, {name})"].values for name in names]
+    chance = found["multi30k: random baseline of hr"].mean
+    most = [max(*values, chance) for values in zip(*blind, strict=True)]
+    ours = found["multi30k: hr(IBM 1, beta_unif at s')"].values
+    over = found["multi30k: IBM 1 in beta_unif - best control"].values
+    assert over == pytest.approx([a - b for a, b in zip(ours, most, strict=True)])
+    assert found.has_figures("ibm-converged", "ibm-early")
 
 
 def test_rows_that_tell_iterations_apart_have_different_peaks_before_the_end_mark() -> None:

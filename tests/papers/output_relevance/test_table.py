@@ -51,7 +51,8 @@ def test_a_row_says_when_and_how_well_relevance_foretells_attention():
     assert row.best.tolist() == [0.9] * 3
     assert row.passes.tolist() == [0, 0, 0]  # nothing exceeds 1
     assert row.s.tolist() == [70, 70, 70]
-    assert not len(row.of_passing(row.s))
+    assert "sst: s" not in row.results("sst")
+    assert row.results()["other runs pass hr"].kind == "share"
 
 
 def test_a_value_is_that_of_one_pair_of_runs():
@@ -69,7 +70,7 @@ def test_s_is_the_first_update_above_and_accuracy_there_is_that_of_the_others():
     late = {**normal, "accuracy": normal["accuracy"].clone()}
     late["accuracy"][2] = torch.tensor([0.5, 0.6, 0.7])
     row = table_row(late, weaker)
-    assert (row.passes == 1).all()
+    assert row.passes.all()
     passed = row.s == 20  # by chance noise may pass noise earlier
     torch.testing.assert_close(
         row.accuracy_at_s[passed], torch.tensor([0.65, 0.6, 0.55]).double()[passed]

