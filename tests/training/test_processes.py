@@ -66,7 +66,7 @@ def test_two_processes_that_were_killed_end_the_same_to_the_last_bit(runs):
 
 @pytest.mark.slow
 def test_one_process_does_not_go_on_from_the_checkpoint_of_two(runs):
-    with pytest.raises(ValueError, match="written by 2 processes, but 1 go on"):
+    with pytest.raises(ValueError, match="written by 2 processes, but 1 resume"):
         fit(make_model(), mean_loss, batch, run=runs["two"], config=CONFIG, evaluate=dict)
 
 

@@ -156,7 +156,7 @@ class CheckpointManager:
         if written != processes:
             raise ValueError(
                 f"{self.run.path(CHECKPOINT)} was written by {written} processes, but "
-                f"{processes} go on from it; start as many as before."
+                f"{processes} resume from it; start as many as before."
             )
         self._load_model(_under("model.", tensors))
         self._load_optimizer(_under("optimizer.", tensors))

@@ -239,7 +239,7 @@ def teacher_forced_loss(opened: Translator, lines: Lines) -> float:
         (opened.source.encode(source), opened.target.encode(target))
         for source, target in zip(*lines, strict=True)
     )
-    fitting = [pair for pair in encoded if max(map(len, pair)) <= opened.room]
+    fitting = [pair for pair in encoded if max(map(len, pair)) <= opened.max_tokens]
     fitting.sort(key=lambda pair: max(map(len, pair)))
     total, count = 0.0, 0
     opened.model.eval()
