@@ -392,7 +392,7 @@ def test_an_interrupted_demo_says_how_to_go_on(tmp_path):
     finally:
         process.kill()
     assert process.returncode == 130
-    assert error == "headwise: interrupted; the same command continues where this one stopped.\n"
+    assert error == "headwise: interrupted; the same command resumes where this one stopped.\n"
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()
 
 
@@ -403,7 +403,7 @@ def test_an_interrupted_experiment_ends_with_one_line(command, monkeypatch):
     monkeypatch.setattr("headwise_papers.core.runner.reproduce", interrupted)
     code, _, error = command("reproduce", "training_dynamics/synthetic", "--smoke")
     assert code == 130
-    assert error == "headwise: interrupted; the same command continues where this one stopped.\n"
+    assert error == "headwise: interrupted; the same command resumes where this one stopped.\n"
 
 
 def test_figures_of_a_smoke_run_are_not_kept(command, tmp_path):
@@ -554,7 +554,7 @@ def test_lines_cut_by_translate_are_told_of(command, small_translation, monkeypa
     given(monkeypatch, "the dog " * 100 + "\n")
     code, out, error = command("translate", small_translation, "--beams", "1")
     assert code == 0 and out.count("\n") == 1
-    assert error == "headwise: lines cut to 63 pieces: 1\n"
+    assert error == "headwise: lines cut to 63 tokens: 1\n"
 
 
 def test_what_holds_no_translator_is_said_in_one_sentence(complaint, small_translation, tmp_path):

@@ -1,4 +1,4 @@
-"""What the commands share: options, how figures are shown, what Ctrl-C does."""
+"""Parts of commands: shared options, tables of results, and interruption by Ctrl-C."""
 
 import os
 import sys
@@ -30,10 +30,10 @@ class _PlainConsole(Console):
 console = _PlainConsole(width=None if sys.stdout.isatty() else 200, markup=False, emoji=False)
 
 Settings = Annotated[
-    list[str], Option("--set", help="NAME=VALUE, any setting, e.g. fit.steps=200; may be repeated")
+    list[str], Option("--set", help="NAME=VALUE, any setting, e.g. fit.steps=200; may be repeated.")
 ]
-Continued = Annotated[Path, Option(help="folder of the run; one that is there is continued")]
-CONTINUES = "the same command continues where this one stopped."
+Continued = Annotated[Path, Option(help="Run folder; an unfinished run is resumed.")]
+CONTINUES = "the same command resumes where this one stopped."
 
 
 def say(text: str) -> None:
@@ -42,12 +42,12 @@ def say(text: str) -> None:
 
 
 def show_figures(figures: Mapping[str, object], folder: Path) -> None:
-    """A training's figures and where the run is; of several processes the first one shows them."""
-    from headwise.workflows.training_run import is_first_process
+    """Print the results of a training and its run folder, in the first process."""
+    from headwise.training import is_first_process
 
     if not is_first_process():
         return
-    table = Table("figure", "value", box=None, header_style="bold", pad_edge=False)
+    table = Table("result", "value", box=None, header_style="bold", pad_edge=False)
     for name, value in figures.items():
         shown = f"{value:,.4g}" if isinstance(value, float) else str(value)
         table.add_row(name.replace("_", " "), shown)
@@ -57,7 +57,7 @@ def show_figures(figures: Mapping[str, object], folder: Path) -> None:
 
 @contextmanager
 def interruptible(hint: str) -> Generator[None]:
-    """Ctrl-C ends with one sentence and the exit code that shells expect."""
+    """End on Ctrl-C with one sentence and the exit code that shells expect."""
     try:
         yield
     except KeyboardInterrupt:

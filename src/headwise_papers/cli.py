@@ -29,7 +29,7 @@ def demo(
     out: Continued = Path("runs/demo"),
     settings: Settings = [],  # noqa: B006
 ) -> None:
-    """Train a small translator on the toy language and see what each of its heads does."""
+    """Train a small translator on the toy language and inspect each of its heads."""
     from headwise.config import override
     from headwise_papers.recipes.demo import DemoConfig, demo
 
@@ -42,14 +42,14 @@ def demo(
 
 def translate(
     run: Annotated[
-        Path, Argument(help="folder of a run of `headwise train translation`, or of Marian")
+        Path, Argument(help="Folder of a run of `headwise train translation`, or of Marian.")
     ],
-    beams: Annotated[int, Option(help="hypotheses followed at the same time; 1 is fastest")] = 4,
-    length_penalty: Annotated[float, Option(help="more favours longer translations")] = 0.6,
-    batch: Annotated[int, Option(help="sentences translated together")] = 64,
+    beams: Annotated[int, Option(help="Beam size; 1 is fastest.")] = 4,
+    length_penalty: Annotated[float, Option(help="More favours longer translations.")] = 0.6,
+    batch: Annotated[int, Option(help="Sentences translated together.")] = 64,
 ) -> None:
     """Translate standard input line by line: headwise translate RUN < text."""
-    from headwise_papers.recipes.translating import open_translator, translate_stream
+    from headwise_papers.recipes.translator import open_translator, translate_stream
 
     translator = open_translator(run)
     if sys.stdin.isatty():
@@ -69,7 +69,7 @@ def translate(
             batch=batch,
         )
     if cut:
-        print(f"headwise: lines cut to {translator.room} pieces: {cut}", file=sys.stderr)
+        print(f"headwise: lines cut to {translator.max_tokens} tokens: {cut}", file=sys.stderr)
 
 
 def reproduce(
@@ -150,13 +150,13 @@ def _print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def data(
     name: Annotated[
-        str | None, Argument(help="a set to download; without it all are listed")
+        str | None, Argument(help="Data set to download; without it all are listed.")
     ] = None,
     folder: Annotated[
-        Path | None, Option(help="the data folder; the one HEADWISE_DATA names unless given")
+        Path | None, Option(help="Data folder; by default the one that HEADWISE_DATA names.")
     ] = None,
 ) -> None:
-    """List the public data sets and which are at hand, or download one."""
+    """List the public data sets and where they are, or download one."""
     from headwise.text.source import VARIABLE
     from headwise_papers.recipes.data import fetch_set
 

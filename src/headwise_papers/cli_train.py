@@ -1,18 +1,15 @@
-"""headwise train: a model of each kind, from nothing to its figures."""
+"""headwise train: commands that train a model of each kind, and score it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option, Typer
 
-from headwise.cli_parts import (
-    CONTINUES,
-    Continued,
-    Settings,
-    interruptible,
-    show_figures,
-)
+from headwise.cli_parts import CONTINUES, Continued, Settings, interruptible, show_figures
+
+if TYPE_CHECKING:
+    from headwise.recording import Run
 
 Options = dict[str, Any]  # settings by name; None leaves one as it is
 
@@ -70,9 +67,7 @@ def translation(
     options |= {"guide.plan": guide, "guide.alpha": alpha, **_everywhere(attention)}
     config = override(config, settings, {**_sized(SIZES, size), **options})
     check_used(config.guide, TranslationConfig.guide)
-    with interruptible(CONTINUES):
-        run = train_translation(config, out)
-    show_figures(run.figures(), out)
+    _run(train_translation, config, out)
 
 
 @train.command()
@@ -90,9 +85,7 @@ def lm(
 
     options: Options = {**_text(corpus, file), **_sized(SIZES, size), "model.attention": attention}
     config = override(LanguageConfig(), settings, options)
-    with interruptible(CONTINUES):
-        run = train_language(config, out)
-    show_figures(run.figures(), out)
+    _run(train_language, config, out)
 
 
 @train.command()
@@ -111,9 +104,7 @@ def caption(
 
     options: Options = {"corpus": corpus, "features": features, **_everywhere(attention)}
     config = override(CaptioningConfig(), settings, options)
-    with interruptible(CONTINUES):
-        run = train_captioning(config, out)
-    show_figures(run.figures(), out)
+    _run(train_captioning, config, out)
 
 
 @train.command()
@@ -149,7 +140,7 @@ def electra(
     out: Continued = Path("runs/electra"),
     settings: Settings = [],  # noqa: B006
 ) -> None:
-    """Pre-train an ELECTRA to find replaced words, which a unigram model draws."""
+    """Pre-train an ELECTRA to find replaced tokens, which come from a unigram model."""
     options: Options = {"model.attention": attention, "text_of": text_of}
     options |= {"guide.plan": guide, "guide.alpha": alpha}
     _pretrain("electra", layers, {**_text(corpus, file), **options}, settings, out)
@@ -176,7 +167,7 @@ def classifier(
     out: Continued = Path("runs/classifier"),
     settings: Settings = [],  # noqa: B006
 ) -> None:
-    """Fine-tune an encoder on texts, pairs or tagged words, and judge it."""
+    """Fine-tune an encoder on texts, pairs or tagged words, and score it."""
     from headwise.config import override
     from headwise_papers.recipes.finetuning import FinetuningConfig, finetune
 
@@ -187,9 +178,7 @@ def classifier(
     chosen = [f"seeds={seeds}"] if seeds is not None else []
     options: Options = {"task": task, "model": model, "folds": folds}
     config = override(config, [*chosen, *settings], options)
-    with interruptible(CONTINUES):
-        run = finetune(config, out)
-    show_figures(run.figures(), out)
+    _run(finetune, config, out)
 
 
 def _pretrain(
@@ -209,23 +198,28 @@ def _pretrain(
     if config.objective != objective:
         raise ValueError(f"`headwise train {config.objective}` is the command for this objective.")
     check_used(config.guide, PretrainingConfig.guide)
+    _run(pretrain, config, out)
+
+
+def _run(train: Callable[[Any, Path], "Run"], config: Any, out: Path) -> None:
+    """Train into a folder, and show the results."""
     with interruptible(CONTINUES):
-        run = pretrain(config, out)
+        run = train(config, out)
     show_figures(run.figures(), out)
 
 
 def _text(corpus: str | None, file: Path | None) -> Options:
-    """Settings of a corpus, or of a file of one's own."""
+    """Return the settings of a corpus, or of your own file."""
     return {"corpus": "file" if file and corpus is None else corpus, "file": file}
 
 
 def _everywhere(attention: str | None) -> Options:
-    """One attention for encoder, decoder and between them; --set changes one alone."""
+    """Return the settings of one attention for encoder, decoder and cross-attention."""
     return {f"model.{place}_attention": attention for place in ("encoder", "decoder", "cross")}
 
 
 def _sized(sizes: Mapping[str, Any], size: str | None) -> Options:
-    """The model of a named size, if a size is given."""
+    """Return the settings of the model of a named size, if a size is given."""
     from headwise.config import suggestion
 
     if size is not None and size not in sizes:

@@ -7,13 +7,13 @@ import pytest
 
 from headwise_papers.attention_guidance import patterns
 from headwise_papers.data.pretraining import read_pretraining
-from headwise_papers.recipes import pretraining_text
+from headwise_papers.recipes import pretraining_data
 
 
 @pytest.fixture(scope="package", autouse=True)
 def texts_are_read_once() -> Iterator[None]:
     once = cache(read_pretraining)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (pretraining_text, patterns):
+        for module in (pretraining_data, patterns):
             patch.setattr(module, "read_pretraining", once)
         yield

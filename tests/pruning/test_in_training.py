@@ -7,8 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from headwise.pruning import Gates, Target, penalised
 from headwise.recording import Run
-from headwise.training import FitConfig, fit
-from headwise.training.checkpoint import CHECKPOINT
+from headwise.training import CHECKPOINT, FitConfig, fit
 from tests.alone import run_alone
 from tests.support.small_transformer import SmallConfig, SmallTransformer
 

@@ -9,8 +9,7 @@ import torch
 
 from headwise.recording import Run
 from headwise.recording.checksums import LIST, check_checksums, write_checksums
-from headwise.training import fit
-from headwise.training.checkpoint import BEST, CHECKPOINT
+from headwise.training import BEST, CHECKPOINT, fit
 from tests.training.noise import CONFIG, batch, make_model, mean_loss
 
 NAME = "model.safetensors"

@@ -17,8 +17,7 @@ import accelerate  # noqa: F401  # once, before forking
 import torch
 
 from headwise.recording import Run, files
-from headwise.training import BEST, fit
-from headwise.training.checkpoint import CHECKPOINT
+from headwise.training import BEST, CHECKPOINT, fit
 from tests.training.noise import CONFIG, batch, evaluate, make_model, summed_loss
 
 # Nobody disturbing, the best evaluation is that of step 8, and training ends at 18.

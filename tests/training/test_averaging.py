@@ -7,9 +7,7 @@ import torch
 from torch import nn
 
 from headwise.recording import Run
-from headwise.training import average_checkpoints, fit
-from headwise.training.averaging import keep_weights, kept_checkpoints
-from headwise.training.checkpoint import CHECKPOINT
+from headwise.training import CHECKPOINT, average_checkpoints, fit, keep_weights, kept_checkpoints
 from tests.training.noise import CONFIG, batch, make_model, mean_loss
 
 PLAIN = replace(CONFIG, precision="float32", accumulate=1, patience=0, steps=22)

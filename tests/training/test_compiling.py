@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from headwise.recording import Run
-from headwise.training import BEST, fit
-from headwise.training.averaging import kept_checkpoints
-from headwise.training.checkpoint import CHECKPOINT, checkpoint_weights
+from headwise.training import BEST, CHECKPOINT, fit, kept_checkpoints
+from headwise.training.checkpoint import checkpoint_weights
 from tests.training.noise import CONFIG, batch, evaluate, make_model, mean_loss
 
 PLAIN = replace(CONFIG, precision="float32", accumulate=1, patience=0, steps=6)

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from headwise.recording import Run
-from headwise.training import BEST, average_checkpoints, fit
-from headwise.training.checkpoint import CHECKPOINT
-from headwise.training.stopping import best_of, out_of_patience
+from headwise.training import BEST, CHECKPOINT, Diverged, average_checkpoints, fit
+from headwise.training.fit import best_of, out_of_patience
 from tests.training.noise import CONFIG, batch, evaluate, make_model, mean_loss
 
 PLAIN = replace(CONFIG, precision="float32", accumulate=1, patience=0, average=1, steps=10)
@@ -103,11 +102,11 @@ def test_evaluations_that_cannot_decide_are_refused(run):
 
     with pytest.raises(ValueError, match="patience=3 needs something to wait for"):
         train(config=replace(PLAIN, patience=3))
-    with pytest.raises(ValueError, match="evaluate gave no figure"):
+    with pytest.raises(ValueError, match="evaluate gave no metric"):
         train(config=PLAIN, evaluate=lambda model: {})
     with pytest.raises(ValueError, match=r"called 'loss', which .* call it 'valid_loss'"):
         train(config=PLAIN, evaluate=lambda model: {"loss": 1.0})
-    with pytest.raises(ValueError, match="At least one figure"):
+    with pytest.raises(ValueError, match="At least one value"):
         best_of([], better="lower")
 
 
@@ -115,8 +114,14 @@ def test_a_training_gone_wrong_is_not_evaluated(run):
     def loss(model, batch):
         return mean_loss(model, batch) * float("nan")
 
-    with pytest.raises(ValueError, match="wrong at step 1: the loss is nan"):
+    with pytest.raises(Diverged, match="wrong at step 1: the loss is nan"):
         fit(make_model(), loss, batch, run=run, config=PLAIN, evaluate=figures())
+    assert not run.has(BEST)
+
+
+def test_an_evaluation_that_is_not_finite_is_a_divergence(run):
+    with pytest.raises(Diverged, match="figure is nan at step 2"):
+        fit(make_model(), mean_loss, batch, run=run, config=PLAIN, evaluate=figures(float("nan")))
     assert not run.has(BEST)
 
 
@@ -126,7 +131,7 @@ def test_the_best_weights_are_not_kept_where_nobody_wants_them(run):
     assert not run.has(BEST) and len(logged(run, "figure")) == 5
 
 
-def test_what_is_kept_beside_the_model_goes_on_and_is_no_weight(tmp_path):
+def test_extra_state_is_resumed_and_is_no_weight(tmp_path):
     def train(steps):
         counted = torch.zeros(1)
 
@@ -137,14 +142,14 @@ def test_what_is_kept_beside_the_model_goes_on_and_is_no_weight(tmp_path):
         with Run.create(tmp_path / "run", PLAIN) as run:
             config = replace(PLAIN, steps=steps, average=2)
             options = {"run": run, "config": config, "evaluate": evaluate}
-            fit(make_model(), counting, batch, beside=lambda: {"counted": counted}, **options)
+            fit(make_model(), counting, batch, extra_state=lambda: {"counted": counted}, **options)
         return counted.item(), run
 
     assert train(6)[0] == 6
     number, run = train(10)
     assert number == 10
-    assert "beside.counted" in run.load_tensors(CHECKPOINT)
+    assert "extra.counted" in run.load_tensors(CHECKPOINT)
     names = make_model().state_dict().keys()
     assert run.load_tensors(BEST).keys() == average_checkpoints(run).keys() == names
-    with pytest.raises(ValueError, match="the model it keeps counted, and this one nothing"):
+    with pytest.raises(ValueError, match="extra state is counted, and that of this one nothing"):
         fit(make_model(), mean_loss, batch, run=run, config=replace(PLAIN, steps=12))

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from headwise.training.feeding import feed, one_ahead
+from headwise.training.fit import feed, one_ahead
 
 
 def test_batches_come_in_order_and_are_made_on_another_thread():

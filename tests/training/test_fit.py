@@ -10,9 +10,15 @@ from rich.console import Console
 from torch import nn
 
 from headwise.recording import Run
-from headwise.training import FitConfig, fit, label_smoothed_loss, label_smoothed_sum, progress_bar
-from headwise.training.checkpoint import CHECKPOINT
-from headwise.training.progress import clock
+from headwise.training import (
+    CHECKPOINT,
+    FitConfig,
+    clock,
+    fit,
+    label_smoothed_loss,
+    label_smoothed_sum,
+    progress_bar,
+)
 from headwise_papers.models import Transformer, TransformerConfig
 
 CONFIG = FitConfig(steps=20, learning_rate=1e-2, warmup=4, log_every=3, checkpoint_every=10)
@@ -348,9 +354,9 @@ def test_the_progress_bar_keeps_the_last_evaluation_in_sight(monkeypatch):
 def test_settings_that_cannot_be_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
         replace(CONFIG, **{name: 0})
-    with pytest.raises(ValueError, match="patience must be 0 or more, got -1"):
+    with pytest.raises(ValueError, match="patience must be at least 0, got -1"):
         replace(CONFIG, patience=-1)
-    with pytest.raises(ValueError, match="checkpoint_every must be 0 or more"):
+    with pytest.raises(ValueError, match="checkpoint_every must be at least 0"):
         replace(CONFIG, checkpoint_every=-1)
 
 

@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from headwise.recording import Run
-from headwise.training import BEST, average_checkpoints
-from headwise.training.averaging import kept_checkpoints
-from headwise.training.checkpoint import CHECKPOINT
+from headwise.training import BEST, CHECKPOINT, average_checkpoints, kept_checkpoints
 from tests.training.killing import PLACES
 
 ROOT = Path(__file__).parents[2]

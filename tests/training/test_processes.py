@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from headwise.recording import Run
-from headwise.training import BEST, fit
-from headwise.training.checkpoint import CHECKPOINT
+from headwise.training import BEST, CHECKPOINT, fit
 from tests.training.noise import CONFIG, batch, make_model, mean_loss
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +66,7 @@ def test_two_processes_that_were_killed_end_the_same_to_the_last_bit(runs):
 
 @pytest.mark.slow
 def test_one_process_does_not_go_on_from_the_checkpoint_of_two(runs):
-    with pytest.raises(ValueError, match="written by 2 processes, but 1 go on"):
+    with pytest.raises(ValueError, match="written by 2 processes, but 1 resume"):
         fit(make_model(), mean_loss, batch, run=runs["two"], config=CONFIG, evaluate=dict)
 
 

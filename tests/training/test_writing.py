@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from headwise.training.writing import Writer, copied
+from headwise.training.checkpoint import Writer, on_cpu
 
 
 def test_a_gpu_does_not_wait_and_files_come_in_order():
@@ -36,4 +36,4 @@ def test_on_a_cpu_writing_is_done_at_once():
     Writer(torch.device("cpu"))(lambda: done.append(1))
     assert done == [1]
     weight = torch.ones(2)
-    assert copied({"weight": weight})["weight"] is weight
+    assert on_cpu({"weight": weight})["weight"] is weight

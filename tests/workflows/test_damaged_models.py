@@ -11,9 +11,8 @@ from headwise.recording import Run
 from headwise.recording.checksums import write_checksums
 from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.training_run import check_models
+from headwise_papers.recipes.classifier import Classifier, TruncatingTokenizer
 from headwise_papers.recipes.translation import TranslationConfig, train_translation
-from headwise_papers.recipes.tuning.classifier import Classifier
-from headwise_papers.recipes.tuning.reading import Pieces
 from tests.papers.recipes.small_finetuning import small_config, write_classes
 from tests.recording.test_checksums import flip
 from tests.workflows.small_hosts import LINES, classifier, tokenizer_for
@@ -77,7 +76,7 @@ def test_damaged_classifiers_of_a_finished_training_are_found(tmp_path):
 
 def test_a_hugging_face_classifier_in_a_run_is_checked(tmp_path):
     definition = tokenizer_for("BERT").backend_tokenizer.to_str()
-    kept = Classifier(classifier(), Pieces(definition, 0, 24), ("a", "b", "c"), "text")
+    kept = Classifier(classifier(), TruncatingTokenizer(definition, 0, 24), ("a", "b", "c"), "text")
     run = Run.create(
         tmp_path / "run", small_config(write_classes(tmp_path / "files")), "classifier"
     )

@@ -25,7 +25,7 @@ from headwise_papers.data.vocabulary import Vocabulary
 from headwise_papers.models import Transformer, TransformerConfig
 from headwise_papers.models.classifier import ClassifierConfig, TransformerClassifier
 from headwise_papers.models.rnn import RnnClassifier, RnnClassifierConfig, Seq2Seq, Seq2SeqConfig
-from headwise_papers.recipes.codec import InWords
+from headwise_papers.recipes.translator import WordCodec
 from tests.hf.families import SIZES, TWO_STACKS
 from tests.workflows.small_hosts import LINES, classifier, host, save, tokenizer_for
 from tests.workflows.small_trees import write_treebank
@@ -218,7 +218,7 @@ def test_our_classifiers_are_inspected_with_their_vocabulary(kind):
 
 @pytest.mark.parametrize("kind", ["recurrent", "Transformer"])
 def test_our_translators_are_inspected_with_their_codecs(kind):
-    codec = InWords(words_of_the_lines())
+    codec = WordCodec(words_of_the_lines())
     size = len(codec)
     model = (
         Seq2Seq(Seq2SeqConfig(size, embedding=8, hidden=8, heads=2))

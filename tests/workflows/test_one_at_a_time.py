@@ -2,8 +2,8 @@
 
 import pytest
 
+from headwise.training import FitConfig, shared_run
 from headwise.workflows.inspect import InspectConfig, inspect_folder
-from headwise.workflows.training_run import TrainingSettings, shared_run
 from headwise_papers.core.runner import load_experiment, reproduce
 from headwise_papers.recipes.demo import DemoConfig, demo
 from headwise_papers.recipes.finetuning import finetune
@@ -20,7 +20,7 @@ def inspecting(folder, beside):
 
 JOURNEYS = {
     "demo": lambda folder, beside: demo(DemoConfig(), folder),
-    "train": lambda folder, beside: shared_run(folder, TrainingSettings()).__enter__(),
+    "train": lambda folder, beside: shared_run(folder, FitConfig()).__enter__(),
     "finetune": lambda folder, beside: finetune(small_config(write_classes(beside)), folder),
     "inspect": inspecting,
     "reproduce": lambda folder, beside: reproduce(

@@ -1,4 +1,4 @@
-"""Steps replayed as CUDA graphs: what a GPU does in a step is recorded once a shape of batches."""
+"""Training steps replayed as CUDA graphs, one graph per shape of batches."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable
@@ -11,9 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from headwise.ops.graphs import record
 
-__all__ = ["COMPILED_WARM", "Replayed"]
-
-MOST = 128  # shapes that are recorded; further ones run as they are
+MAX_SHAPES = 128  # recorded; steps with other shapes run without a graph
 COMPILED_WARM = 3  # compiled steps before one is recorded: the second may be compiled anew
 Step = Callable[[Any], Tensor]
 
@@ -29,18 +27,16 @@ class _Recorded:
 
 @dataclass
 class Replayed:
-    """A step that is recorded when a shape of batches has come before, then replayed.
+    """A step that is recorded once a shape of batches has occurred before, then replayed.
 
-    At first it runs as it is, which compiles kernels and makes the optimiser's state. Numbers that
-    are no tensors are part of the shape. What the step does in Python happens when it is
-    recorded and never again, so it must not read tensors, and what changes from step to step
-    must be a tensor that is changed in place.
-
-    Call it inside `headwise.ops.graphs.on_a_stream`.
+    At first it runs without a graph, which compiles kernels and makes the optimiser's state.
+    Numbers that are not tensors are part of the shape. The step's Python code runs when it is
+    recorded and never again: it must not read tensors, and what changes from step to step must be a
+    tensor that is changed in place. Call it inside `headwise.ops.graphs.on_a_stream`.
 
     Args:
-        step: from a batch, whose tensors are on the device or will be, to what was measured.
-        warm: how often it runs as it is with each shape.
+        step: from a batch, on the device or not, to the measured values.
+        warm: number of steps with each shape before one is recorded.
     """
 
     step: Step
@@ -53,7 +49,7 @@ class Replayed:
         leaves, form = tree_flatten(batch)
         shape = (str(form), *map(_shape, leaves))
         if shape not in self._recorded:
-            if self._seen[shape] < self.warm or len(self._recorded) >= MOST:
+            if self._seen[shape] < self.warm or len(self._recorded) >= MAX_SHAPES:
                 self._seen[shape] += 1
                 return self.step(batch)
             self._recorded[shape] = self._record(leaves, form)

@@ -4,13 +4,29 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from headwise.config import Dataclass
+from headwise.training.optimizer import (
+    Schedule,
+    constant,
+    cosine,
+    inverse_square_root,
+    linear,
+)
 from headwise.training.replaying import COMPILED_WARM
-from headwise.training.schedule import Schedule, constant, cosine, inverse_square_root, linear
+
+Better = Literal["lower", "higher"]
+
+
+def check_at_least(least: int, config: Dataclass, *names: str) -> None:
+    """Raise if one of some settings is smaller than allowed."""
+    for name in names:
+        if not getattr(config, name) >= least:  # nan is not either
+            raise ValueError(f"{name} must be at least {least}, got {getattr(config, name)}.")
 
 
 @dataclass(frozen=True)
 class FitConfig:
-    """How to train. A step is one update of the parameters."""
+    """Settings of `fit`. A step is one update of the parameters."""
 
     steps: int = 3000  # at most
     learning_rate: float = 1e-3  # at the peak of the schedule
@@ -37,17 +53,14 @@ class FitConfig:
     average: int = 5  # last checkpoints whose weights are kept, for `average_checkpoints`
     keep_best: bool = True  # keep the weights with the best evaluation too
     patience: int = 0  # evaluations without a better one after which to stop; 0 never stops
-    better: Literal["lower", "higher"] = "lower"  # of the metric that decides
+    better: Better = "lower"  # of the metric that decides
     tensorboard: bool = False  # write what is logged as TensorBoard scalars too
     seed: int = 0  # of dropout; recipes use it for the first weights and the order of batches too
 
     def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "log_every", "average", "evaluate_every", "warm"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("checkpoint_every", "patience"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}.")
+        least_one = ("steps", "accumulate", "log_every", "average", "evaluate_every", "warm")
+        check_at_least(1, self, *least_one)
+        check_at_least(0, self, "checkpoint_every", "patience")
         for name in ("learning_rate", "clip", "epsilon", "weight_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}.")

@@ -31,7 +31,7 @@ from headwise_papers.data.masking import HIDDEN, RANDOM
 from headwise_papers.models.encoder import EncoderConfig
 from headwise_papers.recipes.guiding import GuideSettings
 from headwise_papers.recipes.pretraining import PretrainingConfig, pretrain
-from headwise_papers.recipes.pretraining_text import PretrainingText, read_texts, text_in
+from headwise_papers.recipes.pretraining_data import PretrainingText, read_texts, text_in
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -33,8 +33,8 @@ from torch import Tensor
 from headwise.config import changed, from_json, override
 from headwise.guidance import pattern
 from headwise.recording import Run
-from headwise.training.averaging import FOLDER
-from headwise.training.checkpoint import CHECKPOINT
+from headwise.training import CHECKPOINT
+from headwise.training.checkpoint import FOLDER
 from headwise_papers.attention_guidance._encoders import cached_text, text_jobs
 from headwise_papers.attention_guidance._maps import (
     attention_maps,
@@ -48,7 +48,7 @@ from headwise_papers.data.pretraining import read_pretraining
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.recipes.guiding import GuideSettings
 from headwise_papers.recipes.pretraining import PretrainingConfig, load_pretrained, pretrain
-from headwise_papers.recipes.pretraining_tasks import fresh_model
+from headwise_papers.recipes.pretraining_data import fresh_model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

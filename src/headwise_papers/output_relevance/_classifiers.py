@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headwise.config import suggestion
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
+from headwise.training import progress_bar
 from headwise_papers.core import Job, find_or_train
 from headwise_papers.data.glove import GloveVectors, read_glove
 from headwise_papers.data.labelled import Labelled, LabelledTexts, read_labelled

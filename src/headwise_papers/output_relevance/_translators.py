@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from headwise.config import suggestion
 from headwise.recording.run import Run
-from headwise.training.progress import progress_bar
+from headwise.training import progress_bar
 from headwise_papers.core import Job
 from headwise_papers.data.padding import Ragged
 from headwise_papers.data.parallel import parallel_batch

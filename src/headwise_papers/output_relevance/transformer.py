@@ -21,7 +21,7 @@ from headwise.hf import adopt
 from headwise.ops.fixed import uniform_attention
 from headwise.recording.run import Run
 from headwise.sites import find_sites, replace
-from headwise.training.progress import progress_bar
+from headwise.training import progress_bar
 from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, find_or_train, panels
 from headwise_papers.data.labelled import Labelled, read_labelled
 from headwise_papers.data.padding import Padded, Ragged

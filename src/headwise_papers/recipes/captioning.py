@@ -1,14 +1,13 @@
-"""Train a model that describes images, and describe those of the test part.
+"""Captioning: train a model that describes images, and describe those of the test part.
 
     headwise train caption --corpus flickr8k --attention topk:8
 
-Everything is written to a Run folder; started again after an interruption it goes on where it
-stopped.
+Everything is written to a run folder; an interrupted training resumes.
 """
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -16,24 +15,25 @@ from typing import Any, Literal
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from headwise.config import to_json
 from headwise.recording import Run
-from headwise.training import FitConfig, fit, label_smoothed_sum
-from headwise.training.checkpoint import CHECKPOINT
-from headwise.training.loss import Summed
-from headwise.workflows.training_run import (
+from headwise.training import (
     Clock,
+    FitConfig,
+    Summed,
     check_at_least,
+    checksum_of,
     choose_weights,
-    complete_report,
+    fit,
     fit_here,
     is_first_process,
+    label_smoothed_sum,
     shared_run,
     training_bar,
     training_figures,
 )
+from headwise.workflows.training_run import complete_report
 from headwise_papers.data.captions import (
     CaptionBatch,
     CaptionData,
@@ -45,11 +45,12 @@ from headwise_papers.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from headwise_papers.measures.scores import caption_scores
 from headwise_papers.models import beam
 from headwise_papers.models.caption import CaptionConfig, CaptionModel
-from headwise_papers.recipes.codec import read_vocabulary
-from headwise_papers.recipes.same_data import check_data, checksum_of, keep_checksum
-from headwise_papers.recipes.translator import load_weights
-
-__all__ = ["Captioner", "CaptioningConfig", "train_captioning"]
+from headwise_papers.recipes.translator import (
+    check_trained,
+    load_weights,
+    mean_loss,
+    read_vocabulary,
+)
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,15 @@ class CaptioningConfig:
     """Settings of `train_captioning`."""
 
     corpus: Literal["flickr8k"] = "flickr8k"
-    features: str = ""  # a safetensors file, a tensor for each image's name, instead of pixels
-    train_images: int = 0  # only so many images of a part, the first ones; 0 takes all
+    features: str = ""  # safetensors file with one tensor per image name, instead of pixels
+    train_images: int = 0  # number of images of a part, the first ones; 0: all
     valid_images: int = 0
     test_images: int = 0
     minimum_count: int = 5  # words seen less often in training are unknown
     model: CaptionConfig = CaptionConfig(encoder="convolution", dropout=0.2)
     label_smoothing: float = 0.1
     batch_size: int = 64  # images
-    beams: int = 4  # with which the test images are described
+    beams: int = 4  # beam size for the test images
     length_penalty: float = 0.6
     fit: FitConfig = FitConfig()
 
@@ -82,16 +83,13 @@ class CaptioningConfig:
 
     def shape(self, vocab: int, *, feature_width: int = 0) -> CaptionConfig:
         """Return the model's settings with its vocabulary, and the width of features if any."""
-        if not feature_width:
-            return dataclasses.replace(self.model, vocab=vocab)
-        return dataclasses.replace(
-            self.model, vocab=vocab, encoder="features", feature_width=feature_width
-        )
+        features = {"encoder": "features", "feature_width": feature_width}
+        return replace(self.model, vocab=vocab, **(features if feature_width else {}))
 
 
 @dataclass(frozen=True, eq=False)
 class Captioner:
-    """A captioning model and its words: images in, captions out."""
+    """A captioning model with its vocabulary: images in, captions out."""
 
     model: CaptionModel
     vocabulary: Vocabulary
@@ -99,11 +97,11 @@ class Captioner:
     def describe(
         self, images: Tensor, *, beams: int = 4, length_penalty: float = 0.6, batch: int = 100
     ) -> list[list[str]]:
-        """The words of a caption for each image.
+        """Return the words of a caption for each image.
 
         Args:
-            images: as the model takes them, (N, 3, S, S) or features (N, R, F).
-            beams: hypotheses followed at the same time.
+            images: pixels, (N, 3, S, S), or features, (N, R, F).
+            beams: beam size.
             length_penalty: more favours longer captions.
             batch: images described together.
         """
@@ -127,16 +125,15 @@ class Captioner:
         return found
 
     def save(self, run: Run) -> None:
-        """Write everything that `load` needs."""
+        """Write everything that `load` needs into a run."""
         run.write_json("model.json", to_json(self.model.config))
         run.write_text("vocabulary.json", self.vocabulary.to_json())
         run.save_tensors("model.safetensors", self.model.state_dict())
 
     @staticmethod
     def load(run: Run) -> "Captioner":
-        """The captioner of a finished run."""
-        if not run.has("model.safetensors"):
-            raise ValueError(f"{run.folder} holds no trained model yet; let the run finish first.")
+        """Return the captioner of a finished run."""
+        check_trained(run)
         model = CaptionModel(run.read_settings("model.json", CaptionConfig))
         load_weights(model, run)
         words = read_vocabulary(run, "vocabulary.json")
@@ -144,26 +141,23 @@ class Captioner:
 
 
 def train_captioning(config: CaptioningConfig, folder: Path) -> Run:
-    """Train, and describe the test images; returns the finished run.
+    """Train, and describe the test images; return the finished run.
 
-    It holds `model.safetensors` and `vocabulary.json`, `captions.txt`, a line for each test image,
+    It holds `model.safetensors` and `vocabulary.json`, `captions.txt` (one line per test image),
     `figures.json` with BLEU-4, CIDEr and METEOR where `pycocoevalcap` is installed, and
     `report.html`.
 
     Args:
         config: the settings.
-        folder: of the run; one that is there is continued, if the data are as they were.
+        folder: of the run; an unfinished one is resumed, if the data have not changed.
     """
     data = _data(config)
     parts = (data.train, data.valid, data.test)
     checksum = checksum_of(
         *(some for part in parts for some in (part.names, part.captions, _images(part)))
     )
-    check_data(folder, config, checksum)
-    with shared_run(folder, config, "captioning") as run:
+    with shared_run(folder, config, "captioning", data=checksum) as run:
         if not run.has("figures.json"):
-            if is_first_process() and not run.has(CHECKPOINT):
-                keep_checksum(run, checksum)
             captioner = _untrained(config, data)
             note = _train(config, run, captioner, data)
             if is_first_process():
@@ -181,7 +175,7 @@ def _data(config: CaptioningConfig) -> CaptionData:
     data = read_captions(
         size=config.model.image_size, features=features, minimum_count=config.minimum_count
     )
-    return dataclasses.replace(
+    return replace(
         data,
         train=_first(data.train, config.train_images),
         valid=_first(data.valid, config.valid_images),
@@ -196,7 +190,7 @@ def _first(part: CaptionPart, count: int) -> CaptionPart:
 
 
 def _images(part: CaptionPart) -> Tensor:
-    assert part.images is not None  # they are left out only where nobody asks for them
+    assert part.images is not None  # left out only where they are not asked for
     return part.images
 
 
@@ -210,18 +204,21 @@ def _untrained(config: CaptioningConfig, data: CaptionData) -> Captioner:
 def _train(
     config: CaptioningConfig, run: Run, captioner: Captioner, data: CaptionData
 ) -> dict[str, Any]:
-    """Train in place, and end with the weights that validate best; what there is to say of it."""
+    """Train in place, load the weights that validate best, and return which they are."""
     train, valid = (_stream(config, captioner, part) for part in (data.train, data.valid))
     held_out = [valid(number) for number in range(valid.per_epoch)]
-    lengths, clock = captioner.model.source_lengths, Clock(run)
+    lengths = captioner.model.source_lengths
+
+    def scores(model: nn.Module, batch: CaptionBatch) -> Tensor:
+        return model(batch.images, lengths(batch.images), batch.target_in)
 
     def loss(model: nn.Module, batch: CaptionBatch) -> Summed:
-        logits_BTV = model(batch.images, lengths(batch.images), batch.target_in)
-        smoothing = config.label_smoothing
+        logits_BTV, smoothing = scores(model, batch), config.label_smoothing
         return label_smoothed_sum(logits_BTV, batch.target_out, pad=PAD, smoothing=smoothing)
 
     def evaluate(model: nn.Module) -> Mapping[str, float]:
-        return {"validation_loss": _validation_loss(captioner.model, held_out)}
+        device = captioner.model.read_out.weight.device
+        return {"validation_loss": mean_loss(partial(scores, model), held_out, device)}
 
     with training_bar(config.fit.steps) as show:
         fit(
@@ -232,32 +229,18 @@ def _train(
             config=fit_here(config.fit, replayable=True),
             tokens=lambda batch: int(batch.target_lengths.sum()),
             progress=show,
-            evaluate=clock.timed(evaluate),
+            evaluate=Clock(run).timed(evaluate),
         )
     return {"weights": choose_weights(run, captioner.model, evaluate)}
 
 
 def _stream(config: CaptioningConfig, captioner: Captioner, part: CaptionPart) -> CaptionStream:
-    most = config.model.max_length - 1  # a mark is added
+    most = config.model.max_length - 1  # one special token is added
     encode = captioner.vocabulary.encode
     captions = [[encode(words)[:most] for words in five] for five in part.words()]
     return CaptionStream(
         _images(part), captions, batch_size=config.batch_size, seed=config.fit.seed
     )
-
-
-@torch.no_grad()
-def _validation_loss(model: CaptionModel, batches: Sequence[CaptionBatch]) -> float:
-    """Nats a word, the end mark included, without label smoothing."""
-    device = model.read_out.weight.device
-    total, count = torch.zeros((), dtype=torch.float64, device=device), 0
-    for batch in batches:
-        images, target_in, target_out, _ = (tensor.to(device) for tensor in batch)
-        logits_BTV: Tensor = model(images, model.source_lengths(images), target_in)
-        flat = logits_BTV.flatten(0, 1).float(), target_out.flatten()
-        total += cross_entropy(*flat, ignore_index=PAD, reduction="sum")
-        count += int(batch.target_lengths.sum())
-    return total.item() / count
 
 
 def _finish(
@@ -267,7 +250,7 @@ def _finish(
     test: CaptionPart,
     note: dict[str, Any],
 ) -> None:
-    """Keep the captioner, describe the test images and score it."""
+    """Save the captioner, describe the test images and score it."""
     captioner.save(run)
     found = captioner.describe(
         _images(test), beams=config.beams, length_penalty=config.length_penalty
@@ -278,7 +261,7 @@ def _finish(
 
 
 def _scores(found: list[list[str]], wanted: list[list[list[str]]]) -> dict[str, float | str]:
-    """BLEU-4, CIDEr and METEOR with their signatures; what is missing, with the reason."""
+    """Return BLEU-4, CIDEr and METEOR with their signatures, or the reason why one is missing."""
     if find_spec("pycocoevalcap") is None:
         return {"not_scored": "Scores of captions need pycocoevalcap: headwise[captions]."}
     scores = caption_scores(found, wanted)

@@ -1,4 +1,4 @@
-"""Public data sets: which are at hand, and fetching one.
+"""Public data sets: which are in the data folder, and how to download one.
 
 headwise data
 headwise data NAME --folder DIR
@@ -28,19 +28,17 @@ from headwise_papers.data.sst import SPLITS, sst_file
 from headwise_papers.data.tagging_files import TAGGING_SETS, tagging_files
 from headwise_papers.data.treebanks import TREEBANKS, treebank_file
 
-__all__ = ["SetState", "data_sets", "fetch_set"]
-
 
 @dataclass(frozen=True)
 class PublicSet:
-    """The files of a set, in one or more versions, and what to know before using it."""
+    """A data set: its files in one or more versions, its licence and caveats."""
 
     versions: tuple[tuple[DataFile, ...], ...]  # the first is the one to fetch
     note: str  # licence and caveat
 
 
 class SetState(NamedTuple):
-    """A set, and what of it is in a folder."""
+    """A data set, and where a folder has it."""
 
     name: str
     where: Path | None  # the folder of its files; None: not all are there
@@ -78,7 +76,7 @@ def _classified() -> dict[str, PublicSet]:
 
 
 def _tuned() -> dict[str, PublicSet]:
-    """What `headwise train classifier` names; sst2 is in sst."""
+    """Return the tasks of `headwise train classifier`; sst2 is in sst."""
     notes = {
         "cola": "research use; GLUE's, sentences that are grammatical or not",
         "rte": "research use; GLUE's, pairs",
@@ -141,7 +139,7 @@ def _parallel() -> dict[str, PublicSet]:
 
 
 def _pair(name: str, pair: str, parts: Sequence[str] = ()) -> tuple[DataFile, ...]:
-    """The files of a pair of languages, of the usual parts unless others are given."""
+    """Return the files of a pair of languages, of all its parts unless some are given."""
     languages = pair.split("-")
     return tuple(
         corpus_file(name, part, language, pair=languages)
@@ -204,7 +202,7 @@ def _annotated() -> dict[str, PublicSet]:
 
 
 def data_sets(folder: Path | None) -> list[SetState]:
-    """Each set, and whether a folder has it; None: no folder, so nothing is there."""
+    """Return each set and where a data folder has it; None: there is no folder."""
     return [
         SetState(name, *_found(public, folder), public.note) for name, public in _sets().items()
     ]
@@ -220,7 +218,7 @@ def _found(public: PublicSet, folder: Path | None) -> tuple[Path | None, int]:
 
 
 def fetch_set(name: str, folder: Path) -> list[Path]:
-    """Download a set into a data folder, with a progress bar; returns where its files are.
+    """Download a set into a data folder, with a progress bar; return the paths of its files.
 
     Args:
         name: one of `data_sets`.

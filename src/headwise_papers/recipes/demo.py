@@ -1,9 +1,9 @@
-"""The first journey: train a small translator on the toy language and see what its heads do.
+"""The demo: train a small translator on the toy language and inspect each of its heads.
 
     headwise demo
 
-Under 90 seconds on two CPU cores. Everything is written to a Run folder with a report; started
-again after an interruption it goes on where it stopped.
+It takes less than 90 seconds on two CPU cores. Everything is written to a run folder with a report;
+an interrupted run resumes.
 """
 
 import time
@@ -20,20 +20,18 @@ from headwise.recording import HeadTable, Pointing, Profile, Reading, Run, Sampl
 from headwise.recording.files import writing_alone
 from headwise.reporting import write_report
 from headwise.sites import observe
-from headwise.training import FitConfig, fit, label_smoothed_loss, progress_bar
+from headwise.training import FitConfig, check_at_least, fit, label_smoothed_loss, progress_bar
 from headwise.workflows.progress import counting
-from headwise.workflows.training_run import check_at_least
 from headwise_papers.data.parallel import ParallelBatch, ParallelData
 from headwise_papers.data.toy import ToyLanguage, ToyPair
 from headwise_papers.data.vocabulary import EOS, PAD, Vocabulary
 from headwise_papers.measures.toy_gold import toy_gold
 from headwise_papers.models import Transformer, TransformerConfig
-from headwise_papers.recipes.codec import InWords
-from headwise_papers.recipes.translator import Translator, token_accuracy
+from headwise_papers.recipes.translator import Translator, WordCodec, token_accuracy
 
 EVALUATE_EVERY = 100  # steps
 
-Columns = dict[str, dict[str, list[float]]]  # measure -> site -> one value a head
+Columns = dict[str, dict[str, list[float]]]  # measure -> site -> one value per head
 
 
 @dataclass(frozen=True)
@@ -41,9 +39,9 @@ class DemoConfig:
     """Settings of the demo; the defaults take about a minute on two cores."""
 
     train_pairs: int = 20_000
-    test_pairs: int = 500  # none of their sentences stands in the training pairs
-    ablation_pairs: int = 200  # sentences translated anew with each head off
-    samples: int = 6  # sentences whose attention is drawn
+    test_pairs: int = 500  # none of their sentences is among the training pairs
+    ablation_pairs: int = 200  # sentences translated with each head switched off
+    samples: int = 6  # sentences whose attention is shown
     batch_size: int = 64
     model: TransformerConfig = TransformerConfig(max_length=64)  # vocabularies are filled in
     fit: FitConfig = FitConfig(
@@ -63,7 +61,7 @@ class DemoConfig:
 
 
 def demo(config: DemoConfig, folder: Path) -> HeadTable:
-    """Train, look at every head, switch each off; returns the table that the report shows."""
+    """Train, measure every head, switch each off; return the table that the report shows."""
     started = time.perf_counter()
     with writing_alone(folder), Run.create(folder, config, "demo") as run:
         language = ToyLanguage()
@@ -71,8 +69,8 @@ def demo(config: DemoConfig, folder: Path) -> HeadTable:
         test = _unseen(language, train, config.test_pairs, seed=config.fit.seed + 1)
         translator = _train(config, run, train, test)
         figures = _evaluate(translator, test)
-        run.write_json("trace/attention.json", _draw(translator, test[: config.samples]))
-        table = _look(translator, test, _switch_off(translator, test[: config.ablation_pairs]))
+        run.write_json("trace/attention.json", _samples(translator, test[: config.samples]))
+        table = _measure(translator, test, _switch_off(translator, test[: config.ablation_pairs]))
         figures["sentences"] = len(test)
         figures["seconds"] = time.perf_counter() - started
         run.save_heads(table)
@@ -84,7 +82,7 @@ def demo(config: DemoConfig, folder: Path) -> HeadTable:
 def _unseen(
     language: ToyLanguage, train: Sequence[ToyPair], count: int, *, seed: int
 ) -> list[ToyPair]:
-    """Pairs whose source is not among the training pairs: remembering them does not help."""
+    """Return pairs whose source is not among the training pairs."""
     known = {pair.source for pair in train}
     drawn = 2 * count
     while True:
@@ -131,7 +129,7 @@ def _untrained(config: DemoConfig, train: Sequence[ToyPair]) -> Translator:
     targets = Vocabulary.from_sentences(pair.target for pair in train)
     torch.manual_seed(config.fit.seed)
     shape = replace(config.model, source_vocab=len(sources), target_vocab=len(targets))
-    return Translator(Transformer(shape), InWords(sources), InWords(targets))
+    return Translator(Transformer(shape), WordCodec(sources), WordCodec(targets))
 
 
 def _batches(config: DemoConfig, translator: Translator, train: Sequence[ToyPair]) -> ParallelData:
@@ -162,7 +160,7 @@ def _evaluate(translator: Translator, test: Sequence[ToyPair]) -> dict[str, floa
 
 
 @torch.no_grad()
-def _draw(translator: Translator, pairs: Sequence[ToyPair]) -> dict[str, object]:
+def _samples(translator: Translator, pairs: Sequence[ToyPair]) -> dict[str, object]:
     samples = Samples()
     with observe(translator.model, samples):
         for pair in pairs:
@@ -173,8 +171,8 @@ def _draw(translator: Translator, pairs: Sequence[ToyPair]) -> dict[str, object]
 
 
 @torch.no_grad()
-def _look(translator: Translator, test: Sequence[ToyPair], drops: Columns) -> HeadTable:
-    """Confidence, distances, agreement with the gold annotation, and the drops beside them."""
+def _measure(translator: Translator, test: Sequence[ToyPair], drops: Columns) -> HeadTable:
+    """Measure confidence, distances and agreement with gold annotation; add the drops."""
     profile, pointing = Profile(), Pointing()
     with observe(translator.model, profile, pointing):
         for start in range(0, len(test), 100):
@@ -194,7 +192,7 @@ def _look(translator: Translator, test: Sequence[ToyPair], drops: Columns) -> He
 
 
 def _switch_off(translator: Translator, pairs: Sequence[ToyPair]) -> Columns:
-    """What accuracy and BLEU lose when each head alone is off."""
+    """Measure how much accuracy and BLEU drop when each head alone is switched off."""
     sources, targets = _texts(pairs)
     batch = _batch(translator, pairs)
 

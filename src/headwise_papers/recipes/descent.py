@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headwise.recording.run import Run
-from headwise.training.progress import Report
+from headwise.training import Report
 from headwise_papers.data.bags import Bags
 from headwise_papers.measures.sen_curves import Records
 

@@ -35,17 +35,9 @@ from headwise_papers.models.encoder_heads import (
     SequenceClassifier,
     TokenClassifier,
 )
+from headwise_papers.recipes.classifier import Classifier
 from headwise_papers.recipes.pretraining import load_pretrained
-from headwise_papers.recipes.pretraining_tasks import PretrainingModel
-from headwise_papers.recipes.tuning.classifier import Classifier
-
-__all__ = [
-    "EncoderSubject",
-    "classifier_subject",
-    "encoder_subject",
-    "open_classifier",
-    "open_pretraining",
-]
+from headwise_papers.recipes.pretraining_data import PretrainingModel
 
 
 @dataclass(frozen=True, eq=False)

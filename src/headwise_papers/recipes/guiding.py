@@ -1,4 +1,4 @@
-"""Guidance as settings of a training: from text like "next=1,prev=1" to a part of its loss."""
+"""Guidance of a training by settings, such as plan="next=1,prev=1"."""
 
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,23 +19,21 @@ from headwise.ops.named import is_positional
 from headwise.sites import find_sites
 from headwise.training import Summed
 
-__all__ = ["GuideSettings", "Tokens", "check_used", "guided", "with_guidance"]
+Tokens = Mapping[str, Sequence[int]]  # ids of the patterns "delim" and "period"
 
-Tokens = Mapping[str, Sequence[int]]  # of the patterns "delim" and "period"
-
-SOME: Tokens = {"delim": (0,), "period": (0,)}  # where only the form of a plan is looked at
+ANY: Tokens = {"delim": (0,), "period": (0,)}  # where only the form of a plan is checked
 
 
 @dataclass(frozen=True)
 class GuideSettings:
-    """Which heads a training guides, where to, and how much; see `headwise.guidance`."""
+    """Settings of guidance: heads, patterns and weight; see `headwise.guidance`."""
 
     plan: str = ""  # heads of each layer to guide, as `Plan.parse` reads it; "" guides none
     alpha: float = 1.0  # weight of guidance at the start
-    schedule: Schedule | None = None  # how it falls; None: as the convention has it
+    schedule: Schedule | None = None  # how the weight falls; None: that of the convention
     constant_for: int = CONSTANT_FOR  # updates before it falls, with constant_then_linear
     where: str = "encoder.*"  # pattern of the sites whose heads are guided
-    convention: ConventionName = "mean"  # how that loss is counted
+    convention: ConventionName = "mean"  # how the loss is normalised
 
     def check(
         self,
@@ -45,19 +43,19 @@ class GuideSettings:
         steps: int,
         causal: Collection[str] = (),
     ) -> None:
-        """Raise for what guiding would refuse, before there is a folder.
+        """Raise for settings that guiding would refuse, before a run folder is created.
 
         Args:
-            attention: of each site that there will be, by the site's name.
-            heads: of each site.
+            attention: attention of each site of the model, by the site's name.
+            heads: number of heads of each site.
             steps: updates of the training.
-            causal: names of sites that see no later keys.
+            causal: names of the causal sites.
         """
         if not self.plan:
             return
         schedule = self.schedule or convention_of(self.convention).schedule
         Strength(self.alpha, schedule, steps, self.constant_for)
-        plan = Plan.parse(self.plan, tokens=SOME)
+        plan = Plan.parse(self.plan, tokens=ANY)
         wanted = len(plan.heads)
         if wanted > heads:
             raise ValueError(
@@ -72,13 +70,13 @@ class GuideSettings:
         for name in chosen:
             if is_positional(attention[name]):
                 raise ValueError(
-                    f"guide.plan has nothing to teach heads that are hard-coded, as those of {name} are "
+                    f"guide.plan cannot guide heads that are hard-coded, as those of {name} are "
                     f"({attention[name]}); leave guide.plan out, or choose others with guide.where."
                 )
             if name in causal and any((aim.offset or 0) > 0 for aim in plan.aims.values()):
                 raise ValueError(
-                    f"guide.plan={self.plan!r} wants heads that look at 'next', but {name} is causal "
-                    "and sees no later keys; leave it out, or choose others with guide.where."
+                    f"guide.plan={self.plan!r} wants heads that attend to 'next', but {name} is "
+                    "causal; leave it out, or choose other sites with guide.where."
                 )
 
 
@@ -102,14 +100,14 @@ def guided(
     tokens: Mapping[str, Tokens],
     padding: int | None = None,
 ) -> Generator[Guidance | None]:
-    """Guide a model inside a `with` block, as `headwise.guide` does; gives None without a plan.
+    """Guide a model inside a `with` block, as `headwise.guide` does; yield None without a plan.
 
     Args:
-        model: anything with sites.
-        settings: which heads, where to and how much.
+        model: a model with sites.
+        settings: heads, patterns and weight.
         steps: updates of the training.
-        tokens: those of the patterns, in the text of each stack, "encoder" or "decoder".
-        padding: the token of positions that do not count.
+        tokens: tokens of the patterns, by stack, "encoder" or "decoder".
+        padding: the padding token, whose positions do not count.
     """
     if not settings.plan:
         yield None
@@ -130,19 +128,19 @@ def guided(
 
 
 def _plan(settings: GuideSettings, tokens: Tokens) -> Plan:
-    """Raises where a text has no such token: a plan without it would be another."""
-    wanted = {aim.name for aim in Plan.parse(settings.plan, tokens=SOME).aims.values()}
+    """Parse the plan; raise if it needs a token that the vocabulary does not have."""
+    wanted = {aim.name for aim in Plan.parse(settings.plan, tokens=ANY).aims.values()}
     for name, numbers in tokens.items():
         if not numbers and name in wanted:
             raise ValueError(
-                f"guide.plan={settings.plan!r} wants heads that look at {name!r}, but no piece of the "
-                "text is one; leave it out."
+                f"guide.plan={settings.plan!r} wants heads that attend to {name!r}, but no token "
+                "of the vocabulary is one; leave it out."
             )
     return Plan.parse(settings.plan, tokens=tokens)
 
 
 def with_guidance(value: Summed, guidance: Guidance | None) -> Summed:
-    """A batch's loss and that of guidance, which is added to its mean: batches weigh by words."""
+    """Add the guidance loss to the mean loss of a batch; batches are weighted by words."""
     if guidance is None:
         return value
     return Summed(value.total + value.number * guidance.loss(), value.number)

@@ -1,9 +1,8 @@
-"""Train a Transformer-XL on the characters of a text, and say how many bits each of them costs.
+"""Language models: train a Transformer-XL on characters, and measure bits per character.
 
     headwise train lm --corpus enwiki-xml-6mb --attention topk:8
 
-Characters are bytes. Everything is written to a Run folder; started again after an interruption it
-goes on where it stopped.
+Characters are bytes. Everything is written to a run folder; an interrupted training resumes.
 """
 
 import dataclasses
@@ -18,26 +17,24 @@ from torch.nn.functional import cross_entropy
 
 from headwise.config import to_json
 from headwise.recording import Run
-from headwise.training import FitConfig, fit
-from headwise.training.checkpoint import CHECKPOINT
-from headwise.workflows.training_run import (
+from headwise.training import (
     Clock,
+    FitConfig,
     check_at_least,
+    checksum_of,
     choose_weights,
-    complete_report,
+    fit,
     fit_here,
     process_count,
     shared_run,
     training_bar,
     training_figures,
 )
+from headwise.workflows.training_run import complete_report
 from headwise_papers.data.characters import BYTES, CharacterData, CharacterStream, read_characters
 from headwise_papers.measures.scores import bits_per_character
 from headwise_papers.models.xl import TransformerXL, XLConfig, segment_loss
-from headwise_papers.recipes.same_data import check_data, checksum_of, keep_checksum
-from headwise_papers.recipes.translator import load_weights
-
-__all__ = ["SIZES", "LanguageConfig", "load_language_model", "train_language"]
+from headwise_papers.recipes.translator import check_trained, load_weights
 
 SIZES = {
     "small": XLConfig.small(),
@@ -51,12 +48,12 @@ class LanguageConfig:
 
     corpus: str = "enwiki-xml-6mb"  # see headwise_papers.data.characters; "file" takes the next
     file: str = ""  # your own text; its last tenth is held out, half of that for the test
-    train_symbols: int = 0  # only so many characters of a part, the first ones; 0 takes all
+    train_symbols: int = 0  # number of characters of a part, the first ones; 0: all
     valid_symbols: int = 0
     test_symbols: int = 0
     model: XLConfig = SIZES["small"]
     segment: int = 256  # characters read at a time
-    batch_size: int = 32  # places of the text read in parallel
+    batch_size: int = 32  # positions of the text read in parallel
     evaluation_rows: int = 10  # the same when evaluating; fewer are fairer and slower
     fit: FitConfig = FitConfig()
 
@@ -70,10 +67,7 @@ class LanguageConfig:
 
 
 class Reading(nn.Module):
-    """A Transformer-XL in the middle of a text: what it remembers is kept with its weights.
-
-    So it stands in checkpoints, and a training that was interrupted goes on as if it was not.
-    """
+    """A Transformer-XL with its memory of the text so far, which checkpoints keep as a buffer."""
 
     memory: Tensor
 
@@ -84,16 +78,16 @@ class Reading(nn.Module):
         self.register_buffer("memory", torch.zeros(shape))
 
     def forward(self, ids: Tensor, known: int) -> Tensor:
-        """Scores of the character after each; `known` ones before them are remembered."""
-        room = self.memory.shape[2]
-        logits_BTV, new_LBKM = self.model(ids, self.memory[:, :, room - known :].clone())
+        """Return scores of the next character at each position, given `known` remembered ones."""
+        size = self.memory.shape[2]
+        logits_BTV, new_LBKM = self.model(ids, self.memory[:, :, size - known :].clone())
         if kept := new_LBKM.shape[2]:
-            self.memory[:, :, room - kept :] = new_LBKM
+            self.memory[:, :, size - kept :] = new_LBKM
         return logits_BTV
 
 
 class Read(NamedTuple):
-    """A segment of a text, and how much before it the model knows."""
+    """A segment of a text, and the number of remembered characters before it."""
 
     inputs: Tensor
     targets: Tensor
@@ -101,24 +95,21 @@ class Read(NamedTuple):
 
 
 def train_language(config: LanguageConfig, folder: Path) -> Run:
-    """Train, and read the test part; returns the finished run.
+    """Train, and measure on the test part; return the finished run.
 
     It holds `model.safetensors`, `figures.json` with bits per character of the validation and the
     test part, and `report.html`.
 
     Args:
         config: the settings.
-        folder: of the run; one that is there is continued, if the text is as it was.
+        folder: of the run; an unfinished one is resumed, if the text has not changed.
     """
     _check_alone()
     data = _data(config)
     _stream(config, data)  # a text too short is refused before there is a folder
     checksum = checksum_of(data.train, data.valid, data.test)
-    check_data(folder, config, checksum)
-    with shared_run(folder, config, "language") as run:
+    with shared_run(folder, config, "language", data=checksum) as run:
         if not run.has("figures.json"):
-            if not run.has(CHECKPOINT):
-                keep_checksum(run, checksum)
             torch.manual_seed(config.fit.seed)
             reading = Reading(TransformerXL(config.model), rows=config.batch_size)
             note = _train(config, run, reading, data)
@@ -128,9 +119,8 @@ def train_language(config: LanguageConfig, folder: Path) -> Run:
 
 
 def load_language_model(run: Run) -> TransformerXL:
-    """The model of a finished run of `train_language`, in evaluation mode."""
-    if not run.has("model.safetensors"):
-        raise ValueError(f"{run.folder} holds no trained model yet; let the run finish first.")
+    """Return the model of a finished run of `train_language`, in evaluation mode."""
+    check_trained(run)
     model = TransformerXL(run.read_settings("model.json", XLConfig))
     load_weights(model, run)
     return model.eval()
@@ -171,8 +161,8 @@ def _stream(config: LanguageConfig, data: CharacterData) -> CharacterStream:
 def _train(
     config: LanguageConfig, run: Run, reading: Reading, data: CharacterData
 ) -> dict[str, Any]:
-    """Train in place, and end with the weights that validate best; what there is to say of it."""
-    stream, clock = _stream(config, data), Clock(run)
+    """Train in place, load the weights that validate best, and return which they are."""
+    stream = _stream(config, data)
 
     def batch(number: int) -> Read:
         inputs, targets = stream(number)
@@ -195,14 +185,14 @@ def _train(
             config=fit_here(config.fit, replayable=True),
             tokens=lambda batch: batch.inputs.numel(),
             progress=show,
-            evaluate=clock.timed(evaluate),
+            evaluate=Clock(run).timed(evaluate),
         )
     return {"weights": choose_weights(run, reading, evaluate)}
 
 
 @torch.no_grad()
 def _bits(config: LanguageConfig, model: TransformerXL, ids: Tensor) -> float:
-    """Bits a character of a text, read at several places side by side, each from its start on."""
+    """Compute bits per character of a text, read from several positions in parallel."""
     model.eval()
     rows = min(config.evaluation_rows, max(1, len(ids) // (2 * config.segment)))
     length = len(ids) // rows

@@ -1,4 +1,4 @@
-"""Models of Headwise's own, as inspections read them: translators and classifiers."""
+"""Subjects of inspections: translators and classifiers of `headwise_papers.models`."""
 
 import json
 import re
@@ -30,19 +30,7 @@ from headwise_papers.data.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary
 from headwise_papers.models import Transformer, greedy
 from headwise_papers.models.classifier import TransformerClassifier
 from headwise_papers.models.rnn import RnnClassifier, Seq2Seq
-from headwise_papers.recipes.codec import Codec, InWords
-from headwise_papers.recipes.translator import Translator
-
-__all__ = [
-    "ClassifierSubject",
-    "Cut",
-    "TranslatorSubject",
-    "cut_up",
-    "joined_up",
-    "open_marian",
-    "open_translation",
-]
-
+from headwise_papers.recipes.translator import Codec, Translator, WordCodec
 
 _Own = Transformer | Seq2Seq | TransformerClassifier | RnnClassifier
 
@@ -95,8 +83,8 @@ class TranslatorSubject:
                 return TranslatorSubject(model, source, target, special)
         raise ValueError(
             f"{type(model).__name__} translates: give the codecs of source and target as the "
-            "tokenizer, a pair of headwise_papers.recipes.codec.InWords or InPieces. The run of "
-            "one is inspected by headwise.workflows.inspect.inspect_folder."
+            "tokenizer, a pair of WordCodec or SubwordCodec of headwise_papers.recipes.translator. "
+            "A run is inspected by headwise.workflows.inspect.inspect_folder."
         )
 
     @property
@@ -161,8 +149,8 @@ class TranslatorSubject:
 
     def _read(self, linked: Sequence[Linked]) -> tuple[list[Cut], int]:
         cuts = [cut_up(self.target, each.sentence) for each in linked]
-        room = self.max_tokens
-        return [Cut(c.ids[:room], c.words[:room], c.names[:room], c.texts) for c in cuts], 0
+        most = self.max_tokens
+        return [Cut(c.ids[:most], c.words[:most], c.names[:most], c.texts) for c in cuts], 0
 
     def _made(self, sources: Sequence[list[int]]) -> tuple[list[Cut], int]:
         made, unfinished = self._translated(sources)
@@ -173,7 +161,7 @@ class TranslatorSubject:
         """Return translations, and how many of them were not finished."""
         device = next(self.model.parameters()).device
         padded = pad([[*ids, EOS] for ids in sources])
-        # a limit for each sentence of its own, whatever stands beside it in the batch
+        # each sentence has its own limit, whatever else is in the batch
         limits = [min(2 * length + 8, self.max_tokens) for length in padded.lengths.tolist()]
         ids, lengths = padded.ids.to(device), padded.lengths.to(device)
         found = greedy(self.model, ids, lengths, bos=BOS, eos=EOS, max_length=max(limits))
@@ -187,7 +175,7 @@ class ClassifierSubject:
     """A classifier of sentences, a Transformer or a BiLSTM with attention, and its codec."""
 
     model: TransformerClassifier | RnnClassifier
-    words: InWords
+    words: WordCodec
     special: frozenset[str] = frozenset()  # tokens that are not to count as words
     knows_words: bool = True
     reads_references: bool = False
@@ -206,7 +194,7 @@ class ClassifierSubject:
                 f"{type(model).__name__} reads words: give its Vocabulary as the tokenizer, got "
                 f"{type(words).__name__}."
             )
-        return ClassifierSubject(model, InWords(words), special)
+        return ClassifierSubject(model, WordCodec(words), special)
 
     @property
     def description(self) -> bytes:
@@ -279,7 +267,7 @@ def cut_up(codec: Codec, sentence: Sentence) -> Cut:
 
     A codec in words takes the words of a treebank as they are, and not as they were written.
     """
-    if isinstance(codec, InWords):
+    if isinstance(codec, WordCodec):
         sentence = sentence.spaced()
     ids: list[int] = []
     names: list[str] = []
@@ -291,7 +279,7 @@ def cut_up(codec: Codec, sentence: Sentence) -> Cut:
         names += codec.tokens(token)
         spans += _spread(codec, part, found.span())
     if not ids:
-        raise ValueError(f"No piece is known for {sentence.text[:40]!r}; leave such lines out.")
+        raise ValueError(f"No token is known for {sentence.text[:40]!r}; leave such lines out.")
     return Cut(ids, sentence.words_of(spans), names, sentence.words, sentence.cut)
 
 
@@ -300,7 +288,7 @@ def joined_up(codec: Codec, ids: list[int]) -> Cut:
     # a model may generate special tokens, which a codec does not show
     names = [next(iter(codec.names([number])), SPECIALS[number % len(SPECIALS)]) for number in ids]
     shown = [SPECIALS[UNK].strip("<>") if name == SPECIALS[UNK] else name for name in names]
-    if isinstance(codec, InWords):
+    if isinstance(codec, WordCodec):
         return Cut(ids, list(range(len(ids))), names, shown)
     pieces = [name.replace("▁", " ") for name in shown]
     ends = list(accumulate(map(len, pieces)))

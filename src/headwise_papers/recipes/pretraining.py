@@ -1,10 +1,10 @@
-"""Pre-train an encoder on a text: masked language modelling, BERT's two tasks, or ELECTRA's.
+"""Pre-training of encoders: masked language modelling, BERT's two tasks, or ELECTRA's.
 
     headwise train mlm --corpus debian-docs-en --layers 12 --guide next=1,prev=1,first=4 --alpha 10
     headwise train electra --corpus debian-docs-en
 
-Heads may be guided (Deshpande & Narasimhan, 2020). Everything is written to a Run folder; started
-again after an interruption it goes on where it stopped.
+Heads may be guided (Deshpande & Narasimhan, 2020). Everything is written to a run folder; an
+interrupted training resumes.
 """
 
 import dataclasses
@@ -19,45 +19,46 @@ from torch import Tensor, nn
 from headwise.config import from_json, to_json
 from headwise.guidance import Guidance
 from headwise.recording import Run
-from headwise.training import fit
-from headwise.training.averaging import keep_weights
-from headwise.training.progress import Report
-from headwise.workflows.training_run import (
+from headwise.training import (
     Clock,
-    complete_report,
+    Report,
+    RunningLoss,
+    fit,
     fit_here,
     in_first_process_first,
     is_first_process,
+    keep_weights,
     logged_rows,
     process_count,
     shared_run,
     training_bar,
     training_figures,
 )
+from headwise.workflows.training_run import complete_report
 from headwise_papers.data.byte_pieces import BytePieces
 from headwise_papers.models.encoder import EncoderConfig
 from headwise_papers.models.encoder_flops import training_flops
 from headwise_papers.recipes.guiding import guided
-from headwise_papers.recipes.loss_so_far import LossSoFar
-from headwise_papers.recipes.pretraining_settings import PretrainingConfig
-from headwise_papers.recipes.pretraining_tasks import (
+from headwise_papers.recipes.pretraining_data import (
+    TOKENIZER,
     Batch,
+    PretrainingConfig,
     PretrainingModel,
+    PretrainingText,
     check_parts,
     fresh_model,
+    read_texts,
     task_loss,
+    text_in,
     training_batches,
     validate,
     validation_batches,
 )
-from headwise_papers.recipes.pretraining_text import TOKENIZER, PretrainingText, read_texts, text_in
 from headwise_papers.recipes.translator import load_weights
 
-__all__ = ["Pretrained", "PretrainingConfig", "load_pretrained", "pretrain"]
-
-H200 = 790e12  # floating-point operations a second in bfloat16 that products reach at best
-CURVE = 10  # updates that a point of the training curve is about
-LAST = 20  # the training loss at the end is the mean of this part, one in so many, of the curve
+H200 = 790e12  # floating-point operations per second in bfloat16 that large products reach
+CURVE = 10  # updates per point of the training curve
+LAST = 20  # the final training loss is the mean of the last 1/LAST of the curve
 
 
 class Pretrained(NamedTuple):
@@ -74,22 +75,22 @@ def pretrain(
     keep_at: Collection[int] = (),
     text: PretrainingText | None = None,
 ) -> Run:
-    """Learn a tokenizer, number the text, train; returns the finished run.
+    """Learn a tokenizer, tokenize the text, train; return the finished run.
 
-    It holds `model.safetensors`, `tokenizer.json`, the text in numbers and `report.html`. In
-    `figures.json` losses are those of the task alone, guidance left out: `train_loss` over the last
-    twentieth of the updates, dropout included, `validation_loss`, in the precision of the training,
-    and `average_loss` over all updates. The weights are those of the last update. While it trains
-    `task_loss`, `guidance_loss` without its weight, and that weight, `alpha`, are logged. In
-    several processes, started by `accelerate launch`, the first one writes, and its batches are
-    what training losses are about.
+    It holds `model.safetensors` (the weights of the last update), `tokenizer.json`, the tokenized
+    text and `report.html`. In `figures.json` losses are those of the task alone, without guidance:
+    `train_loss` over the last twentieth of the updates, with dropout; `validation_loss`, in the
+    precision of the training; and `average_loss` over all updates. While training, `task_loss`,
+    `guidance_loss` without its weight, and that weight, `alpha`, are logged. With several
+    processes, started by `accelerate launch`, the first one writes, and training losses are those
+    of its batches.
 
     Args:
         config: the settings.
-        folder: of the run; one that is there is continued.
-        keep_at: after so many updates, less than all, the weights are kept, without what only
-            training needs, as `checkpoints/30.safetensors` and the like.
-        text: in tokens, where the caller has it; else it is read and tokenized.
+        folder: of the run; an unfinished one is resumed.
+        keep_at: numbers of updates after which the weights are kept, as
+            `checkpoints/30.safetensors`.
+        text: the tokenized text, if the caller has it.
     """
     made = read_texts(config, folder, text) if is_first_process() else None
     if made is not None:
@@ -107,7 +108,7 @@ def pretrain(
 
 
 def load_pretrained(run: Run) -> Pretrained:
-    """The model of a finished run of `pretrain`, in evaluation mode, and its tokenizer."""
+    """Return the model of a finished run of `pretrain`, in evaluation mode, and its tokenizer."""
     if run.kind != "pretraining":
         raise ValueError(f"{run.folder} holds no run of `headwise train mlm` or `electra`.")
     if not run.has("model.safetensors"):
@@ -128,7 +129,7 @@ def _train(
     text: PretrainingText,
     keep_at: Collection[int],
 ) -> dict[str, Any]:
-    """Train in place; losses by name."""
+    """Train in place; return losses by name."""
     batches, held_out = training_batches(config, text), validation_batches(config, text)
     settings = fit_here(config.fit, replayable=True, one_shape=True)
 
@@ -136,16 +137,16 @@ def _train(
         mixed = settings.precision == "bfloat16"
         return validate(model, map(held_out, range(len(held_out))), bfloat16=mixed)
 
-    # in one process the loss is compiled with the model; several have a wrapper around the model
+    # with one process the loss is compiled with the model; several wrap the model
     whole = settings.compile and process_count() == 1
     of_task = torch.compile(task_loss) if whole else task_loss
-    so_far = LossSoFar(window=CURVE * config.fit.accumulate)
+    running = RunningLoss(window=CURVE * config.fit.accumulate)
     with _guided(config, model, text.pieces) as guidance:
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
-            main, beside = of_task(model, batch)
-            so_far.add(main)
-            main = main if beside is None else main + beside
+            main, next_sentence = of_task(model, batch)
+            running.add(main)
+            main = main if next_sentence is None else main + next_sentence
             return main if guidance is None else main + guidance.loss()
 
         with training_bar(config.fit.steps) as show:
@@ -158,13 +159,13 @@ def _train(
                     settings, compile=settings.compile and not whole, keep_best=False
                 ),
                 tokens=lambda batch: batch.ids.numel(),
-                progress=_logging(run, so_far, guidance, show),
+                progress=_logging(run, running, guidance, show),
                 evaluate=Clock(run).timed(evaluate),
                 on_step=_before_update(run, model, guidance, keep_at),
-                beside=so_far.tensors,
+                extra_state=running.tensors,
             )
     model.eval()
-    return {**_last(run), "average_loss": so_far.average}
+    return {**_last(run), "average_loss": running.average}
 
 
 def _before_update(
@@ -186,12 +187,12 @@ def _guided(
     return guided(model, config.guide, steps=config.fit.steps, tokens={"encoder": tokens})
 
 
-def _logging(run: Run, so_far: LossSoFar, guidance: Guidance | None, show: Report) -> Report:
-    """A progress report that logs the parts of the loss beside it."""
+def _logging(run: Run, running: RunningLoss, guidance: Guidance | None, show: Report) -> Report:
+    """Make a progress report that also logs the parts of the loss."""
 
     def report(step: int, metrics: Mapping[str, float]) -> None:
         if "loss" in metrics:
-            run.log(step, task_loss=so_far.recent)
+            run.log(step, task_loss=running.recent)
             if guidance is not None:
                 parts = guidance.by_pattern
                 run.log(step, guidance_loss=sum(parts.values()), alpha=guidance.alpha)
@@ -202,8 +203,7 @@ def _logging(run: Run, so_far: LossSoFar, guidance: Guidance | None, show: Repor
 
 
 def _last(run: Run) -> dict[str, float]:
-    """The losses at the end of the training: of its last updates, and as evaluated after all."""
-    every = run.metrics()
+    """Return the final losses: means over the last updates, and the last evaluation."""
     rows = logged_rows(run, "task_loss")
     last = rows[-max(1, len(rows) // LAST) :]
     names = {"task_loss": "train_loss", "guidance_loss": "guidance_loss"}
@@ -212,8 +212,8 @@ def _last(run: Run) -> dict[str, float]:
         for old, new in names.items()
         if old in last[0]
     }
-    both = ((name, value) for row in every for name, value in row.items())
-    return trained | {name: value for name, value in both if name.startswith("validation_")}
+    logged = {name: value for row in run.metrics() for name, value in row.items()}
+    return trained | {n: value for n, value in logged.items() if n.startswith("validation_")}
 
 
 def _finish(
@@ -234,12 +234,11 @@ def _finish(
 def _utilisation(
     config: PretrainingConfig, model: PretrainingModel, tokens_per_second: float
 ) -> float | None:
-    """The share of an H200's arithmetic in bfloat16 that was used; None on other devices.
+    """Return the share of an H200's bfloat16 throughput that was used; None on other devices.
 
-    All is the 790 TFLOP/s that large products reach; that is 0.8 of the 989 that are published as
-    the dense peak. Only what is really computed counts: words are scored at the hidden places
-    alone, and what is computed twice, or for guidance, counts not at all. None too of attention
-    other than softmax, whose kernels leave out products that are not counted apart.
+    The whole is 790 TFLOP/s, which large products reach; the published dense peak is 989. Only
+    necessary operations count: words are scored at masked positions alone, and recomputation and
+    guidance do not count. None also for attention other than softmax, whose kernels skip products.
     """
     if not torch.cuda.is_available() or "H200" not in torch.cuda.get_device_name():
         return None

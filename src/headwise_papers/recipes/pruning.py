@@ -1,4 +1,4 @@
-"""What `headwise prune` prunes in runs of the papers: translators, classifiers and encoders."""
+"""Tasks of `headwise prune` for runs of the papers: translators, classifiers and encoders."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,14 +31,17 @@ from headwise.workflows.prune import (
 from headwise_papers.data.parallel import parallel_batch
 from headwise_papers.data.vocabulary import PAD
 from headwise_papers.models import Transformer
+from headwise_papers.recipes.classifier import (
+    Classifier,
+    TruncatingTokenizer,
+    batch_of,
+    class_scores,
+    read_example,
+)
 from headwise_papers.recipes.encoder_subject import classifier_subject
 from headwise_papers.recipes.own_subjects import TranslatorSubject
-from headwise_papers.recipes.translation_batches import width_multiple, with_padding
+from headwise_papers.recipes.translation import encoded_pairs, width_multiple, with_padding
 from headwise_papers.recipes.translator import Translator
-from headwise_papers.recipes.tuning.classifier import Classifier, class_scores
-from headwise_papers.recipes.tuning.reading import Pieces, batch_of, read_example
-
-__all__ = ["classifier_task", "encoder_task", "translation_task", "translator_task"]
 
 SMOOTHING = 0.1  # of labels, as in the training of translators
 TOGETHER = 256  # sentences translated at the same time
@@ -70,7 +73,7 @@ def _predict_classes(model: nn.Module, batch: Batch) -> Predicted:
     return Predicted(class_scores(model, batch), batch["labels"])
 
 
-def _labelled(pieces: Pieces, part: Labelled) -> Data:
+def _labelled(pieces: TruncatingTokenizer, part: Labelled) -> Data:
     texts = zip(part.texts, part.seconds, strict=True)
     rows = pieces.read([read_example(text, second) for text, second in texts])
 
@@ -133,15 +136,8 @@ def _predict_words(model: nn.Module, batch: Batch) -> Predicted:
 
 def _pairs(translator: Translator, lines: Pairs, *, tokens: int) -> Data:
     """Return pairs as ids; those longer than the model's maximum length are left out."""
-    both = zip(
-        map(translator.source.encode, lines.source),
-        map(translator.target.encode, lines.target),
-        strict=True,
-    )
-    pairs = [pair for pair in both if max(map(len, pair)) <= translator.room]
+    pairs = encoded_pairs(translator, lines)
     multiple, most = width_multiple(), translator.model.config.max_length
-    if not pairs:
-        raise ValueError(f"No sentence pair fits the {translator.room} tokens of the model.")
 
     def collate(chosen: Sequence[int]) -> Batch:
         sources, targets = zip(*(pairs[place] for place in chosen), strict=True)

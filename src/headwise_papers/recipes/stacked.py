@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headwise.recording.run import Run
-from headwise.training.progress import Report
+from headwise.training import Report
 from headwise_papers.recipes.descent import STATE, Recorder, Training, under
 
 __all__ = ["STATE", "TrainableStack", "shuffled_order", "train_stack"]

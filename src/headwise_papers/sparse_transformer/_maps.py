@@ -16,8 +16,7 @@ from headwise_papers.data.parallel import ParallelBatch, ParallelData
 from headwise_papers.data.toy import ToyLanguage, ToyPair
 from headwise_papers.data.vocabulary import PAD, Vocabulary
 from headwise_papers.models import Transformer, TransformerConfig
-from headwise_papers.recipes.codec import InWords
-from headwise_papers.recipes.translator import Translator
+from headwise_papers.recipes.translator import Translator, WordCodec
 
 __all__ = [
     "KINDS",
@@ -219,8 +218,8 @@ def toy_pairs(train: int, test: int) -> tuple[list[ToyPair], list[ToyPair]]:
 def train_toy(config: ToyConfig, folder: Path) -> Run:
     """Train a translator of the toy language, on the CPU."""
     pairs = ToyLanguage().pairs(config.pairs, seed=0)
-    sources = InWords(Vocabulary.from_sentences(pair.source for pair in pairs))
-    targets = InWords(Vocabulary.from_sentences(pair.target for pair in pairs))
+    sources = WordCodec(Vocabulary.from_sentences(pair.source for pair in pairs))
+    targets = WordCodec(Vocabulary.from_sentences(pair.target for pair in pairs))
     torch.manual_seed(config.seed)
     translator = Translator(Transformer(config.shape(len(sources), len(targets))), sources, targets)
     data = ParallelData(

@@ -15,7 +15,7 @@ from headwise.ops.attended import Attended
 from headwise.ops.graphs import on_a_stream
 from headwise.sites import replace
 from headwise.text.batching import Epochs
-from headwise.training.loss import label_smoothed_sum
+from headwise.training import label_smoothed_sum
 from headwise.training.replaying import Replayed
 from headwise_papers.data.padding import pad
 from headwise_papers.data.parallel import ParallelBatch, parallel_batch

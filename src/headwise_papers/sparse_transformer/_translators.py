@@ -23,15 +23,13 @@ from headwise_papers.core import Job, Result, find_or_train, minus, panels
 from headwise_papers.data.translation import Lines, read_parallel_texts, read_part
 from headwise_papers.data.vocabulary import PAD
 from headwise_papers.measures.scores import tokenised_bleu
-from headwise_papers.recipes.codec import load_codecs
-from headwise_papers.recipes.translating import open_translator
 from headwise_papers.recipes.translation import (
     SIZES,
     TOKENISED,
     TranslationConfig,
     train_translation,
 )
-from headwise_papers.recipes.translator import Translator
+from headwise_papers.recipes.translator import Translator, load_codecs, open_translator
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -241,7 +239,7 @@ def teacher_forced_loss(opened: Translator, lines: Lines) -> float:
         (opened.source.encode(source), opened.target.encode(target))
         for source, target in zip(*lines, strict=True)
     )
-    fitting = [pair for pair in encoded if max(map(len, pair)) <= opened.room]
+    fitting = [pair for pair in encoded if max(map(len, pair)) <= opened.max_tokens]
     fitting.sort(key=lambda pair: max(map(len, pair)))
     total, count = 0.0, 0
     opened.model.eval()

@@ -183,7 +183,7 @@ def _real_pairs(opened: Translator, config: Config) -> list[tuple[str, str]]:
     fitting = (
         pair
         for pair in pairs
-        if all(len(c.encode(x)) <= opened.room for c, x in zip(codecs, pair, strict=True))
+        if all(len(c.encode(x)) <= opened.max_tokens for c, x in zip(codecs, pair, strict=True))
     )
     return [pair for pair, _ in zip(fitting, range(config.sentences), strict=False)]
 

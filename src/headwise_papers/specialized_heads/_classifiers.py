@@ -11,10 +11,9 @@ from headwise.hf import release
 from headwise.recording import Run
 from headwise.recording.checksums import write_checksums
 from headwise.text.source import data_folder
-from headwise.training import fit
+from headwise.training import fit, training_bar
 from headwise.workflows.inspect.opening import quiet_transformers
 from headwise.workflows.prune import PruneConfig, open_task
-from headwise.workflows.training_run import training_bar
 from headwise_papers.data.sst import ORIGIN, sst_file
 
 __all__ = ["Classifier", "settings_of", "spread", "tune_classifier", "write_files"]

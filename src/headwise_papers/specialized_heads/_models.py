@@ -12,12 +12,14 @@ from torch import nn
 from headwise.analysis.scores import bleu
 from headwise.config import changed, suggestion
 from headwise.recording import Run
-from headwise.training import FitConfig, fit, label_smoothed_sum
-from headwise.training.loss import Summed
-from headwise.workflows.training_run import (
+from headwise.training import (
     Clock,
+    FitConfig,
+    Summed,
     choose_weights,
+    fit,
     fit_here,
+    label_smoothed_sum,
     training_bar,
     training_figures,
 )
@@ -25,16 +27,17 @@ from headwise_papers.core import Job, Result, find_or_train, share
 from headwise_papers.data.parallel import ParallelBatch
 from headwise_papers.data.translation import Lines, ParallelTexts, read_parallel_texts
 from headwise_papers.data.vocabulary import PAD
-from headwise_papers.recipes.translating import open_translator
-from headwise_papers.recipes.translation import SIZES, TranslationConfig, train_translation
-from headwise_papers.recipes.translation_batches import (
+from headwise_papers.recipes.translation import (
+    SIZES,
+    TranslationConfig,
     all_batches,
     encoded_pairs,
     pair_batches,
+    train_translation,
     validation_loss,
     width_multiple,
 )
-from headwise_papers.recipes.translator import Translator
+from headwise_papers.recipes.translator import Translator, open_translator
 
 __all__ = [
     "RECIPE",

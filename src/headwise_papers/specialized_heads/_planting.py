@@ -26,8 +26,7 @@ from headwise_papers.data.vocabulary import SPECIALS, Vocabulary
 from headwise_papers.models import Transformer, TransformerConfig
 from headwise_papers.models.attention import MultiHeadAttention
 from headwise_papers.models.transformer import DecoderLayer, EncoderLayer
-from headwise_papers.recipes.codec import InWords
-from headwise_papers.recipes.translator import Translator
+from headwise_papers.recipes.translator import Translator, WordCodec
 
 __all__ = ["NOTHING", "PLANTED", "Heads", "Term", "planted_translator"]
 
@@ -175,7 +174,7 @@ def planted_translator(pairs: Sequence[ToyPair], rank: Callable[[str], int]) -> 
             assert isinstance(layer, EncoderLayer | DecoderLayer)
             for number, terms in enumerate(heads.values()):
                 _set_head(layer.attention, number, terms)
-    return Translator(model.eval(), InWords(source), InWords(target))
+    return Translator(model.eval(), WordCodec(source), WordCodec(target))
 
 
 def _shape(source: int, target: int) -> TransformerConfig:

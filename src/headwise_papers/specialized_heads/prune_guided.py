@@ -176,7 +176,7 @@ def _weight(base: Run, config: Config, model: Model, record: PruningRecord | Non
     test = first_pairs(read_texts(model).test, recipe_of(model).test_pairs).source[: config.lines]
     plan, found = Plan.parse(config.plan), list[float]()
     translator = Translator.load(base)
-    ids = [translator.source.encode(text)[: translator.room] for text in test]
+    ids = [translator.source.encode(text)[: translator.max_tokens] for text in test]
     batch = translator.batch(ids, [[]] * len(ids))
     real_BQ = torch.arange(batch.source.shape[1]) < batch.source_lengths[:, None]
     pairs = int((batch.source_lengths - 1).sum())  # the last has no next, the first no previous

@@ -37,8 +37,7 @@ from headwise_papers.core.record import recorded
 from headwise_papers.core.runner import load_experiment, reproduce
 from headwise_papers.models.encoder_heads import ReplacedToken
 from headwise_papers.recipes.pretraining import PretrainingConfig, load_pretrained
-from headwise_papers.recipes.pretraining_tasks import validation_batches
-from headwise_papers.recipes.pretraining_text import text_in
+from headwise_papers.recipes.pretraining_data import text_in, validation_batches
 
 ROOT = Path(__file__).parents[3]
 

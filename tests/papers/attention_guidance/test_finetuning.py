@@ -12,8 +12,12 @@ from headwise_papers.attention_guidance._encoders import GUIDED, MLM, pretrain_e
 from headwise_papers.attention_guidance._tuning import tuned
 from headwise_papers.core import find_or_train, using_cache
 from headwise_papers.core.runner import reproduce
-from headwise_papers.recipes.finetuning import FinetuningConfig, Prediction, compare
-from headwise_papers.recipes.tuning.judging import write_predictions
+from headwise_papers.recipes.finetuning import (
+    FinetuningConfig,
+    Prediction,
+    compare,
+    write_predictions,
+)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import torch
 
 from headwise.config import from_json, to_json
 from headwise.sites import find_sites, masked, observe
-from headwise.training.loss import label_smoothed_loss
+from headwise.training import label_smoothed_loss
 from headwise_papers.models import Cache, beam, caption, greedy
 from headwise_papers.models.caption import CaptionConfig, CaptionModel
 

@@ -17,7 +17,7 @@ from headwise_papers.data.subword import train_pieces
 from headwise_papers.data.vocabulary import BOS, EOS, PAD, UNK
 from headwise_papers.models.cache import Cache
 from headwise_papers.models.marian import MarianTransformer, load_marian
-from headwise_papers.recipes.translating import open_translator
+from headwise_papers.recipes.translator import open_translator
 from tests.papers.models.small_marian import (
     DECODER,
     ENCODER,

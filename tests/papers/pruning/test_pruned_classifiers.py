@@ -15,10 +15,9 @@ from headwise.workflows.prune import PruneConfig, prune_folder
 from headwise.workflows.prune.pruning import dev_text, open_task, run_folder
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import SequenceClassifier
+from headwise_papers.recipes.classifier import Classifier, batch_of, class_scores, read_example
 from headwise_papers.recipes.encoder_subject import EncoderSubject, classifier_subject
 from headwise_papers.recipes.finetuning import finetune, load_classifier
-from headwise_papers.recipes.tuning.classifier import Classifier, class_scores
-from headwise_papers.recipes.tuning.reading import batch_of, read_example
 from tests.hf.families import SIZES
 from tests.papers.recipes.small_finetuning import (
     small_config,

@@ -18,8 +18,7 @@ from headwise.workflows.inspect import InspectConfig, inspect_folder
 from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.prune import prune_folder
 from headwise.workflows.prune.pruning import open_task, run_folder
-from headwise_papers.recipes.translating import open_translator
-from headwise_papers.recipes.translator import RECORD, Translator
+from headwise_papers.recipes.translator import RECORD, Translator, open_translator
 from tests.workflows.prune.small_tasks import config_for
 
 WEIGHTS = "model.safetensors"

@@ -18,6 +18,7 @@ from headwise_papers.data.byte_pieces import train_byte_pieces
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import TokenClassifier
 from headwise_papers.models.encoder_weights import to_hugging_face
+from headwise_papers.recipes.classifier import IGNORED, batch_of, class_scores
 from headwise_papers.recipes.finetuning import (
     FinetuningConfig,
     compare,
@@ -25,12 +26,10 @@ from headwise_papers.recipes.finetuning import (
     load_classifier,
     read_predictions,
     read_task,
+    train_part,
 )
+from headwise_papers.recipes.finetuning_data import from_folder, from_nothing
 from headwise_papers.recipes.pretraining import PretrainingConfig, load_pretrained, pretrain
-from headwise_papers.recipes.tuning.classifier import class_scores
-from headwise_papers.recipes.tuning.reading import IGNORED, batch_of
-from headwise_papers.recipes.tuning.starting import from_folder, from_nothing
-from headwise_papers.recipes.tuning.training import train_part
 from tests.papers.recipes.configured import configured
 from tests.papers.recipes.small_finetuning import (
     SIZES,
@@ -109,9 +108,9 @@ def test_the_kept_model_says_what_was_predicted(name, finished, files):
 @pytest.mark.parametrize(
     ("name", "ask", "said"),
     [
-        ("tags", lambda one: one.classify(["a film"]), "the tag of each word; ask it with tag"),
+        ("tags", lambda one: one.classify(["a film"]), "tags words; call tag"),
         ("tags", lambda one: one.tag(["a film"]), "lists of words, got text"),
-        ("classes", lambda one: one.tag([["a", "film"]]), "a text; ask it with classify"),
+        ("classes", lambda one: one.tag([["a", "film"]]), "classifies texts; call classify"),
         ("classes", lambda one: one.classify("a film"), r"give \[text\]"),
         ("classes", lambda one: one.classify(["a"], ["b"]), "on single texts; leave the second"),
         ("pairs", lambda one: one.classify(["a film"]), "on pairs; give the second texts too"),
@@ -162,7 +161,7 @@ def test_a_batch_whose_words_were_all_cut_costs_nothing():
 def test_a_training_stopped_and_started_again_ends_the_same(
     files, finished, tmp_path, monkeypatch, every
 ):
-    monkeypatch.setattr("headwise_papers.recipes.tuning.config.CHECKPOINT_EVERY", {"cpu": every})
+    monkeypatch.setattr("headwise_papers.recipes.finetuning_data.CHECKPOINT_EVERY", {"cpu": every})
     config = small_config(files["classes"])
 
     def interrupted(*args, **options):
@@ -184,9 +183,8 @@ def test_a_training_stopped_and_started_again_ends_the_same(
     assert not list((tmp_path / "run").glob("*/*checkpoint*"))
 
 
-@pytest.mark.parametrize("known", [True, False])  # False: a run from before there were checksums
 @pytest.mark.parametrize("name", WRITERS)
-def test_seeds_of_a_run_have_the_same_examples(name, known, tmp_path, monkeypatch):
+def test_seeds_of_a_run_have_the_same_examples(name, tmp_path, monkeypatch):
     files = WRITERS[name](tmp_path)
     config = small_config(files, seeds=(0, 1), epochs=1)
     folder = tmp_path / "run"
@@ -196,14 +194,10 @@ def test_seeds_of_a_run_have_the_same_examples(name, known, tmp_path, monkeypatc
     path = Path(files["test"])
     before = path.read_text()
     path.write_text(before.replace("film", "book"))
-    if known:
-        with pytest.raises(ValueError, match="not those that the run in"):
-            finetune(config, folder)
-        path.write_text(before)
-    else:
-        (folder / "data.json").unlink()
+    with pytest.raises(ValueError, match="not those that the run in"):
+        finetune(config, folder)
+    path.write_text(before)
     assert len(quietly(config, folder, finetune).figures()["scores"]) == 2
-    assert (folder / "data.json").exists() == known
 
 
 def _first_seed_only(config, run, task, start, rows, split, **options):
@@ -462,7 +456,7 @@ def test_the_command_trains_shows_and_refuses(files, tmp_path, monkeypatch, caps
     assert code == 0 and "commonest class" in shown and "seed-3" in shown
     assert headwise(own[0], out)[::2] == (
         2,
-        "headwise: Files of one's own are train, dev and test, with task='files'.\n",
+        "headwise: Your own files are train, dev and test, with task='files'.\n",
     )
     code, _, said = headwise("--task=rte", "--model=nowhere", f"--out={tmp_path / 'other'}")
     assert code == 2 and said.count("\n") == 1

@@ -7,23 +7,22 @@ import sys
 import pytest
 import torch
 from torch import nn
+from typer import Typer
 from typer.testing import CliRunner
 
-from headwise.cli import app
 from headwise.config import override
 from headwise.guidance import Plan
 from headwise.sites import observe
-from headwise.training import Summed, average_checkpoints
+from headwise.training import RunningLoss, Summed, average_checkpoints
+from headwise.training import loss as loss_module
+from headwise_papers.cli import add_commands
 from headwise_papers.data.parallel import parallel_batch
 from headwise_papers.data.vocabulary import Vocabulary
 from headwise_papers.models import Transformer, TransformerConfig
-from headwise_papers.recipes import loss_so_far
-from headwise_papers.recipes.codec import InWords
 from headwise_papers.recipes.guiding import GuideSettings, guided, with_guidance
-from headwise_papers.recipes.loss_so_far import LossSoFar
 from headwise_papers.recipes.pretraining import PretrainingConfig
 from headwise_papers.recipes.translation import TranslationConfig, train_translation
-from headwise_papers.recipes.translator import Translator
+from headwise_papers.recipes.translator import Translator, WordCodec
 from tests.papers.recipes.configured import configured
 from tests.papers.recipes.small_translation import lasting, quietly, small_config, stopping
 
@@ -144,11 +143,11 @@ def test_no_plan_is_no_guidance():
         ({"plan": "nxt=1"}, "Did you mean 'next'"),
         ({"plan": "next=3,prev=2"}, "wants 5 heads, but a layer has 4"),
         ({"plan": "next=1", "alpha": -1.0}, "alpha must be"),
-        ({"plan": "next=1", "encoder_attention": "gaussian:0"}, "nothing to teach heads"),
+        ({"plan": "next=1", "encoder_attention": "gaussian:0"}, "cannot guide heads"),
         ({"plan": "next=1", "where": "foo.*"}, r"no attention here; there are encoder\.0"),
         (
             {"plan": "next=1,prev=1", "where": "decoder.*"},
-            r"'next', but decoder\.0\.self is causal and sees no later keys; leave it out",
+            r"'next', but decoder\.0\.self is causal; leave it out",
         ),
         ({"plan": "next=1", "convention": "reference_code"}, "make constant_for smaller than"),
         ({"plan": "next=1", "constant_for": -1}, "constant_for must be 0 updates or more"),
@@ -171,14 +170,14 @@ def test_heads_of_the_decoder_may_be_guided_beside_a_hard_coded_encoder():
 
 
 def test_means_of_a_loss_go_on_from_what_was_kept():
-    so_far, losses = LossSoFar(window=5), torch.rand(50)
+    running, losses = RunningLoss(window=5), torch.rand(50)
     for place, loss in enumerate(losses):
         if place == 20:
-            kept, so_far = so_far.tensors(), LossSoFar(window=5)
-            so_far.tensors()["loss_so_far"].copy_(kept["loss_so_far"])
-        so_far.add(loss)
-    assert so_far.average == pytest.approx(losses.mean().item(), rel=1e-5)
-    assert losses[-15:].min() < so_far.recent < losses[-15:].max()
+            kept, running = running.tensors(), RunningLoss(window=5)
+            running.tensors()["running_loss"].copy_(kept["running_loss"])
+        running.add(loss)
+    assert running.average == pytest.approx(losses.mean().item(), rel=1e-5)
+    assert losses[-15:].min() < running.recent < losses[-15:].max()
 
 
 def test_weights_that_are_kept_hold_the_model_and_nothing_else(guided_run):
@@ -191,7 +190,7 @@ def test_weights_that_are_kept_hold_the_model_and_nothing_else(guided_run):
 @pytest.fixture(scope="module")
 def translator(texts):
     model = Transformer(TransformerConfig(9, 9, width=16, heads=4, dropout=0.0))
-    words = InWords(Vocabulary.from_sentences([["the", "dog", "."]]))
+    words = WordCodec(Vocabulary.from_sentences([["the", "dog", "."]]))
     return Translator(model.eval(), words, words)
 
 
@@ -210,14 +209,14 @@ def test_padding_is_not_guided_wherever_heads_are(translator, where, plan):
 
 
 def test_full_stops_are_those_of_the_language_looked_at(translator):
-    no_stop = InWords(Vocabulary.from_sentences([["der", "Hund"]]))
+    no_stop = WordCodec(Vocabulary.from_sentences([["der", "Hund"]]))
     apart = dataclasses.replace(translator, target=no_stop)
     with module._guided(
         configured(TranslationConfig, plan="period=1", where="*.cross"), apart
     ) as found:
         assert found is not None
     wanting = configured(TranslationConfig, plan="period=1", where="decoder.*.self")
-    with pytest.raises(ValueError, match="look at 'period', but no piece of the text is one"):
+    with pytest.raises(ValueError, match="attend to 'period', but no token of the vocabulary"):
         module._guided(wanting, apart).__enter__()
 
 
@@ -240,10 +239,12 @@ def test_the_command_takes_a_plan(monkeypatch, tmp_path):
 
     monkeypatch.setattr("headwise_papers.recipes.translation.train_translation", train)
     options = ["--guide", "next=1,prev=1", "--alpha", "3", "--out", str(tmp_path / "run")]
+    app = Typer()
+    add_commands(app)
     CliRunner().invoke(app, ["train", "translation", *options])
     (config,) = asked
     assert config.guide == GuideSettings("next=1,prev=1", alpha=3.0, where="encoder.*")
 
 
 def test_examples_in_docstrings_hold():
-    assert doctest.testmod(loss_so_far).failed == 0
+    assert doctest.testmod(loss_module).failed == 0

@@ -22,13 +22,14 @@ from headwise_papers.models.encoder import EncoderConfig
 from headwise_papers.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence, ReplacedToken
 from headwise_papers.recipes.language import LanguageConfig
 from headwise_papers.recipes.pretraining import PretrainingConfig, load_pretrained, pretrain
-from headwise_papers.recipes.pretraining_tasks import (
+from headwise_papers.recipes.pretraining_data import (
+    read_texts,
     task_loss,
+    text_in,
     training_batches,
     validate,
     validation_batches,
 )
-from headwise_papers.recipes.pretraining_text import read_texts, text_in
 from tests.papers.recipes.configured import configured
 from tests.papers.recipes.small_translation import lasting, quietly, stopping
 
@@ -201,7 +202,7 @@ def test_an_earlier_run_lends_its_text(config, finished, tmp_path):
     run = pretrain(later, tmp_path / "run")
     assert not run.has("text.safetensors")
     assert load_pretrained(run).pieces == load_pretrained(finished).pieces
-    with pytest.raises(ValueError, match="holds no text in pieces"):
+    with pytest.raises(ValueError, match="holds no tokenized text"):
         pretrain(configured(later, text_of=str(run.folder)), tmp_path / "next")
 
 
@@ -309,7 +310,7 @@ def test_models_are_compiled_on_a_gpu_unless_it_is_said(said, on_gpu):
         ({"plan": "next=3,first=2"}, "wants 5 heads, but a layer has 4"),
         ({"plan": "sideways=1"}, "There is no pattern 'sideways'"),
         ({"plan": "next=1", "alpha": -1.0}, "alpha must be a finite number of at least 0"),
-        ({"plan": "next=1", "attention": "gaussian:-1,1"}, "nothing to teach heads"),
+        ({"plan": "next=1", "attention": "gaussian:-1,1"}, "cannot guide heads"),
         ({"plan": "next=1", "where": "encoder.2.*"}, "is the name of no attention here"),
         ({"attention": "gaussian:-1,1", "sparse_in": "training"}, "learns no scores"),
         ({"attention_dropout": 2.0}, "attention_dropout must be at least 0 and below 1"),

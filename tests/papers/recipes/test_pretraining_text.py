@@ -6,7 +6,7 @@ import torch
 from headwise.recording import Run
 from headwise_papers.data.pretraining import PretrainingTexts
 from headwise_papers.recipes.pretraining import PretrainingConfig, pretrain
-from headwise_papers.recipes.pretraining_text import read_texts
+from headwise_papers.recipes.pretraining_data import read_texts
 from tests.papers.recipes.configured import configured
 
 SHORT = {
@@ -46,14 +46,6 @@ def test_a_text_that_has_changed_is_not_lent(first, tmp_path):
     assert not (tmp_path / "later").exists()
     written(tmp_path / "text.txt")
     assert pretrain(later, tmp_path / "later").read_json("text.json") == run.read_json("text.json")
-
-
-def test_a_run_without_a_checksum_lends_its_text_as_it_did(first, tmp_path):
-    run, config = first
-    run.path("text.json").unlink()
-    written(tmp_path / "text.txt", cat="dog")
-    later = configured(config, text_of=str(run.folder), seed=1)
-    assert pretrain(later, tmp_path / "later").has("figures.json")
 
 
 def test_a_file_that_is_gone_is_lent_by_the_run_that_read_it(first, tmp_path):

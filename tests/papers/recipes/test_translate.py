@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from headwise_papers.recipes.translating import arriving_lines, open_translator, translate_stream
+from headwise_papers.recipes.translator import arriving_lines, open_translator, translate_stream
 
 LINES = ["the dog saw a cat .", "", "it ran .", "the dogs often saw the cats and it ran .", "  "]
 

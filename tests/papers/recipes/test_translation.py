@@ -11,12 +11,10 @@ import torch
 from torch import nn
 
 from headwise.recording import Run
-from headwise.training import FitConfig
+from headwise.training import Clock, FitConfig, choose_weights
 from headwise.workflows.inspect import InspectConfig, inspect_folder
-from headwise.workflows.training_run import Clock, choose_weights
-from headwise_papers.recipes.codec import InPieces, InWords, save_codecs
 from headwise_papers.recipes.translation import TranslationConfig, train_translation
-from headwise_papers.recipes.translator import Translator
+from headwise_papers.recipes.translator import SubwordCodec, Translator, WordCodec, save_codecs
 from tests.papers.recipes.configured import configured
 from tests.papers.recipes.small_translation import (
     SMALL,
@@ -112,13 +110,6 @@ def test_a_training_goes_on_only_with_the_texts_it_began_with(tmp_path, monkeypa
     figures = train_translation(config, folder).figures()
     path.write_text("another\n" * 300)  # a finished run needs it no more
     assert train_translation(config, folder).figures() == figures
-
-
-def test_a_run_from_before_there_were_checksums_goes_on(tmp_path, monkeypatch):
-    folder, config = tmp_path / "run", _stopped(tmp_path, monkeypatch)
-    (folder / "data.json").unlink()
-    assert train_translation(config, folder).has("figures.json")
-    assert not (folder / "data.json").exists()
 
 
 def _stopped(folder, monkeypatch):
@@ -224,7 +215,7 @@ def test_files_that_are_missing_are_named(tmp_path, changes, sentence):
         ),
         ({"label_smoothing": 1.0}, "label_smoothing must be"),
         ({"heads": 3}, "width must be even and a multiple of heads"),
-        ({"corpus": "files"}, "Files of one's own"),
+        ({"corpus": "files"}, "Your own files"),
         ({"average": 0}, "average must be at least 1"),
         ({"train_pairs": -1}, "train_pairs must be at least 0"),
     ],
@@ -268,9 +259,9 @@ def test_minutes_before_an_interruption_count(tmp_path):
 
 def test_words_and_pieces_are_not_mixed_in_a_run(tmp_path, small_run, small_translation):
     words, pieces = (Translator.load(Run.open(path)) for path in (small_run, small_translation))
-    assert isinstance(words.source, InWords) and isinstance(pieces.source, InPieces)
+    assert isinstance(words.source, WordCodec) and isinstance(pieces.source, SubwordCodec)
     run = Run.create(tmp_path / "run", TranslationConfig())
-    with pytest.raises(ValueError, match="got InWords and InPieces"):
+    with pytest.raises(ValueError, match="got WordCodec and SubwordCodec"):
         save_codecs(run, words.source, pieces.target)
 
 

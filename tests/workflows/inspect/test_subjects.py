@@ -12,8 +12,8 @@ from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.inspect.sentence import Sentence
 from headwise_papers.data.vocabulary import EOS, Vocabulary
 from headwise_papers.models import Hypothesis, Transformer, TransformerConfig
-from headwise_papers.recipes.codec import InPieces, InWords
 from headwise_papers.recipes.own_subjects import TranslatorSubject, cut_up, joined_up
+from headwise_papers.recipes.translator import SubwordCodec, WordCodec
 from tests.hf.families import SIZES, Watch, build
 from tests.workflows.small_hosts import LINES, host, tokenizer_for
 from tests.workflows.small_trees import write_treebank
@@ -124,7 +124,7 @@ def test_translations_that_have_not_ended_are_counted(monkeypatch):
     for most, unfinished in ((1, 3), (2, 3), (4, 2)):
         subject = HuggingFaceSubject(model, tokenizer_for("BART"), max_translation=most)
         assert subject.prepare(SENTENCES).unfinished == unfinished
-    words = InWords(Vocabulary.from_sentences([["a"]]))
+    words = WordCodec(Vocabulary.from_sentences([["a"]]))
     own = Transformer(TransformerConfig(len(words), len(words), width=8, heads=2)).eval()
     made = [Hypothesis([4], 0.0, ended=True), Hypothesis([4] * 14, 0.0, ended=False)]
     monkeypatch.setattr(
@@ -255,7 +255,7 @@ def test_our_pieces_are_those_of_the_whole_text(small_translation):
     subject = open_subject(small_translation)
     assert isinstance(subject, TranslatorSubject)
     codec = subject.source
-    assert isinstance(codec, InPieces)
+    assert isinstance(codec, SubwordCodec)
     for line in [*LINES, "the dogs saw a catdog.", "zebra's ½ (so)"]:
         cut = cut_up(codec, Sentence.of_text(line))
         assert cut.ids == codec.encode(line) and cut.names == codec.tokens(line)
@@ -276,7 +276,7 @@ def test_what_our_model_wrote_is_cut_into_words(small_translation):
 
 
 def test_a_codec_in_words_takes_the_words_of_a_treebank(tmp_path):
-    words = InWords(Vocabulary.from_sentences([line.split() for line in LINES]))
+    words = WordCodec(Vocabulary.from_sentences([line.split() for line in LINES]))
     (tree, *_) = read_treebank(write_treebank(tmp_path / "trees.conllu"))
     cut = cut_up(words, Sentence.of_tree(tree))
     assert cut.names == list(tree.words) and cut.words == list(range(len(tree.words)))
@@ -295,7 +295,7 @@ def test_a_translator_is_read_with_its_own_translation(small_run):
 
 
 def test_marks_that_a_model_writes_have_names():
-    words = InWords(Vocabulary.from_sentences([["a"]]))
+    words = WordCodec(Vocabulary.from_sentences([["a"]]))
     model = Transformer(TransformerConfig(len(words), len(words), width=8, heads=2)).eval()
     prepared = TranslatorSubject(model, words, words).prepare([Sentence.of_text("a a")])
     assert len(prepared.tokens[0]["decoder"]) == prepared.inputs["target"].shape[1]

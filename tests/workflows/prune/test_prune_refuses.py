@@ -32,7 +32,6 @@ from tests.workflows.small_hosts import host, save, tokenizer_for
         ({"steps": 0}, "Gates are learned"),
         ({"keep": -1}, "keep must not be negative"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"patience": 2}, "leave patience and average"),
         ({"model": ""}, "model is missing"),
         ({"dropped": 1.0}, "dropped must be between 0 and 1"),
         ({"gate_learning_rate": -0.1}, "gate_learning_rate must be above 0"),

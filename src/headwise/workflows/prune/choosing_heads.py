@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ from headwise.pruning.parts import anatomy
 from headwise.pruning.target import Target, penalised
 from headwise.recording import HeadTable, Run
 from headwise.sites import find_sites
-from headwise.training import fit
+from headwise.training import fit, training_bar
 from headwise.workflows.progress import counting
 from headwise.workflows.prune.config import GATES, GREEDY, RANDOM, PruneConfig
 from headwise.workflows.prune.task import Task
-from headwise.workflows.training_run import training_bar
 
 __all__ = ["Chosen", "check_choice", "choose_and_train", "inspected"]
 
@@ -209,9 +208,8 @@ def _fit(
             loss,
             task.train.epochs(size=config.batch_size, seed=config.seed),
             run=run,
-            config=replace(
-                config.fit_config(cuda=torch.cuda.is_available(), replayable=task.replayable),
-                keep_best=False,  # the weights are those of the last update
+            config=config.fit_config(
+                cuda=torch.cuda.is_available(), replayable=task.replayable
             ),
             tokens=lambda batch: int((batch["labels"] >= 0).sum()),
             progress=lambda step, metrics: show(

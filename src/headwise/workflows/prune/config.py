@@ -1,10 +1,10 @@
 """PruneConfig: the settings of `headwise prune`."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_origin, get_type_hints
 
-from headwise.workflows.training_run import TrainingSettings
+from headwise.training import FitConfig, process_count
 
 __all__ = ["PruneConfig"]
 
@@ -16,7 +16,7 @@ NOT_NEGATIVE = (
 
 
 @dataclass(frozen=True)
-class PruneConfig(TrainingSettings):
+class PruneConfig:
     """Settings of a pruning: the model, the choice of heads, and the training.
 
     Gates choose while the model is trained. All other choices are made first, and training then
@@ -27,9 +27,16 @@ class PruneConfig(TrainingSettings):
     learning_rate: float = 5e-5  # of the weights
     warmup: int = 0
     schedule: Literal["constant", "inverse_square_root", "cosine", "linear"] = "linear"
-    average: int = 1
-    evaluate_every: int = 100
-    checkpoint_every: int = 100
+    clip: float = 1.0  # largest norm of the gradient; 0 does not clip
+    accumulate: int = 1  # batches per update
+    weight_decay: float = 0.0
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # "auto": bfloat16 on a GPU
+    compile: bool | None = False  # train through torch.compile; None: on a GPU
+    graphs: bool = True  # replay updates as CUDA graphs, where there is one GPU
+    evaluate_every: int = 100  # updates
+    checkpoint_every: int = 100  # updates
+    tensorboard: bool = False  # write what is logged as TensorBoard scalars too
+    seed: int = 0
     model: str = ""  # folder of a run, of a Hugging Face model, or of a pruned one
     data: tuple[str, ...] = ()  # training file; for translation two, or one with a TAB
     dev: tuple[str, ...] = ()  # dev file or files, to measure on
@@ -79,8 +86,19 @@ class PruneConfig(TrainingSettings):
                 f"choose={self.choose!r} is a column, so give its inspection=FOLDER of `headwise "
                 f"inspect`; or choose {GATES}, {GREEDY} or {RANDOM}."
             )
-        if self.patience or self.average != 1:
-            raise ValueError("Pruning ends with its last weights; leave patience and average.")
+
+    def fit_config(self, *, cuda: bool, replayable: bool = False) -> FitConfig:
+        """Return the settings of `fit`, for a device; the last weights are the pruned ones.
+
+        Args:
+            cuda: whether training runs on a GPU.
+            replayable: whether CUDA graphs can be made of the loss.
+        """
+        own = {field.name for field in fields(self)}
+        shared = {f.name: getattr(self, f.name) for f in fields(FitConfig) if f.name in own}
+        settings = FitConfig(**shared, average=1, keep_best=False)
+        processes = process_count() if cuda else 1
+        return settings.on_device(cuda=cuda, replayable=replayable, processes=processes)
 
     def _check_given(self) -> None:
         for name in ("model", "data", "dev"):

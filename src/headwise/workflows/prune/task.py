@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from headwise.text.batching import Epochs
 from headwise.text.corpus import read_lines
-from headwise.training.loss import Summed
+from headwise.training import Summed
 from headwise.workflows.inspect.subject import Subject
 
 __all__ = [

@@ -1,10 +1,10 @@
-"""A model that says classes of texts, or tags of words, with all it needs to read them."""
+"""Classifiers of texts, pairs and words: models with their tokenizer, in a run folder."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,34 +12,160 @@ from torch import Tensor, nn
 from headwise.config import to_json
 from headwise.recording import Run
 from headwise.recording.checksums import check_checksums, write_checksums
+from headwise.text.batching import Epochs
+from headwise.text.words import characters_for, first_words
 from headwise.workflows.inspect.opening import opened, quiet_transformers
 from headwise_papers.data.byte_pieces import BytePieces
+from headwise_papers.data.padding import pad
+from headwise_papers.data.pair_tasks import Example
+from headwise_papers.data.tagging import TaggedSentence
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import SequenceClassifier, TokenClassifier
-from headwise_papers.recipes.tuning.reading import (
-    Batch,
-    Pieces,
-    Row,
-    batch_of,
-    read_example,
-    read_sentence,
-)
 
-__all__ = ["Classifier", "Reads", "class_scores"]
-
+Batch = Mapping[str, Tensor]
 Reads = Literal["text", "pair", "either", "words"]
 
-HUGGING_FACE = "hugging-face"  # the folder of such a model, in that of the run
+IGNORED = -100  # label of a position that does not count
+MULTIPLE = 8  # of widths of batches: few shapes, which a GPU can record
+PREDICTED_TOGETHER = 64  # rows
+HUGGING_FACE = "hugging-face"  # folder of such a model, in that of the run
 ABOUT = {"classes": [str], "reads": str, "pad": int, "length": int}  # shape of classifier.json
-AT_ONCE = 64  # rows judged together
+
+
+class Row(NamedTuple):
+    """One tokenized example, special tokens included."""
+
+    ids: list[int]
+    types: list[int]  # token types: 1 in the second text of a pair, where the tokenizer has types
+    firsts: list[int]  # position of the first token of each word; -1: cut off, or no token
+    cut: bool  # whether it was truncated
+
+
+@dataclass(frozen=True, eq=False)
+class TruncatingTokenizer:
+    """A tokenizer that truncates texts to a length; of a pair it truncates the longer text."""
+
+    definition: str  # contents of tokenizer.json
+    pad: int  # id of the padding
+    length: int  # maximum tokens, special tokens included
+
+    def read(self, examples: Sequence[Example] | Sequence[TaggedSentence]) -> list[Row]:
+        """Tokenize texts, pairs or tagged sentences."""
+        tokenizer, longest = self._tokenizer(), characters_for(self.length)
+        # a byte-level tokenizer expects a space before a word inside a text
+        space = " " if "ByteLevel" in repr(tokenizer.pre_tokenizer) else ""
+        inputs: list[Any] = []
+        for example in examples:
+            if isinstance(example, TaggedSentence):
+                words = example.words[:longest]
+                inputs.append([f"{space}{first_words(word, longest)}" for word in words])
+            else:
+                text = first_words(example.text, longest)
+                second = example.second and first_words(example.second, longest)
+                inputs.append(text if second is None else (text, second))
+        tagged = bool(examples) and isinstance(examples[0], TaggedSentence)
+        found = tokenizer.encode_batch(inputs, is_pretokenized=tagged)
+        counts = [len(x.words) if isinstance(x, TaggedSentence) else 0 for x in examples]
+        return [_row(one, words) for one, words in zip(found, counts, strict=True)]
+
+    def hugging_face(self, *, types: bool) -> Any:
+        """Make a tokenizer of transformers, with token types if asked for."""
+        from tokenizers import Tokenizer  # lazy: takes a moment
+        from transformers import PreTrainedTokenizerFast  # lazy: takes seconds
+
+        tokenizer: Any = Tokenizer.from_str(self.definition)
+        inputs = ["input_ids", *["token_type_ids"] * types, "attention_mask"]
+        return PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer,
+            pad_token=tokenizer.id_to_token(self.pad),
+            model_input_names=inputs,
+        )
+
+    def _tokenizer(self) -> Any:
+        from tokenizers import Tokenizer  # lazy: takes a moment
+
+        tokenizer: Any = Tokenizer.from_str(self.definition)
+        tokenizer.encode_special_tokens = True  # "</s>" in a text is text
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(self.length)
+        return tokenizer
+
+
+def read_example(text: str, second: str | None = None) -> Example:
+    """Make an example of a text or a pair without a known class."""
+    return Example(0, text, second)
+
+
+def read_sentence(words: Sequence[str]) -> TaggedSentence:
+    """Make a sentence of words without known tags."""
+    return TaggedSentence(tuple(words), ("O",) * len(words))
+
+
+def batches(
+    pieces: TruncatingTokenizer,
+    rows: Sequence[Row],
+    labels: Sequence[Sequence[int]],
+    *,
+    size: int,
+    seed: int,
+) -> Epochs[Batch]:
+    """Make endless batches of rows of similar length with their labels.
+
+    Args:
+        pieces: tokenizer of the rows.
+        rows: examples.
+        labels: the class of each row, or a class for each word.
+        size: rows of a batch.
+        seed: of the order.
+    """
+
+    def chosen(places: list[int]) -> Batch:
+        return batch_of(pieces, [rows[at] for at in places], [labels[at] for at in places])
+
+    return Epochs([len(row.ids) for row in rows], chosen, size=size, seed=seed)
+
+
+def batch_of(
+    pieces: TruncatingTokenizer, rows: Sequence[Row], labels: Sequence[Sequence[int]]
+) -> Batch:
+    """Make one batch: `ids`, `lengths`, `types` and `labels`, in the order of the rows."""
+    padded = pad([row.ids for row in rows], value=pieces.pad, multiple=MULTIPLE)
+    types = pad([row.types for row in rows], multiple=MULTIPLE)
+    width = min(padded.ids.shape[1], pieces.length)  # the model's maximum length
+    wanted = [_labels(row, own, width) for row, own in zip(rows, labels, strict=True)]
+    return {
+        "ids": padded.ids[:, :width],
+        "lengths": padded.lengths,
+        "types": types.ids[:, :width],
+        "labels": torch.tensor(wanted),
+    }
+
+
+def _labels(row: Row, labels: Sequence[int], width: int) -> list[int] | int:
+    """Return the class of a row, or of each position: a word's first token has its class."""
+    if not row.firsts:
+        return labels[0]
+    positions = [IGNORED] * width
+    for place, label in zip(row.firsts, labels, strict=True):
+        if place >= 0:
+            positions[place] = label
+    return positions
+
+
+def _row(encoding: Any, words: int) -> Row:
+    firsts = [-1] * words
+    for position, word in enumerate(encoding.word_ids if words else ()):
+        if word is not None and firsts[word] < 0:
+            firsts[word] = position
+    return Row(encoding.ids, encoding.type_ids, firsts, bool(encoding.overflowing))
 
 
 def class_scores(model: nn.Module, batch: Batch) -> Tensor:
-    """Scores of the classes of each row or of each position, by one of ours or of Hugging Face's.
+    """Compute the scores of the classes of each row or position.
 
     Args:
-        model: may be wrapped for several processes.
-        batch: as `batches` makes it.
+        model: one of `headwise_papers.models` or of Hugging Face; may be wrapped.
+        batch: from `batches`.
     """
     ids, lengths, types = batch["ids"], batch["lengths"], batch["types"]
     inner: Any = getattr(model, "module", model)
@@ -60,20 +186,20 @@ def _is_ours(model: nn.Module) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Classifier:
-    """A fine-tuned model.
+    """A fine-tuned model with its tokenizer and the names of its classes.
 
     >>> from headwise_papers.data.byte_pieces import train_byte_pieces
     >>> pieces = train_byte_pieces(["good film", "bad film"], size=270)
     >>> model = SequenceClassifier(Encoder(EncoderConfig.tiny(len(pieces))), 2)
-    >>> read = Pieces(pieces.definition, pieces.pad, length=32)
+    >>> read = TruncatingTokenizer(pieces.definition, pieces.pad, length=32)
     >>> len(Classifier(model, read, ("bad", "good")).classify(["a film", "a book"]))
     2
     """
 
-    model: Any  # ours, or a PreTrainedModel
-    pieces: Pieces
+    model: Any  # of headwise_papers.models, or a PreTrainedModel
+    pieces: TruncatingTokenizer
     classes: tuple[str, ...]
-    reads: Reads = "either"  # what it was trained on; a model that tags words is for "words"
+    reads: Reads = "either"  # inputs it was trained on; a model that tags words reads "words"
 
     def __post_init__(self) -> None:
         if (self.reads == "words") != _tags(self.model):
@@ -83,7 +209,7 @@ class Classifier:
             )
 
     def classify(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[str]:
-        """The class of each text, or of each pair.
+        """Return the class of each text, or of each pair.
 
         Args:
             texts: to be classified.
@@ -95,9 +221,9 @@ class Classifier:
         return [self.classes[found[0]] for found in self.predict(rows)]
 
     def tag(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
-        """The tag of each word of some sentences."""
+        """Return the tag of each word of some sentences."""
         if self.reads != "words":
-            raise ValueError("This model says the class of a text; ask it with classify.")
+            raise ValueError("This model classifies texts; call classify.")
         if any(isinstance(words, str) for words in sentences):
             raise ValueError("Sentences were wanted as lists of words, got text; split it first.")
         rows = self.pieces.read([read_sentence(words) for words in sentences if words])
@@ -108,7 +234,7 @@ class Classifier:
 
     def _check(self, texts: Sequence[str], seconds: Sequence[str] | None) -> None:
         if self.reads == "words":
-            raise ValueError("This model says the tag of each word; ask it with tag.")
+            raise ValueError("This model tags words; call tag.")
         if isinstance(texts, str) or isinstance(seconds, str):
             raise ValueError("A list of texts was wanted, got one text; give [text].")
         if seconds is None and self.reads == "pair":
@@ -122,15 +248,15 @@ class Classifier:
 
     @torch.no_grad()
     def predict(self, rows: Sequence[Row]) -> list[list[int]]:
-        """Numbers of classes: one a row, or one a word; a word that was cut off gets class 0.
+        """Return class numbers, one per row or one per word; a truncated word gets class 0.
 
-        The model is used in the mode it is in, on the device it is on.
+        The model's mode and device are left as they are.
         """
         device = next(self.model.parameters()).device
         found = [[0] * max(1, len(row.firsts)) for row in rows]
         order = sorted(range(len(rows)), key=lambda place: len(rows[place].ids))
-        for start in range(0, len(order), AT_ONCE):
-            chosen = order[start : start + AT_ONCE]
+        for start in range(0, len(order), PREDICTED_TOGETHER):
+            chosen = order[start : start + PREDICTED_TOGETHER]
             batch = batch_of(self.pieces, [rows[at] for at in chosen], [found[at] for at in chosen])
             there = {name: tensor.to(device) for name, tensor in batch.items()}
             best = class_scores(self.model, there).argmax(-1).tolist()
@@ -139,9 +265,9 @@ class Classifier:
         return found
 
     def tokenizer(self) -> Any:
-        """How it reads, as a tokenizer of transformers; what a text says is text, as in training.
+        """Return a tokenizer of transformers; special tokens in a text are text, as in training.
 
-        Marks other than padding have no names there where Hugging Face made the tokenizer.
+        For a Hugging Face model its special tokens other than padding have no names.
         """
         if _is_ours(self.model):
             found = BytePieces(self.pieces.definition).hugging_face()
@@ -153,7 +279,7 @@ class Classifier:
         return found
 
     def save(self, run: Run) -> None:
-        """Keep it in a run, from which `load` makes it again."""
+        """Write everything that `load` needs into a run."""
         if _is_ours(self.model):
             run.write_json("model.json", to_json(self.model.encoder.config))
             run.save_tensors("model.safetensors", self.model.state_dict())
@@ -178,12 +304,12 @@ class Classifier:
 
     @staticmethod
     def load(run: Run) -> "Classifier":
-        """The one that a run keeps, on the CPU and in evaluation mode."""
+        """Return the classifier of a run, on the CPU and in evaluation mode."""
         if not run.has("classifier.json"):
             raise ValueError(f"{run.folder} keeps no classifier; it may not be finished.")
         about = run.read_json("classifier.json", ABOUT)
         definition = run.read_text("tokenizer.json")
-        pieces = Pieces(definition, about["pad"], about["length"])
+        pieces = TruncatingTokenizer(definition, about["pad"], about["length"])
         classes = tuple(about["classes"])
         reads: Reads = about["reads"]
         if not run.has("model.safetensors"):
@@ -196,7 +322,7 @@ class Classifier:
 
 
 def _tells_pairs(settings: Any) -> bool:
-    """Whether a model of Hugging Face has types of tokens, for the two texts of a pair."""
+    """Tell whether a Hugging Face model has token types for the two texts of a pair."""
     return getattr(settings, "type_vocab_size", 0) > 1
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from headwise_papers.data.pair_tasks import Example, TextTask
-from headwise_papers.recipes.tuning.parts import folds_of, splits_of
+from headwise_papers.recipes.finetuning_data import folds_of, splits_of
 
 
 def task(count=40):

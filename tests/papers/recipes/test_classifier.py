@@ -7,9 +7,9 @@ import torch
 
 from headwise_papers.data.byte_pieces import train_byte_pieces
 from headwise_papers.data.pair_tasks import Example
-from headwise_papers.recipes.tuning.reading import (
+from headwise_papers.recipes.classifier import (
     IGNORED,
-    Pieces,
+    TruncatingTokenizer,
     batch_of,
     batches,
     read_example,
@@ -21,7 +21,7 @@ TEXTS = ["the film was long", "the long film"] * 3
 
 def pieces(style="roberta", length=16):
     made = train_byte_pieces(TEXTS, size=300, style=style)
-    return made, Pieces(made.definition, made.pad, length)
+    return made, TruncatingTokenizer(made.definition, made.pad, length)
 
 
 def test_pairs_have_the_marks_of_their_family():
@@ -98,13 +98,13 @@ LONG_LINES = """
 import resource
 from types import SimpleNamespace
 from headwise.workflows.prune.hugging_face import _encoded
-from headwise_papers.recipes.tuning.reading import read_example, read_sentence
+from headwise_papers.recipes.classifier import read_example, read_sentence
 from tests.workflows.small_hosts import tokenizer_for
-from tests.papers.recipes.tuning.test_reading import pieces
+from tests.papers.recipes.test_classifier import pieces
 
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 reader, line = pieces()[1], "the long film " * 200_000
-subject = SimpleNamespace(room=16, tokenizer=tokenizer_for("BERT"))
+subject = SimpleNamespace(max_tokens=16, tokenizer=tokenizer_for("BERT"))
 
 
 def read(line):
