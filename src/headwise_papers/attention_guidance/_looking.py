@@ -9,8 +9,8 @@ from headwise.guidance import pattern
 from headwise.recording import Run
 from headwise_papers.attention_guidance._maps import attention_maps, weight_on_patterns
 from headwise_papers.attention_guidance._moments import PretrainingMoments
-from headwise_papers.data.byte_pieces import BytePieces
 from headwise_papers.data.pretraining import read_pretraining
+from headwise_papers.data.subword import BytePieces
 from headwise_papers.models.encoder import Encoder
 
 __all__ = ["STATIC", "look"]

@@ -15,7 +15,7 @@ from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
 from headwise.workflows.inspect.opening import chosen_device, open_subject
 from headwise.workflows.inspect.subject import Subject
 from headwise_papers.attention_guidance._pretraining import ASIDE
-from headwise_papers.data.byte_pieces import BytePieces
+from headwise_papers.data.subword import BytePieces
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.recipes.encoder_subject import encoder_subject
 from headwise_papers.recipes.pretraining import load_pretrained

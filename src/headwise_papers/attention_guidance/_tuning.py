@@ -91,7 +91,7 @@ TINY_TUNING: dict[str, Any] = {
 class Start(NamedTuple):
     """An encoder, and what it is fine-tuned on."""
 
-    task: str  # see `headwise_papers.data.pair_tasks` and `headwise_papers.data.tagging`
+    task: str  # see `headwise_papers.data.tasks` and `headwise_papers.data.tasks`
     job: Job  # the encoder, which is pre-trained where nobody lends it
     fresh: bool = False  # take its shape and tokenizer alone, and draw its weights anew
     folds: int = 0  # of cross-validation; 0 keeps the published parts

@@ -33,10 +33,8 @@ from typing import NamedTuple
 from headwise.config import suggestion
 from headwise.recording.run import Run
 from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.data.pair_tasks import TEXT_TASKS, read_text_task
 from headwise_papers.data.pretraining import Document, read_pretraining
-from headwise_papers.data.tagging import read_tagged_task
-from headwise_papers.data.tagging_files import TAGGING_SETS
+from headwise_papers.data.tasks import TAGGING_SETS, TEXT_TASKS, read_tagged_task, read_text_task
 from headwise_papers.sparse_transformer._drawing import panels, save
 
 

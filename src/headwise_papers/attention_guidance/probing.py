@@ -49,7 +49,7 @@ How it is measured, and where ours differs from the paper:
    the differences between three seeds or more is on its side of 0, does not if it is on the other,
    and else is undecided.
 5. *Synthetic* are reflexives of Lin et al. (2019) with a sentence that names somebody else, drawn
-   from nine levels of difficulty; see `headwise_papers.data.opensesame`. `convention=paper` puts that
+   from nine levels of difficulty; see `headwise_papers.data.annotations`. `convention=paper` puts that
    sentence after, `reference_code` before, and asks only where every word is one token. The
    sentences are ours, and differ from the published code's. That code reads lines with three
    numbers, which only level 0 has, so the paper's 10,000 sentences may be those of level 0; ours
@@ -123,8 +123,8 @@ from headwise_papers.attention_guidance._subjects import (
 from headwise_papers.core.at_once import make_at_once
 from headwise_papers.core.base import Expected, Experiment
 from headwise_papers.core.claims import sure, sure_claim
-from headwise_papers.data.byte_pieces import train_byte_pieces
-from headwise_papers.data.opensesame import read_reflexives, with_distractors
+from headwise_papers.data.annotations import read_reflexives, with_distractors
+from headwise_papers.data.subword import train_byte_pieces
 from headwise_papers.models.encoder import EncoderConfig
 
 SYNTHETIC, SIMPLE = "synthetic", "synthetic, level 0"

@@ -20,7 +20,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from headwise.text.source import DataFile, data_folder
-from headwise_papers.data.padding import pad
+from headwise_papers.data.batches import pad
+from headwise_papers.data.provenance import known_file
 from headwise_papers.data.vocabulary import BOS, EOS, Vocabulary
 
 __all__ = [
@@ -37,16 +38,10 @@ PARTS = ("train", "dev", "test")
 SIDE = 128  # pixels of the images at hand
 EACH = 5  # captions of an image
 ORIGIN = "Flicker8k_Dataset and Flicker8k_text of Flickr8k, its images resized to 128 x 128 as JPEG"
-_CHECKSUMS = {
-    "captions-train.tsv": "bdd59a0c66d57a65f58248e13fa66d9b887066c61012fd9b4bdc4006909ac211",
-    "captions-dev.tsv": "f8c8925b6cd136d3e6538d7b358f60508ef67ebaa28b71d2df085ac437b4fff3",
-    "captions-test.tsv": "b8021ddf2de090119ad98b17a1556eacda7f36d75fdb0910457183dc1fd23c88",
-    "images128-train.tar": "701b630c3bea71c8278fc953184b272872fd65e5d29dc9892fc4373678dca7f7",
-    "images128-dev.tar": "f3faaefe773efde848fbb07f864ce9f6efef2de588504a105a0e686e63edbfea",
-    "images128-test.tar": "bc8b6a37e6f1b0d51d7127f4477f6daf91a2b29ce67a08d9739adaa27a48338a",
-}
 FLICKR8K = {
-    name: DataFile(f"flickr8k/{name}", checksum, ORIGIN) for name, checksum in _CHECKSUMS.items()
+    name: known_file(f"flickr8k/{name}", ORIGIN)
+    for kind in ("captions-{}.tsv", "images128-{}.tar")
+    for name in map(kind.format, PARTS)
 }
 # letters and digits, with apostrophes and hyphens inside
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")

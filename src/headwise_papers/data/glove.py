@@ -14,16 +14,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headwise.text.source import DataFile, data_folder
-from headwise_papers.data.provenance import glove_commonest
+from headwise_papers.data.provenance import glove_commonest, known_file
 from headwise_papers.data.vocabulary import SPECIALS, Vocabulary
 
 __all__ = ["GloveVectors", "published", "read_glove"]
 
 WIDTHS = (50, 100, 200, 300)
 ORIGIN = "glove.6B.zip of nlp.stanford.edu/projects/glove, unpacked into glove"
-COMMONEST = DataFile(
+COMMONEST = known_file(
     "glove/glove.6B.50d.top40k.txt",
-    "f8d6fa293d62205deab9f82d6495cf2fdaca7962afa5b97cfb8f5ce60816ab84",
     ORIGIN,
     ("https://nlp.stanford.edu/data/glove.6B.zip",),
     glove_commonest,

@@ -15,9 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headwise_papers.models.attention import Phases, recordable
+from headwise_papers.models.attention import Phases, check_vocab, recordable
 from headwise_papers.models.cache import Cache, FixedCache
-from headwise_papers.models.checks import check_vocab
 from headwise_papers.models.rebuilding import Rebuildable
 from headwise_papers.models.transformer import (
     DecoderLayer,

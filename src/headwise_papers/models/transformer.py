@@ -18,9 +18,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headwise_papers.data.vocabulary import SPECIALS
-from headwise_papers.models.attention import MultiHeadAttention, Phases, recordable
+from headwise_papers.models.attention import (
+    MultiHeadAttention,
+    Phases,
+    check_dropouts,
+    check_phases,
+    check_size,
+    check_vocab,
+    recordable,
+)
 from headwise_papers.models.cache import Cache, FixedCache
-from headwise_papers.models.checks import check_dropouts, check_phases, check_size, check_vocab
 from headwise_papers.models.rebuilding import Rebuildable
 
 Norm = Literal["pre", "post"]

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 
-from headwise_papers.data.parallel import parallel_batch
+from headwise_papers.data.batches import parallel_batch
 from headwise_papers.data.translation import Pair
 from headwise_papers.data.vocabulary import EOS
 from headwise_papers.measures.ibm import IbmModel1

@@ -3,7 +3,7 @@
 from typing import cast
 
 from headwise.recording.run import Run
-from headwise_papers.data.parallel import parallel_batch
+from headwise_papers.data.batches import parallel_batch
 from headwise_papers.data.translation import TranslationData, read_parallel_texts
 from headwise_papers.data.vocabulary import BOS, EOS
 from headwise_papers.models.decode import greedy

@@ -16,9 +16,9 @@ from torch import Tensor
 from headwise.config import suggestion, to_json
 from headwise.recording.run import Run
 from headwise.training.progress import progress_bar
+from headwise_papers.data.batches import Ragged
+from headwise_papers.data.classification import Labelled, LabelledTexts, read_labelled
 from headwise_papers.data.glove import GloveVectors, read_glove
-from headwise_papers.data.labelled import Labelled, LabelledTexts, read_labelled
-from headwise_papers.data.padding import Ragged
 from headwise_papers.measures.relevance_curves import RelevanceCurves, schedule
 from headwise_papers.models.rnn import RnnClassifier, RnnClassifierConfig, Variant
 from headwise_papers.models.rnn_stack import RnnClassifierStack

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from headwise_papers.data.sequence_tasks import Copying
+from headwise_papers.data.synthetic import Copying
 from headwise_papers.models.rnn_stack import Seq2SeqStack
 from headwise_papers.ops.relevance import Looked
 

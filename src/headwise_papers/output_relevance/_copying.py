@@ -15,7 +15,7 @@ from headwise.guidance import Guidance
 from headwise.recording.run import Run
 from headwise.training.progress import Report
 from headwise_papers.core.base import Estimate
-from headwise_papers.data.sequence_tasks import Copying, CopyTask, copying
+from headwise_papers.data.synthetic import Copying, CopyTask, copying
 from headwise_papers.measures.sen_curves import Records
 from headwise_papers.models.rnn import Seq2Seq, Seq2SeqConfig
 from headwise_papers.models.rnn_stack import Seq2SeqStack

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from headwise.recording.run import Run
 from headwise.training.progress import progress_bar
-from headwise_papers.data.padding import Ragged
+from headwise_papers.data.batches import Ragged
 from headwise_papers.data.subword import Pieces, train_pieces
 from headwise_papers.data.translation import Lines, Pair, TranslationData, read_parallel_texts
 from headwise_papers.data.vocabulary import BOS, EOS

@@ -54,7 +54,7 @@ How it is measured, and where ours differs from the paper or it leaves a choice:
 8. What is at hand is less than the paper's: of AG News 9,432 of 60,000 texts, of the Amazon reviews
    8,000 of 40,000, and for Yelp sentences of a median of nine words instead of reviews, for which
    the random baseline is above 10 %. Where the whole Amazon set or Yelp's file of reviews is there,
-   it can be read, see `headwise_papers.data.reviews`. 20 Newsgroups is without headers, quotes and
+   it can be read, see `headwise_papers.data.classification`. 20 Newsgroups is without headers, quotes and
    signatures.
 9. What was found: hr is far above the baseline on every set, on IMDB and 20 Newsgroups much more so
    than in the paper (57 and 60 % against 18 and 36). The best accuracies are near the paper's,

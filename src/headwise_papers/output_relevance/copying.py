@@ -53,7 +53,7 @@ from torch import Tensor
 from headwise.recording.run import Run
 from headwise.training.progress import progress_bar
 from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.data.sequence_tasks import CopyTask
+from headwise_papers.data.synthetic import CopyTask
 from headwise_papers.models.rnn_stack import Seq2SeqStack
 from headwise_papers.output_relevance._copying import (
     at_step,

@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 from headwise.recording.run import Run
 from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.data.labelled import read_labelled, statistics
+from headwise_papers.data.classification import read_labelled, statistics
 from headwise_papers.data.translation import median_lengths, read_translation
 from headwise_papers.output_relevance._grid import legend_above
 from headwise_papers.output_relevance._plots import BETA, draw_bars, panels, save

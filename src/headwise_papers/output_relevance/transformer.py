@@ -47,8 +47,8 @@ from headwise.recording.run import Run
 from headwise.sites import find_sites, replace
 from headwise.training.progress import Report, progress_bar
 from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.data.labelled import Labelled, LabelledTexts, read_labelled
-from headwise_papers.data.padding import Ragged
+from headwise_papers.data.batches import Ragged
+from headwise_papers.data.classification import Labelled, LabelledTexts, read_labelled
 from headwise_papers.data.vocabulary import BOS
 from headwise_papers.measures.relevance import (
     agreement,

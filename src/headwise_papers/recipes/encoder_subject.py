@@ -25,8 +25,8 @@ from headwise.workflows.inspect.subject import (
     without,
     word_numbers,
 )
-from headwise_papers.data.byte_pieces import BytePieces
-from headwise_papers.data.padding import pad
+from headwise_papers.data.batches import pad
+from headwise_papers.data.subword import BytePieces
 from headwise_papers.models.encoder import Encoder
 from headwise_papers.models.encoder_heads import (
     MaskedLM,

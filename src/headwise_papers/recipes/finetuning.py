@@ -17,7 +17,7 @@ from headwise.json_files import check_shape
 from headwise.recording import Run
 from headwise.recording.files import writing_alone
 from headwise.workflows.training_run import MINUTES, complete_report, process_count
-from headwise_papers.data.pair_tasks import TextTask
+from headwise_papers.data.tasks import TextTask
 from headwise_papers.recipes.same_data import check_data, checksum_of, keep_checksum
 from headwise_papers.recipes.tuning.classifier import Classifier
 from headwise_papers.recipes.tuning.config import FinetuningConfig

@@ -34,9 +34,8 @@ from headwise.workflows.training_run import (
     training_bar,
     training_figures,
 )
-from headwise_papers.data.byte_pieces import BytePieces
-from headwise_papers.models.encoder import EncoderConfig
-from headwise_papers.models.encoder_flops import training_flops
+from headwise_papers.data.subword import BytePieces
+from headwise_papers.models.encoder import EncoderConfig, training_flops
 from headwise_papers.recipes.guiding import guided
 from headwise_papers.recipes.loss_so_far import LossSoFar
 from headwise_papers.recipes.pretraining_settings import PretrainingConfig

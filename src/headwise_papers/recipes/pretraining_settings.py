@@ -5,7 +5,7 @@ from typing import Literal
 
 from headwise.training.settings import FitConfig
 from headwise.workflows.training_run import check_at_least
-from headwise_papers.data.byte_pieces import FEWEST_PIECES, MOST_PIECES, MarkStyle
+from headwise_papers.data.subword import FEWEST_PIECES, MOST_PIECES, MarkStyle
 from headwise_papers.models.encoder import EncoderConfig
 from headwise_papers.recipes.guiding import GuideSettings
 

@@ -8,14 +8,16 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from headwise_papers.data.masking import (
+    EncodedText,
     MaskedBatch,
     MaskedBatches,
+    PackedBlocks,
     PairBatch,
     PairBatches,
     ReplacedBatch,
     ReplacedBatches,
+    SegmentPairs,
 )
-from headwise_papers.data.packing import EncodedText, PackedBlocks, SegmentPairs
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence, ReplacedToken
 from headwise_papers.recipes.pretraining_settings import PretrainingConfig

@@ -7,9 +7,9 @@ from headwise.config import from_json
 from headwise.recording import Run
 from headwise.training.checkpoint import CHECKPOINT
 from headwise.training.progress import clock
-from headwise_papers.data.byte_pieces import BytePieces, train_byte_pieces
-from headwise_papers.data.packing import EncodedText, encode_documents
+from headwise_papers.data.masking import EncodedText, encode_documents
 from headwise_papers.data.pretraining import PretrainingTexts, read_pretraining, read_text_file
+from headwise_papers.data.subword import BytePieces, train_byte_pieces
 from headwise_papers.recipes.pretraining_settings import PretrainingConfig
 
 __all__ = ["PretrainingText", "read_texts", "same_text", "text_in"]

@@ -32,7 +32,7 @@ from headwise.workflows.training_run import (
     training_bar,
     training_figures,
 )
-from headwise_papers.data.parallel import ParallelBatch
+from headwise_papers.data.batches import ParallelBatch
 from headwise_papers.data.subword import PiecePair, train_pieces
 from headwise_papers.data.translation import Lines, ParallelTexts, read_parallel_texts
 from headwise_papers.data.vocabulary import BOS, EOS, PAD, SPECIALS

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from headwise.text.batching import Epochs
-from headwise_papers.data.parallel import ParallelBatch, parallel_batch
+from headwise_papers.data.batches import ParallelBatch, parallel_batch
 from headwise_papers.data.translation import Lines
 from headwise_papers.data.vocabulary import PAD
 from headwise_papers.recipes.translator import Translator

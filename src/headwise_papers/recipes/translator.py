@@ -9,9 +9,8 @@ from headwise.config import to_json
 from headwise.pruning.cutting import rebuild
 from headwise.pruning.record import PruningRecord, check_whole, record_of
 from headwise.recording import Run
+from headwise_papers.data.batches import ParallelBatch, pad, parallel_batch
 from headwise_papers.data.marian import MarianFolder, MarianPieces
-from headwise_papers.data.padding import pad
-from headwise_papers.data.parallel import ParallelBatch, parallel_batch
 from headwise_papers.data.vocabulary import BOS, EOS, PAD
 from headwise_papers.models import Hypothesis, Transformer, TransformerConfig, beam, greedy
 from headwise_papers.models.marian import load_marian

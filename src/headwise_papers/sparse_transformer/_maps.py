@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.ops.attended import Attended
 from headwise.sites import Site, observe
-from headwise_papers.data.parallel import ParallelBatch
+from headwise_papers.data.batches import ParallelBatch
 from headwise_papers.data.vocabulary import PAD
 from headwise_papers.recipes.translator import Translator
 

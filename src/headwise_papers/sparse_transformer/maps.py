@@ -45,7 +45,7 @@ from torch import Tensor
 from headwise.recording.run import Run
 from headwise.training.progress import progress_bar
 from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.data.parallel import ParallelBatch
+from headwise_papers.data.batches import ParallelBatch
 from headwise_papers.data.toy import ToyPair
 from headwise_papers.data.translation import read_parallel_texts
 from headwise_papers.recipes.translator import Translator, token_accuracy

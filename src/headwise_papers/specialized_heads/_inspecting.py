@@ -12,8 +12,8 @@ from headwise.text.frequencies import WordRanks
 from headwise.text.source import data_folder
 from headwise.text.words import words_in
 from headwise.workflows.inspect import InspectConfig, inspect_folder
+from headwise_papers.data.annotations import TREEBANKS, treebank_file
 from headwise_papers.data.translation import Lines, read_parallel_texts
-from headwise_papers.data.treebanks import TREEBANKS, treebank_file
 from headwise_papers.specialized_heads._training import (
     MULTI30K,
     RECIPE,

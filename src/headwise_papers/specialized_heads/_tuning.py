@@ -17,7 +17,7 @@ from headwise.workflows.training_run import (
     training_bar,
     training_figures,
 )
-from headwise_papers.data.parallel import ParallelBatch
+from headwise_papers.data.batches import ParallelBatch
 from headwise_papers.data.translation import Lines, ParallelTexts, read_parallel_texts
 from headwise_papers.data.vocabulary import PAD
 from headwise_papers.recipes.translating import open_translator

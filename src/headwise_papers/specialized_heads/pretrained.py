@@ -57,7 +57,7 @@ from headwise.text.frequencies import WordRanks
 from headwise.text.treebank import read_treebank
 from headwise.text.words import words_in
 from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.data.treebanks import TREEBANKS, read_named_treebank
+from headwise_papers.data.annotations import TREEBANKS, read_named_treebank
 from headwise_papers.recipes.translating import open_translator
 from headwise_papers.specialized_heads._gguf import converted
 from headwise_papers.specialized_heads._inspecting import (

@@ -41,7 +41,7 @@ from headwise.workflows.prune.pruning import open_task, run_folder
 from headwise.workflows.training_run import training_bar
 from headwise_papers.core.at_once import make_at_once
 from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.data.sst import ORIGIN, sst_file
+from headwise_papers.data.bags import ORIGIN, sst_file
 from headwise_papers.specialized_heads._prune_plots import draw_curves
 
 CHOICES = ("gates", "gradient_importance", "relevance", "confidence", "random")

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from headwise.config import Dataclass
 from headwise.recording.run import Run
-from headwise_papers.data.bags import Bags
-from headwise_papers.data.sst import Sst, read_sst
+from headwise_papers.data.bags import Bags, Sst, read_sst
 from headwise_papers.measures.sen import class_counts, companions, topic_purity
 from headwise_papers.measures.sen_curves import SenCurves
 from headwise_papers.models.bag import BagClassifier, BagConfig

@@ -42,7 +42,7 @@ from torch import Tensor
 from headwise.recording.run import Run
 from headwise_papers.core.base import Expected, Experiment
 from headwise_papers.data.bags import Bags
-from headwise_papers.data.topics import PairTask
+from headwise_papers.data.synthetic import PairTask
 from headwise_papers.measures.sen import theoretical_norm
 from headwise_papers.measures.sen_curves import SenCurves
 from headwise_papers.models.bag import BagClassifier, BagConfig

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from headwise.recording.run import Run
 from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.data.topics import TopicSentences, TopicTask
+from headwise_papers.data.synthetic import TopicSentences, TopicTask
 from headwise_papers.measures.sen import deviation
 from headwise_papers.measures.sen_curves import SenCurves
 from headwise_papers.models.bag import BagClassifier, BagConfig

@@ -49,8 +49,7 @@ from torch.nn.functional import cross_entropy
 from headwise.recording.run import Run
 from headwise.text.batching import batches_by_length
 from headwise_papers.core.base import Expected, Experiment
-from headwise_papers.data.bags import Bags
-from headwise_papers.data.sst import Sst, read_sst
+from headwise_papers.data.bags import Bags, Sst, read_sst
 from headwise_papers.measures.sen import theoretical_norm
 from headwise_papers.models.classifier import ClassifierConfig, TransformerClassifier
 from headwise_papers.training_dynamics._first_layer import Words, centred, followed_words, look

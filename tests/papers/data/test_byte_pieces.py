@@ -3,7 +3,7 @@
 import pytest
 from transformers import AutoTokenizer
 
-from headwise_papers.data.byte_pieces import BytePieces, train_byte_pieces
+from headwise_papers.data.subword import BytePieces, train_byte_pieces
 
 LINES = ["the dog saw the cat .", "a cat slept .", "the dog slept and the cat ran ."] * 4
 

@@ -3,9 +3,12 @@ import lzma
 
 import pytest
 
-from headwise_papers.data.labelled import read_labelled, statistics
-from headwise_papers.data.news import without_wrapping
-from headwise_papers.data.raw import words_and_marks
+from headwise_papers.data.classification import (
+    read_labelled,
+    statistics,
+    without_wrapping,
+    words_and_marks,
+)
 from headwise_papers.data.vocabulary import UNK
 
 SIZES = {  # training texts before 400 were pulled out, test texts published

@@ -3,16 +3,18 @@
 import pytest
 import torch
 
-from headwise_papers.data.byte_pieces import train_byte_pieces
 from headwise_papers.data.masking import (
     MaskedBatches,
+    PackedBlocks,
     PairBatches,
     ReplacedBatches,
+    SegmentPairs,
     choose_places,
+    encode_documents,
     hide,
     replace_pieces,
 )
-from headwise_papers.data.packing import PackedBlocks, SegmentPairs, encode_documents
+from headwise_papers.data.subword import train_byte_pieces
 from headwise_papers.data.toy import ToyLanguage
 
 

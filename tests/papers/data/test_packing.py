@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from headwise_papers.data.byte_pieces import train_byte_pieces
-from headwise_papers.data.packing import EncodedText, PackedBlocks, SegmentPairs, encode_documents
+from headwise_papers.data.masking import EncodedText, PackedBlocks, SegmentPairs, encode_documents
+from headwise_papers.data.subword import train_byte_pieces
 
 DOCUMENTS = [["one two three", "four five"], ["six"], ["seven eight", "nine ten", "eleven"]] * 5
 

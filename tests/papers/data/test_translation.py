@@ -2,15 +2,17 @@ import lzma
 
 import pytest
 
-from headwise_papers.data.corpora import CORPORA, corpus_file
-from headwise_papers.data.plain import plain_text
-from headwise_papers.data.splitting import bare, split_pairs
 from headwise_papers.data.subword import PiecePair
 from headwise_papers.data.translation import (
+    CORPORA,
+    bare,
+    corpus_file,
     median_lengths,
+    plain_text,
     read_parallel_texts,
     read_part,
     read_translation,
+    split_pairs,
 )
 
 PAIRS = [(f"der hund sah {word}", f"the dog saw {word}") for word in ("rot", "blau", "alt", "neu")]

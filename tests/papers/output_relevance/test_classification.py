@@ -9,7 +9,7 @@ import torch
 from headwise.recording.run import Run
 from headwise_papers.core.base import Estimate
 from headwise_papers.core.running import reproduce
-from headwise_papers.data.labelled import Labelled, LabelledTexts
+from headwise_papers.data.classification import Labelled, LabelledTexts
 from headwise_papers.data.vocabulary import Vocabulary
 from headwise_papers.models.rnn import RnnClassifier, RnnClassifierConfig
 from headwise_papers.models.rnn_stack import RnnClassifierStack

@@ -7,7 +7,7 @@ import torch
 
 from headwise.recording.run import Run
 from headwise_papers.core.running import reproduce
-from headwise_papers.data.sequence_tasks import copying
+from headwise_papers.data.synthetic import copying
 from headwise_papers.models.rnn import Seq2Seq
 from headwise_papers.output_relevance._combining import (
     Pool,

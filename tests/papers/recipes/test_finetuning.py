@@ -14,7 +14,7 @@ from headwise import pruning
 from headwise.cli import main
 from headwise.recording import Run
 from headwise.workflows.inspect.opening import load_model
-from headwise_papers.data.byte_pieces import train_byte_pieces
+from headwise_papers.data.subword import train_byte_pieces
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import TokenClassifier
 from headwise_papers.models.encoder_weights import to_hugging_face

@@ -14,7 +14,7 @@ from headwise.config import override
 from headwise.guidance import Plan
 from headwise.sites import observe
 from headwise.training import Summed, average_checkpoints
-from headwise_papers.data.parallel import parallel_batch
+from headwise_papers.data.batches import parallel_batch
 from headwise_papers.data.vocabulary import Vocabulary
 from headwise_papers.models import Transformer, TransformerConfig
 from headwise_papers.recipes import loss_so_far

@@ -3,7 +3,7 @@ from pathlib import Path
 import torch
 
 from headwise_papers.core.running import reproduce
-from headwise_papers.data.topics import TopicTask
+from headwise_papers.data.synthetic import TopicTask
 from headwise_papers.training_dynamics import query
 from headwise_papers.training_dynamics.query import EXPECTED, MODELS, VARIANCES, experiment
 

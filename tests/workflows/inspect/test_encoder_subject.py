@@ -10,7 +10,7 @@ from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
 from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.prune.pruning import PruneConfig, open_task
-from headwise_papers.data.byte_pieces import train_byte_pieces
+from headwise_papers.data.subword import train_byte_pieces
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence, ReplacedToken
 from headwise_papers.recipes.encoder_subject import EncoderSubject, encoder_subject

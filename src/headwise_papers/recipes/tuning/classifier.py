@@ -13,7 +13,7 @@ from headwise.config import to_json
 from headwise.recording import Run
 from headwise.recording.checksums import check_checksums, write_checksums
 from headwise.workflows.inspect.opening import opened, quiet_transformers
-from headwise_papers.data.byte_pieces import BytePieces
+from headwise_papers.data.subword import BytePieces
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import SequenceClassifier, TokenClassifier
 from headwise_papers.recipes.tuning.reading import (
@@ -62,7 +62,7 @@ def _is_ours(model: nn.Module) -> bool:
 class Classifier:
     """A fine-tuned model.
 
-    >>> from headwise_papers.data.byte_pieces import train_byte_pieces
+    >>> from headwise_papers.data.subword import train_byte_pieces
     >>> pieces = train_byte_pieces(["good film", "bad film"], size=270)
     >>> model = SequenceClassifier(Encoder(EncoderConfig.tiny(len(pieces))), 2)
     >>> read = Pieces(pieces.definition, pieces.pad, length=32)

@@ -8,7 +8,7 @@ import torch
 
 from headwise.training import FitConfig
 from headwise.workflows.training_run import check_at_least
-from headwise_papers.data.byte_pieces import FEWEST_PIECES, MOST_PIECES
+from headwise_papers.data.subword import FEWEST_PIECES, MOST_PIECES
 from headwise_papers.models.encoder import EncoderConfig
 from headwise_papers.recipes.tuning.starting import NO_MODEL
 
@@ -32,9 +32,7 @@ FIT = FitConfig(
 class FinetuningConfig:
     """What is learnt, from what start, and how."""
 
-    task: str = (
-        "rte"  # see headwise_papers.data.pair_tasks and tagging; "files" takes the ones below
-    )
+    task: str = "rte"  # see headwise_papers.data.tasks and tagging; "files" takes the ones below
     train: str = ""  # label TAB text, or label TAB text TAB text; a .conll file holds tagged words
     dev: str = ""
     test: str = ""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headwise_papers.data.pair_tasks import in_checksum_order
+from headwise_papers.data.tasks import in_checksum_order
 from headwise_papers.recipes.tuning.starting import Task
 
 __all__ = ["Split", "folds_of", "splits_of"]

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from headwise.text.batching import Epochs
 from headwise.text.words import characters_for, first_words
-from headwise_papers.data.padding import pad
-from headwise_papers.data.pair_tasks import Example
-from headwise_papers.data.tagging import TaggedSentence
+from headwise_papers.data.batches import pad
+from headwise_papers.data.tasks import Example, TaggedSentence
 
 __all__ = [
     "IGNORED",

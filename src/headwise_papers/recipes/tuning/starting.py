@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from headwise.recording import Run
 from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
 from headwise.workflows.inspect.opening import load_model, load_tokenizer, opened
-from headwise_papers.data.byte_pieces import BytePieces, train_byte_pieces
-from headwise_papers.data.pair_tasks import TextTask
-from headwise_papers.data.tagging import TaggedTask
+from headwise_papers.data.subword import BytePieces, train_byte_pieces
+from headwise_papers.data.tasks import TaggedTask, TextTask
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import (
     MaskedLMWithNextSentence,

@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from headwise.config import suggestion
-from headwise_papers.data.pair_tasks import (
+from headwise_papers.data.tasks import (
+    TAGGING_SETS,
     TEXT_TASKS,
+    TaggedTask,
     TextTask,
     in_checksum_order,
+    read_tagged_files,
+    read_tagged_task,
     read_text_files,
     read_text_task,
 )
-from headwise_papers.data.tagging import TaggedTask, read_tagged_files, read_tagged_task
-from headwise_papers.data.tagging_files import TAGGING_SETS
 from headwise_papers.recipes.tuning.classifier import Reads
 from headwise_papers.recipes.tuning.config import FinetuningConfig
 from headwise_papers.recipes.tuning.starting import Task

@@ -5,8 +5,8 @@ import sys
 
 import torch
 
-from headwise_papers.data.byte_pieces import train_byte_pieces
-from headwise_papers.data.pair_tasks import Example
+from headwise_papers.data.subword import train_byte_pieces
+from headwise_papers.data.tasks import Example
 from headwise_papers.recipes.tuning.reading import (
     IGNORED,
     Pieces,
