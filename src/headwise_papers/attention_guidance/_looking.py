@@ -10,7 +10,7 @@ from headwise.recording import Run
 from headwise_papers.attention_guidance._maps import attention_maps, weight_on_patterns
 from headwise_papers.attention_guidance._moments import PretrainingMoments
 from headwise_papers.data.pretraining import read_pretraining
-from headwise_papers.data.subword import BytePieces
+from headwise_papers.data.subword import ByteLevelCodec
 from headwise_papers.models.encoder import Encoder
 
 __all__ = ["STATIC", "look"]
@@ -59,5 +59,5 @@ def _held_out(corpus: str) -> list[str]:
     return [line for document in read_pretraining(corpus).valid for line in document]
 
 
-def _marked(pieces: BytePieces, ids: list[int]) -> list[int]:
+def _marked(pieces: ByteLevelCodec, ids: list[int]) -> list[int]:
     return [pieces.begin, *ids, pieces.end]

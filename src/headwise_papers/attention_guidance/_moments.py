@@ -10,7 +10,7 @@ import torch
 from headwise.config import from_json
 from headwise.recording import Run
 from headwise.training.averaging import FOLDER
-from headwise_papers.data.subword import BytePieces
+from headwise_papers.data.subword import ByteLevelCodec
 from headwise_papers.models.encoder import Encoder
 from headwise_papers.recipes.pretraining import PretrainingConfig, load_pretrained
 from headwise_papers.recipes.pretraining_tasks import fresh_model
@@ -36,7 +36,7 @@ class PretrainingMoments:
     run: Run
 
     @property
-    def pieces(self) -> BytePieces:
+    def pieces(self) -> ByteLevelCodec:
         """Its tokenizer."""
         return load_pretrained(self.run).pieces
 

@@ -15,7 +15,7 @@ from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
 from headwise.workflows.inspect.opening import chosen_device, open_subject
 from headwise.workflows.inspect.subject import Subject
 from headwise_papers.attention_guidance._pretraining import ASIDE
-from headwise_papers.data.subword import BytePieces
+from headwise_papers.data.subword import ByteLevelCodec
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.recipes.encoder_subject import encoder_subject
 from headwise_papers.recipes.pretraining import load_pretrained
@@ -61,7 +61,7 @@ def _plain(name: str) -> str:
     return name.replace(", ", "-").replace("/", "-").replace(" ", "-")
 
 
-def untrained(shape: EncoderConfig, pieces: BytePieces, *, seed: int, device: str) -> Arm:
+def untrained(shape: EncoderConfig, pieces: ByteLevelCodec, *, seed: int, device: str) -> Arm:
     """The first weights of an encoder."""
 
     def opened() -> Subject:
@@ -130,7 +130,7 @@ def trained_arms(folders: Sequence[str], *, layers: int, device: str) -> Iterato
             yield Arm(name, seed, lambda run=run: _opened(run, device), run)
             if name == "MLM":
                 shape = run.read_settings("model.json", EncoderConfig)
-                pieces = BytePieces.load(run.path("tokenizer.json"))
+                pieces = ByteLevelCodec.load(run.path("tokenizer.json"))
                 yield untrained(shape, pieces, seed=seed, device=device)
 
 

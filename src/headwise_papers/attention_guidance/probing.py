@@ -124,7 +124,7 @@ from headwise_papers.core.at_once import make_at_once
 from headwise_papers.core.base import Expected, Experiment
 from headwise_papers.core.claims import sure, sure_claim
 from headwise_papers.data.annotations import read_reflexives, with_distractors
-from headwise_papers.data.subword import train_byte_pieces
+from headwise_papers.data.subword import train_byte_level
 from headwise_papers.models.encoder import EncoderConfig
 
 SYNTHETIC, SIMPLE = "synthetic", "synthetic, level 0"
@@ -256,7 +256,7 @@ def _passages(config: Config, name: str) -> list[Sentence]:
 def _alone(config: Config) -> Arm:
     """An encoder that nobody trained, with pieces of the very texts it is asked about."""
     lines = (sentence.text for name in config.sets for sentence in _passages(config, name))
-    pieces = train_byte_pieces(lines, size=config.pieces)
+    pieces = train_byte_level(lines, size=config.pieces)
     width = config.width
     shape = EncoderConfig.roberta(
         len(pieces), layers=config.layers, width=width, feed_forward=4 * width

@@ -103,12 +103,12 @@ Ids = Sequence[int]
 
 
 class ParallelBatch(NamedTuple):
-    """Pairs of sentences, padded. Sources end with the end mark."""
+    """Pairs of sentences, padded. Sources end with EOS."""
 
     source: Int[Tensor, "B K"]
-    source_lengths: Int[Tensor, " B"]  # the end mark included
-    target_in: Int[Tensor, "B T"]  # begins with the beginning mark
-    target_out: Int[Tensor, "B T"]  # the same, one word later, up to the end mark
+    source_lengths: Int[Tensor, " B"]  # EOS included
+    target_in: Int[Tensor, "B T"]  # begins with BOS
+    target_out: Int[Tensor, "B T"]  # shifted by one token, ends with EOS
     target_lengths: Int[Tensor, " B"]  # of target_in and target_out alike
 
 
@@ -119,13 +119,13 @@ def parallel_batch(
     multiple: int = 1,
     most: int | None = None,
 ) -> ParallelBatch:
-    """Put marks and padding around the ids of some sentence pairs.
+    """Add special tokens and padding to the ids of some sentence pairs.
 
     Args:
         sources: ids of each source sentence.
         targets: ids of each translation.
         multiple: widths are rounded up to a multiple of this, so that few widths occur.
-        most: padding goes no further than this width, a model's `max_length`.
+        most: largest width to round up to, a model's `max_length`.
     """
     source = pad([[*ids, EOS] for ids in sources], multiple=multiple, most=most)
     target_in = pad([[BOS, *ids] for ids in targets], multiple=multiple, most=most)
@@ -149,7 +149,7 @@ class ParallelData:
     seed: int
 
     def __call__(self, number: int) -> ParallelBatch:
-        """Batch `number`, from 0 on."""
+        """Return batch `number`, from 0 on."""
         per_epoch = -(-len(self.sources) // self.batch_size)
         indices = _epoch(self, number // per_epoch)[number % per_epoch]
         return parallel_batch(

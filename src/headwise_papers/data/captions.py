@@ -56,7 +56,7 @@ class CaptionPart:
     images: Tensor | None  # (N, 3, S, S) bytes, or what was handed in as features, (N, R, F)
 
     def words(self) -> list[list[list[str]]]:
-        """The captions as `caption_words`: what a model learns, and what scores compare."""
+        """Return the captions as `caption_words`, for training and for scores."""
         return [[caption_words(caption) for caption in five] for five in self.captions]
 
 
@@ -71,7 +71,7 @@ class CaptionData:
 
 
 def caption_words(caption: str) -> list[str]:
-    """Lower-cased words without marks, as scores of captions compare them.
+    """Return lower-cased words without punctuation, as scores of captions compare them.
 
     >>> caption_words("A dog 's ball , in mid-air .")
     ['a', 'dog', 's', 'ball', 'in', 'mid-air']
@@ -90,11 +90,11 @@ def read_captions(
     """Read Flickr8k.
 
     Args:
-        folder: the data folder; None takes the one HEADWISE_DATA names.
+        folder: the data folder; None: the one that HEADWISE_DATA names.
         size: pixels of the sides of the images, 128 or fewer; None leaves images out.
         features: for each image's file name a tensor, all of one shape, taken instead of images.
         minimum_count: words seen less often in training captions are unknown.
-        verify: refuse files that are not the known ones.
+        verify: raise if a checksum is unknown.
     """
     if size is not None and not 1 <= size <= SIDE:
         raise ValueError(
@@ -121,8 +121,8 @@ class CaptionBatch(NamedTuple):
     """Images, each with one caption, padded."""
 
     images: Tensor  # (B, 3, S, S) bytes, or features (B, R, F)
-    target_in: Int[Tensor, "B T"]  # begins with the beginning mark
-    target_out: Int[Tensor, "B T"]  # the same, one word later, up to the end mark
+    target_in: Int[Tensor, "B T"]  # begins with BOS
+    target_out: Int[Tensor, "B T"]  # shifted by one word, ends with EOS
     target_lengths: Int[Tensor, " B"]  # of target_in and target_out alike
 
 
@@ -154,7 +154,7 @@ class CaptionStream:
         return -(-len(self.images) // self.batch_size)
 
     def __call__(self, number: int) -> CaptionBatch:
-        """Batch `number`, from 0 on."""
+        """Return batch `number`, from 0 on."""
         epoch, place = divmod(number, self.per_epoch)
         order = _order(len(self.images), self.seed * 1_000_003 + epoch)
         chosen = order[place * self.batch_size : (place + 1) * self.batch_size]
@@ -177,7 +177,7 @@ def _order(count: int, seed: int) -> list[int]:
 
 
 def _captions(file: DataFile, folder: Path, *, verify: bool) -> dict[str, list[str]]:
-    """The captions of each image, in the order of the file."""
+    """Return the captions of each image, in the order of the file."""
     found: dict[str, list[str]] = {}
     for number, line in enumerate(file.lines(folder, verify=verify), start=1):
         fields = line.split("\t")
@@ -199,7 +199,7 @@ def _captions(file: DataFile, folder: Path, *, verify: bool) -> dict[str, list[s
 def _images(
     file: DataFile, folder: Path, names: Sequence[str], *, size: int, verify: bool
 ) -> Tensor:
-    """The images of these names as (N, 3, size, size) bytes."""
+    """Return the images of these names as (N, 3, size, size) bytes."""
     contents = file.read(folder, verify=verify)
     images = torch.empty(len(names), 3, size, size, dtype=torch.uint8)
     place = {name: number for number, name in enumerate(names)}

@@ -4,7 +4,7 @@ Files below the data folder, plain or `.xz`: `enwik8/enwik8`, whose first 90 mil
 train on, the next 5 to choose by and the last 5 to test on;
 `enwiki-xml-6mb/{train,valid,test}.xml`, 6.09 MB of a later dump cut at pages near 90 and 95 %;
 `ptb/ptb.{train,valid,test}.txt` and `wikitext-2/{train,valid,test}.txt`, tokenised texts with
-`<unk>`, read byte by byte: figures on these two compare with no published ones for characters.
+`<unk>`, read byte by byte: results on these two compare with no published ones for characters.
 """
 
 import io
@@ -37,7 +37,7 @@ SPLIT = (90_000_000, 95_000_000, 100_000_000)  # where the parts of enwik8 end
 
 
 def _only_member(parts: Sequence[bytes]) -> bytes:
-    """The one file of a zip archive."""
+    """Return the one file of a zip archive."""
     try:
         with zipfile.ZipFile(io.BytesIO(parts[0])) as archive:
             (name,) = archive.namelist()
@@ -91,8 +91,8 @@ def read_characters(name: str, *, folder: Path | None = None, verify: bool = Tru
 
     Args:
         name: "enwik8", "enwiki-xml-6mb", "ptb" or "wikitext-2".
-        folder: the data folder; None takes the one HEADWISE_DATA names.
-        verify: refuse files that are not the known ones; without it enwik8 may be any text, and
+        folder: the data folder; None: the one that HEADWISE_DATA names.
+        verify: raise if a checksum is unknown; without it enwik8 may be any text, and
             is cut at 90 and 95 % of it.
     """
     files = entry(CHARACTER_FILES, name, "text")
@@ -108,7 +108,7 @@ def read_characters(name: str, *, folder: Path | None = None, verify: bool = Tru
 
 
 def as_text(ids: Integer[Tensor, " T"]) -> str:
-    """The text of byte ids; bytes that are no UTF-8 show as a replacement mark.
+    """Return the text of byte ids, with replacement characters where it is no UTF-8.
 
     >>> as_text(torch.tensor(list("Gödel".encode())))
     'Gödel'
@@ -166,7 +166,7 @@ class CharacterStream:
 
 
 def _cut(contents: bytes) -> list[bytes]:
-    """Bytes at 90 and 95 %."""
+    """Cut bytes at 90 and 95 %."""
     ends = [end * len(contents) // SPLIT[-1] for end in SPLIT]
     return [contents[start:end] for start, end in pairwise([0, *ends])]
 

@@ -3,8 +3,8 @@
 Preprocessing of appendix A.3: words, lower-cased; words seen fewer than 3 times in the training
 part are unknown; for AG News and 20 Newsgroups also integers of more than one digit; 20 Newsgroups
 is split at "_"; of Amazon only reviews of fewer than 400 words. The paper does not say what a word
-is. Here words and punctuation are tokens of their own, see `words_and_marks`; SST and the Yelp
-sentences come tokenised and are split at white space.
+is. Here words and punctuation are tokens of their own, see `words_and_punctuation`; SST and the
+Yelp sentences come tokenised and are split at white space.
 """
 
 import csv
@@ -43,7 +43,7 @@ __all__ = [
     "read_labelled",
     "statistics",
     "without_wrapping",
-    "words_and_marks",
+    "words_and_punctuation",
 ]
 
 MINIMUM_COUNT = 3
@@ -286,13 +286,13 @@ def _numbered(part: Sequence[Cut], vocabulary: Vocabulary) -> Labelled:
     return Labelled([vocabulary.encode(words) for _, words in part], [label for label, _ in part])
 
 
-def words_and_marks(text: str) -> list[str]:
+def words_and_punctuation(text: str) -> list[str]:
     """Return lower-cased words and punctuation, by one regular expression.
 
     A run of letters, digits and underscores is a word, any other character a token of its own;
     clitics are cut off as in the Penn Treebank and in GloVe's vocabulary.
 
-    >>> words_and_marks("Don't miss Costner's 2nd-best (8/10)!")[:8]
+    >>> words_and_punctuation("Don't miss Costner's 2nd-best (8/10)!")[:8]
     ['do', "n't", 'miss', 'costner', "'s", '2nd', '-', 'best']
     """
     return _TOKEN.findall(text.lower())
@@ -306,7 +306,7 @@ def _without_numbers(text: str) -> list[str]:
     """
     return [
         "<unk>" if len(token) > 1 and token.isdecimal() else token
-        for token in words_and_marks(text)
+        for token in words_and_punctuation(text)
     ]
 
 
@@ -339,7 +339,7 @@ def _imdb(folder: Path, *, verify: bool) -> RawTexts:
     train, test = (
         _rows(file, folder, columns, clean=_without_breaks, verify=verify) for file in IMDB.values()
     )
-    return RawTexts(train, test, words_and_marks)
+    return RawTexts(train, test, words_and_punctuation)
 
 
 def _without_breaks(text: str) -> str:
@@ -369,7 +369,7 @@ def _amazon(folder: Path, *, verify: bool) -> RawTexts:
     else:
         columns = ("domain", "label", "stars", "title", "text")
         train = _rows(AMAZON, folder, columns, clean=html.unescape, verify=verify)
-    return RawTexts(train, None, words_and_marks, shorter_than=400)
+    return RawTexts(train, None, words_and_punctuation, shorter_than=400)
 
 
 def _of_all_domains(folder: Path) -> Iterator[Row]:
@@ -425,7 +425,7 @@ def _yelp_reviews(folder: Path, *, verify: bool) -> RawTexts:
             f"{path} has {len(train)} reviews with other than 3 stars, but {TAKEN_REVIEWS} were "
             "wanted; get the whole file."
         )
-    return RawTexts(train, None, words_and_marks)
+    return RawTexts(train, None, words_and_punctuation)
 
 
 def _json_rows(

@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TopicSentences:
-    """What `TopicTask.draw` drew."""
+    """Sentences of `TopicTask.draw`."""
 
     train: Bags
     test: Bags
@@ -61,16 +61,16 @@ class TopicTask:
 
     @property
     def topic_words(self) -> int:
-        """How many topic words there are; they have the lowest numbers."""
+        """Number of topic words, which have the lowest ids."""
         return self.topics * self.words_per_topic
 
     @property
     def vocabulary(self) -> int:
-        """How many words there are."""
+        """Number of words."""
         return self.topic_words + self.dictionary
 
     def draw(self, seeds: Sequence[int]) -> TopicSentences:
-        """Training and test sentences for each seed."""
+        """Return training and test sentences for each seed."""
         drawn = [self._sentences(torch.Generator().manual_seed(seed)) for seed in seeds]
         whole = Bags.stack(drawn)
         return TopicSentences(*_split(whole, self.train))
@@ -89,7 +89,7 @@ class TopicTask:
 
 @dataclass(frozen=True)
 class PairSentences:
-    """What `PairTask.draw` drew."""
+    """Sentences of `PairTask.draw`."""
 
     train: Bags
     test: Bags
@@ -124,7 +124,7 @@ class PairTask:
             )
 
     def draw(self, seeds: Sequence[int]) -> PairSentences:
-        """Pairs, training and test sentences for each seed."""
+        """Return pairs, training and test sentences for each seed."""
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         pairs = [self._pairs(generator) for generator in generators]
         whole = Bags.stack(
@@ -170,15 +170,15 @@ class SynClf(NamedTuple):
 
 
 class Copying(NamedTuple):
-    """Sequences to copy, with the marks a sequence-to-sequence model wants."""
+    """Sequences to copy, with the special tokens of a sequence-to-sequence model."""
 
-    source: Int[Tensor, "N K"]  # the tokens 0 to types - 1, then the end mark, `types`
-    target_in: Int[Tensor, "N K"]  # the beginning mark, `types + 1`, then the tokens
-    target_out: Int[Tensor, "N K"]  # the tokens, then the end mark
+    source: Int[Tensor, "N K"]  # the tokens 0 to types - 1, then EOS, `types`
+    target_in: Int[Tensor, "N K"]  # BOS, `types + 1`, then the tokens
+    target_out: Int[Tensor, "N K"]  # the tokens, then EOS
 
 
 def synclf(count: int, *, length: int = 40, types: int = 40, generator: torch.Generator) -> SynClf:
-    """Tokens drawn uniformly; positive if and only if the important one occurs (Section 3.1).
+    """Draw tokens uniformly; a text with the important one is positive (Section 3.1).
 
     >>> drawn = synclf(5000, generator=torch.Generator().manual_seed(0))
     >>> drawn.tokens.shape, round(drawn.labels.double().mean().item(), 2)  # 1 - (39 / 40)^40
@@ -201,13 +201,13 @@ def copying(
     length: int | None = None,
     generator: torch.Generator,
 ) -> Copying:
-    """Sequences whose output is the input (Section 4.2).
+    """Draw sequences whose output is the input (Section 4.2).
 
     Args:
         task: "permutation" orders all types anew each time, so that all sequences are the same bag
             of words; "iid" draws every token by itself.
         count: how many.
-        types: different tokens; a vocabulary has two more, the marks.
+        types: different tokens; a vocabulary has two more, BOS and EOS.
         length: tokens of a sequence, `types` unless given; fewer are a part of a permutation.
         generator: on the device where the sequences shall be.
 

@@ -42,7 +42,7 @@ from typing import NamedTuple
 from headwise.config import suggestion
 from headwise.text.source import DataFile, data_folder, github
 from headwise_papers.data.provenance import entry, known_file, tied, unzipped
-from headwise_papers.data.subword import Kind, PiecePair, Pieces, train_pieces
+from headwise_papers.data.subword import CodecPair, Kind, SubwordCodec, train_subwords
 
 __all__ = [
     "CORPORA",
@@ -334,13 +334,13 @@ class TranslationData:
     train: list[Pair]
     valid: list[Pair]
     test: list[Pair]
-    pieces: Pieces  # codec of the target, and of the source unless it has its own
-    other_source: Pieces | None = None
+    pieces: SubwordCodec  # codec of the target, and of the source unless it has its own
+    other_source: SubwordCodec | None = None
 
     @property
-    def both(self) -> PiecePair:
+    def both(self) -> CodecPair:
         """Codec of each side; keep them with `data.both.save(run.folder)`."""
-        return PiecePair(self.other_source or self.pieces, self.pieces)
+        return CodecPair(self.other_source or self.pieces, self.pieces)
 
     def encode(self, lines: Lines) -> list[Pair]:
         """Encode other sentences, for example those of `read_part`."""
@@ -441,7 +441,7 @@ def read_translation(
     vocabulary: int = 8000,
     kind: Kind = "unigram",
     joint: bool = True,
-    pieces: Pieces | PiecePair | None = None,
+    pieces: SubwordCodec | CodecPair | None = None,
     train_pairs: int | None = None,
     verify: bool = True,
     plain: bool = False,
@@ -471,8 +471,8 @@ def read_translation(
         verify=verify,
         plain=plain,
     )
-    if isinstance(pieces, Pieces):
-        both = PiecePair(pieces, pieces)
+    if isinstance(pieces, SubwordCodec):
+        both = CodecPair(pieces, pieces)
     else:
         both = pieces or _learnt(texts.train, size=vocabulary, kind=kind, joint=joint)
     train, valid, test = (_encoded(part, both) for part in (texts.train, texts.valid, texts.test))
@@ -498,11 +498,11 @@ def _with_first(texts: ParallelTexts, pairs: int) -> ParallelTexts:
     return replace(texts, train=train)
 
 
-def _learnt(lines: Lines, *, size: int, kind: Kind, joint: bool) -> PiecePair:
+def _learnt(lines: Lines, *, size: int, kind: Kind, joint: bool) -> CodecPair:
     if joint:
-        pieces = train_pieces([*lines.source, *lines.target], size=size, kind=kind)
-        return PiecePair(pieces, pieces)
-    return PiecePair(*(train_pieces(side, size=size, kind=kind) for side in lines))
+        pieces = train_subwords([*lines.source, *lines.target], size=size, kind=kind)
+        return CodecPair(pieces, pieces)
+    return CodecPair(*(train_subwords(side, size=size, kind=kind) for side in lines))
 
 
 def _parts(corpus: Corpus, pair: tuple[str, str], folder: Path) -> tuple[str, str, str]:
@@ -553,6 +553,6 @@ def _side(file: DataFile, folder: Path, *, verify: bool) -> list[str]:
     return lines
 
 
-def _encoded(lines: Lines, both: PiecePair) -> list[Pair]:
+def _encoded(lines: Lines, both: CodecPair) -> list[Pair]:
     sources, targets = both.source.encode_all(lines.source), both.target.encode_all(lines.target)
     return list(zip(sources, targets, strict=True))

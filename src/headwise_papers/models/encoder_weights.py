@@ -259,7 +259,7 @@ def _like(tensor: Tensor, model: nn.Module) -> nn.Module:
 
 
 def _our_rows(name: str, ours: Tensor, config: EncoderConfig) -> Tensor:
-    """Return the rows of one of our parameters that theirs has too: we have more than there are words."""
+    """Return the rows of one of our parameters that theirs has too: ours has spare rows."""
     by_word = name.endswith(("embed.words.weight", "words.bias"))
     return ours[: config.vocab] if by_word else ours
 

@@ -149,7 +149,7 @@ class Transformer(Rebuildable):
             self.embed_source.words.weight = self.embed_target.words.weight
 
     def headwise_subject(self, tokenizer: object, special: frozenset[str]) -> Any:
-        """Return how `headwise.inspect` reads the model; the tokenizer is the codecs of source and target."""
+        """Return the subject of `headwise.inspect`; the tokenizer is the pair of codecs."""
         from headwise_papers.recipes.own_subjects import (
             TranslatorSubject,  # lazy: it imports this module
         )

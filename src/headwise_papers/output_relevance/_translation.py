@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from headwise.recording.run import Run
 from headwise.training.progress import progress_bar
 from headwise_papers.data.batches import Ragged
-from headwise_papers.data.subword import Pieces, train_pieces
+from headwise_papers.data.subword import SubwordCodec, train_subwords
 from headwise_papers.data.translation import Lines, Pair, TranslationData, read_parallel_texts
 from headwise_papers.data.vocabulary import BOS, EOS
 from headwise_papers.measures.relevance_curves import RelevanceCurves, schedule
@@ -99,9 +99,9 @@ def read_pairs(config: Config, name: str, run: Run) -> TranslationData:
     texts = read_parallel_texts(name)
     learnt = _first(texts.train, config.pairs or None)
     if not run.has(PIECES):
-        known = train_pieces([*learnt.source, *learnt.target], size=config.vocabulary)
+        known = train_subwords([*learnt.source, *learnt.target], size=config.vocabulary)
         known.save(run.path(PIECES))
-    pieces = Pieces.load(run.path(PIECES))
+    pieces = SubwordCodec.load(run.path(PIECES))
     train, valid, test = (
         list(zip(pieces.encode_all(lines.source), pieces.encode_all(lines.target), strict=True))
         for lines in (

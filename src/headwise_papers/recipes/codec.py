@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from headwise.recording import Run
-from headwise_papers.data.subword import PiecePair, Pieces
+from headwise_papers.data.subword import CodecPair, SubwordCodec
 from headwise_papers.data.vocabulary import Vocabulary
 
 __all__ = ["Codec", "InPieces", "InWords", "load_codecs", "read_vocabulary", "save_codecs"]
@@ -68,7 +68,7 @@ class InWords:
 class InPieces:
     """Text in pieces of words; "▁" stands for the space before a piece."""
 
-    pieces: Pieces
+    pieces: SubwordCodec
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -92,7 +92,7 @@ def save_codecs(run: Run, source: Codec, target: Codec) -> None:
         for name, codec in zip(WORD_FILES, (source, target), strict=True):
             run.write_text(name, codec.vocabulary.to_json())
     elif isinstance(source, InPieces) and isinstance(target, InPieces):
-        PiecePair(source.pieces, target.pieces).save(run.folder)
+        CodecPair(source.pieces, target.pieces).save(run.folder)
     else:
         raise ValueError(
             "Words and pieces are the codecs that a run can hold, the same on both sides, got "
@@ -103,7 +103,7 @@ def save_codecs(run: Run, source: Codec, target: Codec) -> None:
 def load_codecs(run: Run) -> tuple[Codec, Codec]:
     """The codecs of source and target that `save_codecs` wrote."""
     if any(run.has(name) for name in PIECE_FILES):
-        both = PiecePair.load(run.folder)
+        both = CodecPair.load(run.folder)
         return InPieces(both.source), InPieces(both.target)
     if not all(run.has(name) for name in WORD_FILES):
         raise ValueError(

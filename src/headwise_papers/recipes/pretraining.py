@@ -34,7 +34,7 @@ from headwise.workflows.training_run import (
     training_bar,
     training_figures,
 )
-from headwise_papers.data.subword import BytePieces
+from headwise_papers.data.subword import ByteLevelCodec
 from headwise_papers.models.encoder import EncoderConfig, training_flops
 from headwise_papers.recipes.guiding import guided
 from headwise_papers.recipes.loss_so_far import LossSoFar
@@ -63,7 +63,7 @@ class Pretrained(NamedTuple):
     """A pre-trained model and its tokenizer."""
 
     model: PretrainingModel  # its encoder is `model.encoder`
-    pieces: BytePieces
+    pieces: ByteLevelCodec
 
 
 def pretrain(config: PretrainingConfig, folder: Path, *, keep_at: Collection[int] = ()) -> Run:
@@ -110,7 +110,7 @@ def load_pretrained(run: Run) -> Pretrained:
     config = from_json(PretrainingConfig, run.config())
     model = fresh_model(config, run.read_settings("model.json", EncoderConfig))
     load_weights(model, run)
-    return Pretrained(model.eval(), BytePieces.load(run.path(TOKENIZER)))
+    return Pretrained(model.eval(), ByteLevelCodec.load(run.path(TOKENIZER)))
 
 
 def _train(
@@ -172,7 +172,7 @@ def _before_update(
 
 
 def _guided(
-    config: PretrainingConfig, model: nn.Module, pieces: BytePieces
+    config: PretrainingConfig, model: nn.Module, pieces: ByteLevelCodec
 ) -> AbstractContextManager[Guidance | None]:
     tokens = {"delim": (pieces.begin, pieces.end), "period": pieces.written_as(".")}
     return guided(model, config.guide, steps=config.fit.steps, tokens={"encoder": tokens})

@@ -5,7 +5,7 @@ from typing import Literal
 
 from headwise.training.settings import FitConfig
 from headwise.workflows.training_run import check_at_least
-from headwise_papers.data.subword import FEWEST_PIECES, MOST_PIECES, MarkStyle
+from headwise_papers.data.subword import MAX_VOCABULARY, MIN_VOCABULARY, SpecialTokenStyle
 from headwise_papers.models.encoder import EncoderConfig
 from headwise_papers.recipes.guiding import GuideSettings
 
@@ -51,11 +51,11 @@ class PretrainingConfig:
     def __post_init__(self) -> None:
         check_at_least(1, self, "batch_size")
         check_at_least(0, self, "train_documents", "valid_documents")
-        if self.vocab_size and not FEWEST_PIECES <= self.vocab_size <= MOST_PIECES:
+        if self.vocab_size and not MIN_VOCABULARY <= self.vocab_size <= MAX_VOCABULARY:
             raise ValueError(
-                f"vocab_size must be {FEWEST_PIECES} or more, a token for each byte and each "
+                f"vocab_size must be {MIN_VOCABULARY} or more, a token for each byte and each "
                 "special token, or 0 for as many as suit the text, and at most "
-                f"{MOST_PIECES:,}, got {self.vocab_size}."
+                f"{MAX_VOCABULARY:,}, got {self.vocab_size}."
             )
         if self.model.vocab:
             raise ValueError("The vocabulary is learnt; leave it out of model, set vocab_size.")
@@ -80,7 +80,7 @@ class PretrainingConfig:
         self.guide.check(sites, heads=self.model.heads, steps=self.fit.steps)
 
     @property
-    def marks(self) -> MarkStyle:
+    def marks(self) -> SpecialTokenStyle:
         """Whose special tokens the vocabulary has."""
         return "bert" if self.next_sentence or self.objective == "electra" else "roberta"
 

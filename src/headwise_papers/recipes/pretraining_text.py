@@ -9,7 +9,7 @@ from headwise.training.checkpoint import CHECKPOINT
 from headwise.training.progress import clock
 from headwise_papers.data.masking import EncodedText, encode_documents
 from headwise_papers.data.pretraining import PretrainingTexts, read_pretraining, read_text_file
-from headwise_papers.data.subword import BytePieces, train_byte_pieces
+from headwise_papers.data.subword import ByteLevelCodec, train_byte_level
 from headwise_papers.recipes.pretraining_settings import PretrainingConfig
 
 __all__ = ["PretrainingText", "read_texts", "same_text", "text_in"]
@@ -24,7 +24,7 @@ SAME = ("corpus", "file", "vocab_size", "train_documents", "valid_documents")
 class PretrainingText(NamedTuple):
     """A text in pieces."""
 
-    pieces: BytePieces
+    pieces: ByteLevelCodec
     train: EncodedText
     valid: EncodedText
     checksum: str = ""  # of its documents; "" of runs from before there were any
@@ -75,7 +75,7 @@ def _numbered(settings: PretrainingConfig) -> PretrainingText:
     size = settings.vocab_size or LARGE.get(settings.corpus, SMALL)
     lines = (line for document in texts.train for line in document)
     with clock(f"learning {size:,} tokens"):
-        pieces = train_byte_pieces(lines, size=size, style=settings.marks)
+        pieces = train_byte_level(lines, size=size, style=settings.marks)
     with clock("numbering the text"):
         train, valid = (encode_documents(part, pieces) for part in (texts.train, texts.valid))
     return PretrainingText(pieces, train, valid, texts.checksum())
@@ -112,7 +112,7 @@ def _lent(settings: PretrainingConfig, folder: Path) -> PretrainingText:
 def _load(source: Run) -> PretrainingText:
     tensors = source.load_tensors(TEXT)
     train, valid = (EncodedText.of(tensors, part) for part in ("train", "valid"))
-    pieces = BytePieces.load(source.path(TOKENIZER))
+    pieces = ByteLevelCodec.load(source.path(TOKENIZER))
     return PretrainingText(pieces, train, valid, _checksum(source))
 
 

@@ -33,7 +33,7 @@ from headwise.workflows.training_run import (
     training_figures,
 )
 from headwise_papers.data.batches import ParallelBatch
-from headwise_papers.data.subword import PiecePair, train_pieces
+from headwise_papers.data.subword import CodecPair, train_subwords
 from headwise_papers.data.translation import Lines, ParallelTexts, read_parallel_texts
 from headwise_papers.data.vocabulary import BOS, EOS, PAD, SPECIALS
 from headwise_papers.measures.scores import tokenised_bleu
@@ -118,13 +118,13 @@ def _untrained(config: TranslationConfig, run: Run, train: Lines, checksum: str)
     return Translator(model, source, target)
 
 
-def _learnt(config: TranslationConfig, train: Lines) -> PiecePair:
+def _learnt(config: TranslationConfig, train: Lines) -> CodecPair:
     size, kind = config.vocab_size, config.subwords
     if config.joint:
-        both = train_pieces([*train.source, *train.target], size=size, kind=kind)
-        return PiecePair(both, both)
-    source, target = (train_pieces(side, size=size, kind=kind) for side in train)
-    return PiecePair(source, target)
+        both = train_subwords([*train.source, *train.target], size=size, kind=kind)
+        return CodecPair(both, both)
+    source, target = (train_subwords(side, size=size, kind=kind) for side in train)
+    return CodecPair(source, target)
 
 
 def _train(

@@ -10,7 +10,7 @@ from headwise.pruning.cutting import rebuild
 from headwise.pruning.record import PruningRecord, check_whole, record_of
 from headwise.recording import Run
 from headwise_papers.data.batches import ParallelBatch, pad, parallel_batch
-from headwise_papers.data.marian import MarianFolder, MarianPieces
+from headwise_papers.data.marian import MarianCodec, MarianFolder
 from headwise_papers.data.vocabulary import BOS, EOS, PAD
 from headwise_papers.models import Hypothesis, Transformer, TransformerConfig, beam, greedy
 from headwise_papers.models.marian import load_marian
@@ -138,7 +138,7 @@ class Translator:
             files: from `headwise_papers.data.marian.marian_folder`.
         """
         model = load_marian(files.model)
-        source, target = (InPieces(MarianPieces.load(path)) for path in files[1:])
+        source, target = (InPieces(MarianCodec.load(path)) for path in files[1:])
         sizes = model.config.source_vocab, model.config.target_vocab
         if (len(source), len(target)) != sizes:
             raise ValueError(

@@ -29,14 +29,14 @@ from headwise_papers.attention_guidance._probe import (
 )
 from headwise_papers.attention_guidance._subjects import given_arms, runs_of, trained_arms
 from headwise_papers.core.running import reproduce
-from headwise_papers.data.subword import train_byte_pieces
+from headwise_papers.data.subword import train_byte_level
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.output_relevance import rescue
 from headwise_papers.recipes.encoder_subject import encoder_subject
 from headwise_papers.recipes.pretraining import PretrainingConfig
 
 WORDS = ("ann", "saw", "bob", "and", "she", "ran")
-PIECES = train_byte_pieces([" ".join(WORDS)] * 9, size=300)
+PIECES = train_byte_level([" ".join(WORDS)] * 9, size=300)
 
 
 @pytest.fixture(scope="module")

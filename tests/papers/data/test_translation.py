@@ -4,7 +4,7 @@ import lzma
 
 import pytest
 
-from headwise_papers.data.subword import PiecePair
+from headwise_papers.data.subword import CodecPair
 from headwise_papers.data.translation import (
     CORPORA,
     bare,
@@ -227,7 +227,7 @@ def test_each_language_may_have_pieces_of_its_own(small, tmp_path):
     source, target = data.train[0]
     assert (data.both.source.decode(source), data.both.target.decode(target)) == PAIRS[0]
     data.both.save(tmp_path / "run")
-    kept = PiecePair.load(tmp_path / "run")
+    kept = CodecPair.load(tmp_path / "run")
     assert kept == data.both
     again = read_translation("multi30k", folder=small, pieces=kept, verify=False)
     assert again == data
@@ -239,7 +239,7 @@ def test_joint_pieces_are_kept_in_one_file(small, tmp_path):
     data = read_translation("multi30k", folder=small, vocabulary=60, kind="bpe", verify=False)
     data.both.save(tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["pieces.model"]
-    kept = PiecePair.load(tmp_path / "run")
+    kept = CodecPair.load(tmp_path / "run")
     assert kept.joint and kept.target == data.pieces
 
 

@@ -13,7 +13,7 @@ from headwise.config import to_json
 from headwise.recording import Run
 from headwise.recording.checksums import check_checksums, write_checksums
 from headwise.workflows.inspect.opening import opened, quiet_transformers
-from headwise_papers.data.subword import BytePieces
+from headwise_papers.data.subword import ByteLevelCodec
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import SequenceClassifier, TokenClassifier
 from headwise_papers.recipes.tuning.reading import (
@@ -62,8 +62,8 @@ def _is_ours(model: nn.Module) -> bool:
 class Classifier:
     """A fine-tuned model.
 
-    >>> from headwise_papers.data.subword import train_byte_pieces
-    >>> pieces = train_byte_pieces(["good film", "bad film"], size=270)
+    >>> from headwise_papers.data.subword import train_byte_level
+    >>> pieces = train_byte_level(["good film", "bad film"], size=270)
     >>> model = SequenceClassifier(Encoder(EncoderConfig.tiny(len(pieces))), 2)
     >>> read = Pieces(pieces.definition, pieces.pad, length=32)
     >>> len(Classifier(model, read, ("bad", "good")).classify(["a film", "a book"]))
@@ -144,7 +144,7 @@ class Classifier:
         Marks other than padding have no names there where Hugging Face made the tokenizer.
         """
         if _is_ours(self.model):
-            found = BytePieces(self.pieces.definition).hugging_face()
+            found = ByteLevelCodec(self.pieces.definition).hugging_face()
         else:
             found = self.pieces.hugging_face(types=_tells_pairs(self.model.config))
         found.model_max_length = self.pieces.length

@@ -8,7 +8,7 @@ import torch
 
 from headwise.training import FitConfig
 from headwise.workflows.training_run import check_at_least
-from headwise_papers.data.subword import FEWEST_PIECES, MOST_PIECES
+from headwise_papers.data.subword import MAX_VOCABULARY, MIN_VOCABULARY
 from headwise_papers.models.encoder import EncoderConfig
 from headwise_papers.recipes.tuning.starting import NO_MODEL
 
@@ -61,9 +61,11 @@ class FinetuningConfig:
         check_at_least(SHORTEST, self, "length")
         check_at_least(0, self, "train_examples", "dev_examples", "test_examples", "folds")
         if self.model == NO_MODEL:
-            check_at_least(FEWEST_PIECES, self, "vocab_size")
-        if self.vocab_size > MOST_PIECES:
-            raise ValueError(f"vocab_size must be at most {MOST_PIECES:,}, got {self.vocab_size}.")
+            check_at_least(MIN_VOCABULARY, self, "vocab_size")
+        if self.vocab_size > MAX_VOCABULARY:
+            raise ValueError(
+                f"vocab_size must be at most {MAX_VOCABULARY:,}, got {self.vocab_size}."
+            )
         for name in DERIVED:
             if getattr(self.fit, name) != getattr(FIT, name):
                 raise ValueError(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from headwise.recording import Run
 from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
 from headwise.workflows.inspect.opening import load_model, load_tokenizer, opened
-from headwise_papers.data.subword import BytePieces, train_byte_pieces
+from headwise_papers.data.subword import ByteLevelCodec, train_byte_level
 from headwise_papers.data.tasks import TaggedTask, TextTask
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import (
@@ -52,7 +52,7 @@ def from_nothing(
         vocab: pieces at most.
         length: pieces of a text at most.
     """
-    pieces = train_byte_pieces(_texts(task), size=vocab)
+    pieces = train_byte_level(_texts(task), size=vocab)
     return _ours(Encoder(shape(len(pieces))), pieces, task, length=length, fresh=True)
 
 
@@ -85,10 +85,10 @@ def _finished(run: Run) -> bool:
     return run.kind == "pretraining" and run.has("figures.json")
 
 
-def _shape_of(run: Run) -> tuple[Encoder, BytePieces]:
+def _shape_of(run: Run) -> tuple[Encoder, ByteLevelCodec]:
     """Of a finished pre-training whose weights are not asked for, and need not be there."""
     shape = run.read_settings("model.json", EncoderConfig)
-    return Encoder(shape), BytePieces.load(run.path(TOKENIZER))
+    return Encoder(shape), ByteLevelCodec.load(run.path(TOKENIZER))
 
 
 def _texts(task: Task) -> Iterable[str]:
@@ -99,7 +99,7 @@ def _texts(task: Task) -> Iterable[str]:
 
 def _ours(
     model: PretrainingModel | Encoder,
-    pieces: BytePieces,
+    pieces: ByteLevelCodec,
     task: Task,
     *,
     length: int,
