@@ -39,7 +39,7 @@ from headwise_papers.attention_guidance._masked_steps import (
     own_loss,
 )
 from headwise_papers.models import EncoderConfig
-from headwise_papers.models.encoder_flops import training_flops
+from headwise_papers.models.encoder import training_flops
 from headwise_papers.models.encoder_weights import to_hugging_face
 from headwise_papers.sparse_transformer._speed import take_turns
 

@@ -32,7 +32,7 @@ from benchmarks.marian import WITH_TRAINER, check_scores, marian_like, trainer_s
 from benchmarks.peers import FAILURES, one_line
 from headwise.recording import Run
 from headwise.training import FitConfig, Summed, fit, label_smoothed_sum
-from headwise_papers.data.parallel import ParallelBatch
+from headwise_papers.data.batches import ParallelBatch
 from headwise_papers.data.vocabulary import PAD
 from headwise_papers.models import Transformer, TransformerConfig
 from headwise_papers.sparse_transformer._speed import drawn_series, make_model

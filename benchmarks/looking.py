@@ -7,7 +7,7 @@ from torch import Tensor
 
 from benchmarks import SEED
 from headwise.text.batching import batches_by_length
-from headwise_papers.data.padding import pad
+from headwise_papers.data.batches import pad
 from headwise_papers.models.rnn import RnnClassifier
 from headwise_papers.models.rnn_stack import RnnClassifierStack
 from headwise_papers.ops.relevance import highly_ranked, mode_match

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from benchmarks import wait_for
-from headwise_papers.data.parallel import ParallelBatch
+from headwise_papers.data.batches import ParallelBatch
 from headwise_papers.data.vocabulary import BOS, EOS, PAD
 from headwise_papers.models import Transformer, TransformerConfig
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from benchmarks import SEED, Measured, name_of, wait_for
 from benchmarks.alone import Batch, Trainee, classified, copied, in_sequence, unpacked
 from benchmarks.looking import look_at_batches, look_at_sentences
-from headwise_papers.data.sequence_tasks import copying, synclf
+from headwise_papers.data.synthetic import copying, synclf
 from headwise_papers.models.rnn import RnnClassifier, RnnClassifierConfig, Seq2Seq, Seq2SeqConfig
 from headwise_papers.models.rnn_stack import RnnClassifierStack, Seq2SeqStack
 from headwise_papers.ops.lstm import lstm

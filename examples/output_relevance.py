@@ -8,7 +8,7 @@ follows ("Understanding Attention Training via Output Relevance").
 
 import torch
 
-from headwise_papers.data.sequence_tasks import IMPORTANT, synclf
+from headwise_papers.data.synthetic import IMPORTANT, synclf
 from headwise_papers.measures.relevance_curves import RelevanceCurves, schedule
 from headwise_papers.models.rnn import RnnClassifier, RnnClassifierConfig
 from headwise_papers.models.rnn_stack import RnnClassifierStack

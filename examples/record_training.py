@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import headwise as hw
 from headwise.training import FitConfig, fit, label_smoothed_loss
-from headwise_papers.data.parallel import ParallelBatch, ParallelData
+from headwise_papers.data.batches import ParallelBatch, ParallelData
 from headwise_papers.data.toy import ToyLanguage
 from headwise_papers.data.vocabulary import PAD, Vocabulary
 from headwise_papers.models import Transformer, TransformerConfig

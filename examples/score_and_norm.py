@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from headwise_papers.data.topics import TopicTask
+from headwise_papers.data.synthetic import TopicTask
 from headwise_papers.measures.sen_curves import SenCurves
 from headwise_papers.ops.sen import deviation, theoretical_norm
 

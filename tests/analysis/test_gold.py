@@ -19,7 +19,7 @@ from headwise.analysis.gold import (
 from headwise.text.frequencies import WordRanks
 from headwise.text.mentions import Passage, make_mention
 from headwise.text.treebank import Tree
-from headwise_papers.data.treebanks import read_named_treebank
+from headwise_papers.data.annotations import read_named_treebank
 
 # "The big red dog was seen": red and big modify dog, dog is the passive subject of seen
 DOG = Tree(

@@ -12,7 +12,7 @@ from headwise.analysis.gold import punctuation_gold, rare_gold
 from headwise.ops import softmax_attention
 from headwise.recording import HeadTable, Pointing, Profile, Reading, Words
 from headwise.sites import Head, Site, observe
-from headwise_papers.data.padding import pad
+from headwise_papers.data.batches import pad
 from headwise_papers.data.toy import ToyLanguage
 from headwise_papers.measures.toy_gold import toy_gold
 from tests.recording.planted_heads import pointing_at, site_of

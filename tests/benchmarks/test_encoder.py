@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import encoder
 from headwise_papers.attention_guidance._masked_steps import FIRST_WORD
-from headwise_papers.models.encoder_flops import training_flops
+from headwise_papers.models.encoder import training_flops
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_flatten
 from headwise.recording import Run
 from headwise.training import FitConfig, fit, label_smoothed_sum
 from headwise.training.replaying import Replayed
-from headwise_papers.data.parallel import parallel_batch
+from headwise_papers.data.batches import parallel_batch
 from headwise_papers.models import Transformer, TransformerConfig
 
 SHAPE = TransformerConfig(

@@ -20,8 +20,8 @@ from headwise.workflows.inspect.subject import Subject
 from headwise_papers.attention_guidance._encoders import pretrain_encoder
 from headwise_papers.attention_guidance._probe import Probed, probe
 from headwise_papers.core import Result, find_or_train, panels
-from headwise_papers.data.byte_pieces import BytePieces, train_byte_pieces
-from headwise_papers.data.opensesame import read_reflexives, with_distractors
+from headwise_papers.data.annotations import read_reflexives, with_distractors
+from headwise_papers.data.subword import ByteLevelCodec, train_byte_level
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.recipes.encoder_subject import encoder_subject
 from headwise_papers.recipes.pretraining import PretrainingConfig, load_pretrained
@@ -128,12 +128,12 @@ def _opened(config: Probing) -> Subject:
         assert config.shape is not None
         names = config.texts.sets
         lines = (one.text for name in names for one in read_passages(config.texts, name))
-        pieces = train_byte_pieces(lines, size=config.vocab_size)
+        pieces = train_byte_level(lines, size=config.vocab_size)
         shape = EncoderConfig.roberta(len(pieces), **_shape(config.shape))
         return _untrained(shape, pieces, config.seed, device)
     run = find_or_train(pretrain_encoder, config.encoder)
     if config.arm == RANDOM:
-        pieces = BytePieces.load(run.path("tokenizer.json"))
+        pieces = ByteLevelCodec.load(run.path("tokenizer.json"))
         shape = run.read_settings("model.json", EncoderConfig)
         return _untrained(shape, pieces, config.seed, device)
     model, pieces = load_pretrained(run)
@@ -149,7 +149,7 @@ def _shape(shape: EncoderConfig) -> dict[str, int]:
 
 
 def _untrained(
-    shape: EncoderConfig, pieces: BytePieces, seed: int, device: torch.device
+    shape: EncoderConfig, pieces: ByteLevelCodec, seed: int, device: torch.device
 ) -> Subject:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -54,7 +54,7 @@ class Start:
         """Return the start of an encoder on a task.
 
         Args:
-            task: see `headwise_papers.data.pair_tasks` and `headwise_papers.data.tagging`.
+            task: see `headwise_papers.data.tasks` and `headwise_papers.data.tasks`.
             encoder: its settings; its seed is that of the fine-tuning.
             tuning: settings of every fine-tuning.
             fresh: take the encoder's shape and tokenizer alone, and draw its weights anew.

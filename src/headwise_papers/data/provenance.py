@@ -1,4 +1,7 @@
-"""Provenance of data files: downloads, only ever on request, and how files are made of them."""
+"""Provenance of data files: known checksums, tables, and downloads, only ever on request.
+
+`SHA256SUMS` beside this module holds the checksums of the unpacked files, as sha256sum writes them.
+"""
 
 import csv
 import gzip
@@ -12,19 +15,129 @@ import urllib.request
 import zipfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import resources
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlparse
 
-from headwise.text.source import DataFile, write_whole
+from headwise.config import suggestion
+from headwise.text.source import DataFile, data_folder, write_whole
 
+Value = TypeVar("Value")
 Progress = Callable[[str, int, int], None]  # (what, bytes so far, bytes in all or 0)
 CHUNK = 1 << 18
 TIMEOUT = 60  # seconds without an answer
 AMAZON_DOMAINS = ("books", "dvd", "electronics", "kitchen_&_housewares")
 GLOVE_MEMBER = "glove.6B.50d.txt"
 GLOVE_WORDS = 40_000
+
+
+@cache
+def _checksums() -> dict[str, str]:
+    text = resources.files(__package__).joinpath("SHA256SUMS").read_text("utf-8")
+    return {name: checksum for checksum, name in map(str.split, text.splitlines())}
+
+
+def known_file(
+    name: str,
+    origin: str,
+    urls: tuple[str, ...] = (),
+    make: Callable[[Sequence[bytes]], bytes] | None = None,
+    other_sha256: tuple[str, ...] = (),
+) -> DataFile:
+    """Return a data file with its checksum of `SHA256SUMS`; the arguments are those of `DataFile`.
+
+    >>> known_file("ud/en_ewt-ud-dev.conllu", "its repository").sha256[:8]
+    '531a54ff'
+    """
+    return DataFile(name, _checksums().get(name, ""), origin, urls, make, other_sha256)
+
+
+def entry(table: Mapping[str, Value], name: str, what: str) -> Value:
+    """Return an entry of a table of sets; raise for other names, with a suggestion.
+
+    Args:
+        table: entries by name.
+        name: the wanted one.
+        what: what the entries are, for the message.
+    """
+    if name not in table:
+        raise ValueError(f"There is no {what} {name!r}. {suggestion(name, table)}")
+    return table[name]
+
+
+def read_lines(
+    files: Sequence[DataFile], *, name: str, folder: Path | None, verify: bool
+) -> list[list[str]]:
+    """Read the lines of each file of a set.
+
+    Args:
+        files: of the set.
+        name: of the set, for messages.
+        folder: the data folder; None: the one that HEADWISE_DATA names.
+        verify: raise if a checksum is unknown.
+    """
+    found = data_folder(folder, wanted=name, origin=files[0].origin)
+    return [file.lines(found, verify=verify) for file in files]
+
+
+def read_table(
+    file: DataFile,
+    folder: Path,
+    *,
+    columns: Sequence[str],
+    labels: Sequence[str] = ("0", "1"),
+    header: bool = False,
+    verify: bool,
+) -> Iterator[list[str]]:
+    """Yield the fields of each line of a tab-separated file, with the column "label" checked.
+
+    Args:
+        file: which file.
+        folder: the data folder.
+        columns: their names; one of them is "label".
+        labels: as they are written.
+        header: leave out the first line.
+        verify: raise if the checksum is unknown.
+    """
+    place, allowed = columns.index("label"), set(labels)
+    lines = file.lines(folder, verify=verify)
+    for number, line in enumerate(lines[header:], start=1 + header):
+        fields = line.split("\t")
+        if len(fields) != len(columns) or fields[place] not in allowed:
+            raise ValueError(
+                f"{file.name}, line {number}: {', '.join(columns)} were wanted between tabs, the "
+                f"label one of {', '.join(labels)}, got {line[:40]!r}; get the file again."
+            )
+        yield fields
+
+
+def tied(examples: Sequence[Sequence[str]]) -> list[str]:
+    """Return for each example the first text, in alphabetical order, of all that it is tied to.
+
+    Examples that share a text are tied, and so are those that are tied to the same one.
+
+    >>> tied([("q1", "b"), ("q2", "a"), ("q1", "a"), ("q3", "c")])
+    ['a', 'a', 'a', 'c']
+
+    Args:
+        examples: the texts of each, one or more.
+    """
+    leader: dict[str, str] = {}
+
+    def find(text: str) -> str:
+        leader.setdefault(text, text)
+        while leader[text] != text:
+            leader[text] = leader[leader[text]]  # halve the way for the next one
+            text = leader[text]
+        return text
+
+    for texts in examples:
+        first, *others = sorted({find(text) for text in texts})
+        leader |= dict.fromkeys(others, first)
+    return [find(texts[0]) for texts in examples]
 
 
 def fetch(

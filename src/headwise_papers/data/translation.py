@@ -1,28 +1,311 @@
-"""Parallel texts: the corpora of `headwise_papers.data.corpora`, as lines and as pieces of words."""
+"""Parallel corpora: where their files lie and come from, as lines and as subword tokens.
 
+| name | languages | files below the data folder | text |
+| --- | --- | --- | --- |
+| multi30k | any two of en, de, fr, cs | `multi30k/{train,val,test_2016_flickr}.{language}` | raw |
+| europarl | any two of en, de, fr | `europarl-en-de-fr/{train,valid,test}.{language}` | raw |
+| msdocs | en, ru | `msdocs-en-ru/{train,valid,test}.{language}` | raw |
+| freesoft | en with de, fr or ru | `freesoft-en-de/{train,valid,test}.{language}` … | raw |
+| iwslt14 | de, en | `iwslt14-de-en/{train,valid,test}.{language}` | lower-cased, Moses |
+| iwslt15 | en, vi | `iwslt15-en-vi/train.{language}`, `iwslt15-en-vi-devtest/tst201*` | tokenised |
+| wmt14 | en, de | `wmt14-en-de/{train,newstest2013,newstest2014}.{language}` | tokenised |
+| tatoeba | en with de, fr or ru | `tatoeba-en-de/{train,valid,test}.{language}` … | raw |
+| opensubtitles | en, ru | `opensubtitles-en-ru-voita/{train,valid,test}.{language}` | tokenised |
+| libreoffice-help | en with de, fr, om, ru or vi | `libreoffice-help/en-vi/train.en.txt` … | raw |
+
+Files are plain or `.xz`, a sentence a line. IWSLT'14 is the folder tmp of fairseq's
+prepare-iwslt14.sh, IWSLT'15 and WMT'14 are the files of nlp.stanford.edu/projects/nmt: all three
+have Moses' escapes (`&apos;`).
+
+- Europarl: 400,000 lines of debates of 1999 to 2012, three-way; the test part is October to
+  December 2000. One domain, formal speech; most of the English is itself translated.
+- msdocs: 333,700 sentences of software documentation, aligned by the publisher. Phrases recur, so
+  BLEU is higher than on news.
+- freesoft: 52,482 (ru) to 113,660 (fr) lines of Debian's pages and package descriptions and of the
+  game Battle for Wesnoth. The English of one language's test part may be in another's train part.
+- Tatoeba en-ru has 46,085 training pairs. The training files of en-de and en-fr are shuffled, so
+  that their first 46,085 pairs (`train_pairs`) are an equal sample.
+- OpenSubtitles: 10,678 sentences of the consistency tests of Voita et al. (2019, "When a Good
+  Translation is Wrong in Context"), taken out of their context: chosen for deixis, ellipsis and
+  names, so no random sample of subtitles; the authors rewrote some Russian sides.
+"""
+
+import hashlib
+import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from headwise.text.source import DataFile, data_folder
-from headwise_papers.data.corpora import LENGTHS, Corpus, corpus_file, corpus_named
-from headwise_papers.data.plain import plain_text
-from headwise_papers.data.splitting import split_pairs
-from headwise_papers.data.subword import Kind, PiecePair, Pieces, train_pieces
+from headwise.config import suggestion
+from headwise.text.source import DataFile, data_folder, github
+from headwise_papers.data.provenance import entry, known_file, tied, unzipped
+from headwise_papers.data.subword import CodecPair, Kind, SubwordCodec, train_subwords
 
 __all__ = [
+    "CORPORA",
+    "Corpus",
     "Lines",
     "ParallelTexts",
     "TranslationData",
+    "bare",
+    "corpus_file",
+    "corpus_named",
     "median_lengths",
+    "plain_text",
     "read_parallel_texts",
     "read_part",
     "read_translation",
+    "split_pairs",
 ]
 
-Pair = tuple[list[int], list[int]]  # source and target ids, without marks
+PARTS = ("train", "valid", "test")
+STANFORD = "https://nlp.stanford.edu/projects/nmt/data"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A parallel corpus: its languages, its parts, and the names of its files."""
+
+    name: str
+    languages: tuple[str, ...]
+    parts: tuple[str, str, str]  # to train on, to choose by, to test on
+    path: str  # with {pair}, {part} and {language}
+    origin: str
+    further: tuple[str, ...] = ()  # parts that are read on request only
+    centre: str = ""  # where there are only pairs with this language
+    train_path: str = ""  # where training files lie elsewhere
+
+    def pair(self, source: str, target: str) -> tuple[str, str]:
+        """Return two languages in the order of file names; raise for a pair that is missing."""
+        known = source != target and {source, target} <= set(self.languages)
+        if not known or self.centre not in ("", source, target):
+            only = f", one of them {self.centre}" if self.centre else ""
+            raise ValueError(
+                f"{self.name} has the languages {', '.join(self.languages)}, and source and target "
+                f"are two of them{only}; got {source!r} and {target!r}."
+            )
+        first, second = sorted((source, target), key=self.languages.index)
+        return first, second
+
+
+CORPORA = {
+    corpus.name: corpus
+    for corpus in (
+        Corpus(
+            "multi30k",
+            ("en", "de", "fr", "cs"),
+            ("train", "val", "test_2016_flickr"),
+            "multi30k/{part}.{language}",
+            "data/task1/raw of github.com/multi30k/dataset",
+            further=("test_2017_flickr", "test_2017_mscoco", "test_2018_flickr"),
+        ),
+        Corpus(
+            "iwslt14",
+            ("de", "en"),
+            PARTS,
+            "iwslt14-de-en/{part}.{language}",
+            "the folder tmp that fairseq's prepare-iwslt14.sh makes",
+            further=("train-subset",),
+        ),
+        Corpus(
+            "iwslt15",
+            ("en", "vi"),
+            ("train", "tst2012", "tst2013"),
+            "iwslt15-en-vi-devtest/{part}.{language}",
+            "nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi",
+            train_path="iwslt15-en-vi/{part}.{language}",
+        ),
+        Corpus(
+            "wmt14",
+            ("en", "de"),
+            ("train", "newstest2013", "newstest2014"),
+            "wmt14-en-de/{part}.{language}",
+            "nlp.stanford.edu/projects/nmt/data/wmt14.en-de",
+            further=("newstest2012", "newstest2015"),
+        ),
+        Corpus(
+            "tatoeba",
+            ("en", "de", "fr", "ru"),
+            PARTS,
+            "tatoeba-{pair}/{part}.{language}",
+            "an export of www.manythings.org/anki: its deu.txt, fra.txt or rus.txt in the same "
+            "folder will do, and is split by the hash of its sentences; the known en-ru is of "
+            "eng-rus in data/test, data/devtest and data/release/test of "
+            "github.com/Helsinki-NLP/Tatoeba-Challenge at d34a89ac102f",
+            centre="en",
+        ),
+        Corpus(
+            "opensubtitles",
+            ("en", "ru"),
+            PARTS,
+            "opensubtitles-en-ru-voita/{part}.{language}",
+            "the right variants in consistency_testsets/*.json of "
+            "github.com/lena-voita/good-translation-wrong-in-context at bb59382f6bc6, cut at _eos, "
+            "each English sentence once",
+        ),
+        Corpus(
+            "libreoffice-help",
+            ("en", "de", "fr", "om", "ru", "vi"),
+            PARTS,
+            "libreoffice-help/{pair}/{part}.{language}.txt",
+            "the help pages of LibreOffice 7.4 (Debian's libreoffice-help-en-us and its "
+            "translations, 4:7.4.7-1+deb12u14), paragraphs aligned by page and id",
+            centre="en",
+        ),
+        Corpus(
+            "europarl",
+            ("en", "de", "fr"),
+            PARTS,
+            "europarl-en-de-fr/{part}.{language}",
+            "proceedings/xml/{en,de,fr}/*.xml of github.com/UDS-SFB-B6-Datasets/"
+            "Multilingual-Parallel-Direct-Europarl at 4e284f102c5d: paragraphs paired by sitting, "
+            "section, speech and number, sentences inside by length (Gale and Church) and equal "
+            "numbers, clean triples of 6 to 50 English words, 400,000 of them drawn for training",
+        ),
+        Corpus(
+            "msdocs",
+            ("en", "ru"),
+            PARTS,
+            "msdocs-en-ru/{part}.{language}",
+            "branch live-sxs of MicrosoftDocs/Dynamics-365-Operations.ru-ru at dea1931aa152, "
+            "zzfima/docs.ru-ru at 87f0681a4340 and eleven more Russian repositories of Microsoft's "
+            "documentation: pages marked ms.translationtype HT, sentences by their ids, Markdown "
+            "removed, split by page, shuffled",
+        ),
+        Corpus(
+            "freesoft",
+            ("en", "de", "fr", "ru"),
+            PARTS,
+            "freesoft-{pair}/{part}.{language}",
+            "webwml of github.com/l/debian-webwml at 80cd9461d384, Translation-* of Debian 12.15 "
+            "and locale/*/LC_MESSAGES/*.mo of Debian's wesnoth-1.16 packages (1:1.16.9-1): blocks "
+            "paired by tags or message id, sentences inside by length, split by page, package "
+            "family and game text, shuffled",
+            centre="en",
+        ),
+    )
+}
+LENGTHS = {  # lines of published files whose checksum is not known
+    "iwslt14-de-en/train": 160_239,
+    "wmt14-en-de/train": 4_468_840,
+    "wmt14-en-de/newstest2013": 3_000,
+}
+
+
+def corpus_named(name: str) -> Corpus:
+    """Return a corpus of `CORPORA`; raise for other names, with a suggestion."""
+    return entry(CORPORA, name, "parallel corpus")
+
+
+def corpus_file(name: str, part: str, language: str, *, pair: Sequence[str]) -> DataFile:
+    """Return the file of one language of one part.
+
+    >>> corpus_file("tatoeba", "test", "de", pair=("en", "de")).name
+    'tatoeba-en-de/test.de'
+
+    Args:
+        name: of the corpus.
+        part: for example "train".
+        language: of the file.
+        pair: both languages, in any order.
+    """
+    corpus = corpus_named(name)
+    parts = (*corpus.parts, *corpus.further)
+    if part not in parts:
+        raise ValueError(f"{name} has no part {part!r}. {suggestion(part, parts)}")
+    template = corpus.train_path if part == "train" and corpus.train_path else corpus.path
+    both = "-".join(corpus.pair(pair[0], pair[1]))
+    path = template.format(pair=both, part=part, language=language)
+    make = unzipped if name == "multi30k" else None
+    return known_file(path, corpus.origin, _urls(name, f"{part}.{language}"), make)
+
+
+def _urls(name: str, file_name: str) -> tuple[str, ...]:
+    """Return the public address of a file, if there is one."""
+    match name:
+        case "multi30k":
+            return (github("multi30k/dataset", "a3d2e0d26b56", f"data/task1/raw/{file_name}.gz"),)
+        case "iwslt14" if not file_name.startswith("train"):
+            path = f"iwslt14.tokenized.de-en/tmp/{file_name}"
+            return (github("johntzwei/nmt_iwslt", "7750e75a0379", path),)
+        case "iwslt15":
+            return (f"{STANFORD}/iwslt15.en-vi/{file_name}",)
+        case _:
+            return ()
+
+
+_RULES = (
+    (re.compile(r" @-@ "), "-"),
+    (re.compile(r" ##AT##-##AT## "), "-"),
+    (re.compile(r" (?=(?:[,.!?;:%)\]}…]|\.\.\.)(?: |$))"), ""),
+    (re.compile(r"(?<![^ ])([(\[{]) "), r"\1"),
+    (re.compile(r" (?='(?:s|t|re|ve|ll|d|m|S|T|RE|VE|LL|D|M)(?: |$))"), ""),
+    (re.compile(r' " (.*?) "(?= |$|[,.!?;:)])'), r' "\1"'),
+)
+
+
+def plain_text(line: str) -> str:
+    """Undo Moses' tokenisation and escapes, so far as punctuation shows it.
+
+    Punctuation goes back to the word before it, brackets and quotation marks around what they
+    enclose, English clitics to their words. Apostrophes of other languages stay apart.
+
+    >>> plain_text("I don &apos;t know , she said : &quot; Why ? &quot;")
+    'I don\\'t know, she said: "Why?"'
+    """
+    text = f" {html.unescape(line)}"
+    for pattern, written in _RULES:
+        text = pattern.sub(written, text)
+    return text.strip()
+
+
+_NOT_WORDS = re.compile(r"[\W_]+")
+BUCKETS = 10_000
+
+
+def bare(sentence: str) -> str:
+    """Return a sentence without case and punctuation, by which two count as the same.
+
+    >>> bare("What's up, Tom?")
+    'what s up tom'
+    """
+    return _NOT_WORDS.sub(" ", sentence.lower()).strip()
+
+
+def split_pairs(
+    pairs: Sequence[tuple[str, str]], *, valid: float = 0.012, test: float = 0.018
+) -> dict[str, list[tuple[str, str]]]:
+    """Split pairs so that no sentence of either side is in two parts, by hashes alone.
+
+    Pairs that share a sentence, case and punctuation aside, belong together, and so do those that
+    share one with these. The SHA-256 of the first sentence of such a group, in alphabetical order,
+    decides its part. So the parts depend neither on order nor on chance, and a later export of the
+    same corpus moves few sentences.
+
+    Args:
+        pairs: sentences and their translations; the order is kept within each part.
+        valid: share of groups in "valid".
+        test: share of groups in "test".
+
+    Returns:
+        "train", "valid" and "test".
+    """
+    if valid < 0 or test < 0 or valid + test >= 1:
+        raise ValueError(f"valid and test are shares below 1 together, got {valid} and {test}.")
+    parts: dict[str, list[tuple[str, str]]] = {part: [] for part in PARTS}
+    # the side belongs to the key: "Tom" in one language says nothing about "Tom" in the other
+    groups = tied([(f"0 {bare(first)}", f"1 {bare(second)}") for first, second in pairs])
+    for pair, group in zip(pairs, groups, strict=True):
+        share = int(hashlib.sha256(group.encode()).hexdigest(), 16) % BUCKETS / BUCKETS
+        name = "test" if share < test else "valid" if share < test + valid else "train"
+        parts[name].append(pair)
+    return parts
+
+
+Pair = tuple[list[int], list[int]]  # source and target ids, without special tokens
 EXPORTS = {"de": "deu.txt", "fr": "fra.txt", "ru": "rus.txt"}  # of Tatoeba, English first
 
 
@@ -45,22 +328,22 @@ class ParallelTexts:
 
 @dataclass(frozen=True)
 class TranslationData:
-    """A parallel corpus as numbers of pieces."""
+    """A parallel corpus as token ids."""
 
     name: str
     train: list[Pair]
     valid: list[Pair]
     test: list[Pair]
-    pieces: Pieces  # of the target, and of the source unless it has its own
-    other_source: Pieces | None = None
+    pieces: SubwordCodec  # codec of the target, and of the source unless it has its own
+    other_source: SubwordCodec | None = None
 
     @property
-    def both(self) -> PiecePair:
-        """The pieces of each side; keep them with `data.both.save(run.folder)`."""
-        return PiecePair(self.other_source or self.pieces, self.pieces)
+    def both(self) -> CodecPair:
+        """Codec of each side; keep them with `data.both.save(run.folder)`."""
+        return CodecPair(self.other_source or self.pieces, self.pieces)
 
     def encode(self, lines: Lines) -> list[Pair]:
-        """Other sentences in the same pieces, for example those of `read_part`."""
+        """Encode other sentences, for example those of `read_part`."""
         return _encoded(lines, self.both)
 
 
@@ -77,23 +360,24 @@ def read_parallel_texts(
     """Read a parallel corpus; pairs with an empty side are left out.
 
     IWSLT'14 is trained on `train.de` and `train.en`, 160,239 pairs, where they are there, and else
-    on `train-subset`, 17,652 of them; BLEU on the subset compares with no published figure.
+    on `train-subset`, 17,652 of them; BLEU on the subset compares with no published result.
 
-    Tatoeba's parts share no sentence, case and marks aside: pairs are grouped by what they share,
-    and groups are never cut. Where its files are not there but the export they are made from
-    (`deu.txt`, `fra.txt`, `rus.txt`), that is split by `headwise_papers.data.splitting.split_pairs`, into
-    other parts; figures of the two compare only roughly.
+    Tatoeba's parts share no sentence, case and punctuation aside: pairs are grouped by what they
+    share, and groups are never cut. Where its files are not there but the export they are made from
+    (`deu.txt`, `fra.txt`, `rus.txt`), that is split by `split_pairs` into other parts; results of
+    the two compare only roughly.
 
     Args:
         name: "multi30k" (en, de, fr, cs; test is test_2016_flickr), "iwslt14" (de, en),
-            "iwslt15" (en, vi), "wmt14" (en, de), "tatoeba" (en with de, fr or ru),
-            "opensubtitles" (en, ru) or "libreoffice-help" (en with de, fr, om, ru or vi).
+            "iwslt15" (en, vi), "wmt14" (en, de), "europarl" (en, de, fr), "msdocs" (en, ru),
+            "freesoft" and "tatoeba" (en with de, fr or ru), "opensubtitles" (en, ru) or
+            "libreoffice-help" (en with de, fr, om, ru or vi).
         source: language to translate from.
         target: language to translate into.
-        folder: the data folder; None takes the one HEADWISE_DATA names.
+        folder: the data folder; None: the one that HEADWISE_DATA names.
         train_pairs: only so many pairs to train on, the first ones, for corpora of equal size;
-            None takes all, and more than there are is refused.
-        verify: refuse files that are not the known ones.
+            None: all; raise if there are fewer.
+        verify: raise if a checksum is unknown.
         plain: undo tokenisation and escapes, for models that know raw text only.
     """
     corpus = corpus_named(name)
@@ -132,7 +416,7 @@ def read_part(
         source: language to translate from.
         target: language to translate into.
         folder: the data folder.
-        verify: refuse files that are not the known ones.
+        verify: raise if a checksum is unknown.
         plain: undo tokenisation and escapes, for models that know raw text only.
     """
     pair = corpus_named(name).pair(source, target)
@@ -157,25 +441,25 @@ def read_translation(
     vocabulary: int = 8000,
     kind: Kind = "unigram",
     joint: bool = True,
-    pieces: Pieces | PiecePair | None = None,
+    pieces: SubwordCodec | CodecPair | None = None,
     train_pairs: int | None = None,
     verify: bool = True,
     plain: bool = False,
 ) -> TranslationData:
-    """Read a parallel corpus and number its pieces.
+    """Read a parallel corpus and encode it as subword tokens.
 
     Args:
         name: see `read_parallel_texts`, as for source, target, folder, train_pairs, verify, plain.
         source: language to translate from.
         target: language to translate into.
         folder: the data folder.
-        vocabulary: how many pieces, marks included, are learnt from the training part, of each
-            side where they are not joint; small corpora get fewer.
-        kind: how they are learnt, "unigram" or "bpe".
-        joint: one set of pieces for both languages.
-        pieces: taken instead of learning them, for example those of an earlier run.
+        vocabulary: number of tokens, special tokens included, learnt from the training part, of
+            each side where they are not joint; small corpora get fewer.
+        kind: of SentencePiece model, "unigram" or "bpe".
+        joint: one vocabulary for both languages.
+        pieces: codecs to use instead of training them, for example those of an earlier run.
         train_pairs: only so many pairs to train on, the first ones.
-        verify: refuse files that are not the known ones.
+        verify: raise if a checksum is unknown.
         plain: undo tokenisation and escapes.
     """
     texts = read_parallel_texts(
@@ -187,8 +471,8 @@ def read_translation(
         verify=verify,
         plain=plain,
     )
-    if isinstance(pieces, Pieces):
-        both = PiecePair(pieces, pieces)
+    if isinstance(pieces, SubwordCodec):
+        both = CodecPair(pieces, pieces)
     else:
         both = pieces or _learnt(texts.train, size=vocabulary, kind=kind, joint=joint)
     train, valid, test = (_encoded(part, both) for part in (texts.train, texts.valid, texts.test))
@@ -198,7 +482,7 @@ def read_translation(
 
 
 def median_lengths(pairs: Sequence[Pair]) -> tuple[float, float]:
-    """Median number of pieces of sources and of targets, as in Table 2 of the paper."""
+    """Return the median number of tokens of sources and of targets, as in Table 2 of the paper."""
     sources = median(len(source) for source, _ in pairs)
     return float(sources), float(median(len(target) for _, target in pairs))
 
@@ -214,22 +498,22 @@ def _with_first(texts: ParallelTexts, pairs: int) -> ParallelTexts:
     return replace(texts, train=train)
 
 
-def _learnt(lines: Lines, *, size: int, kind: Kind, joint: bool) -> PiecePair:
+def _learnt(lines: Lines, *, size: int, kind: Kind, joint: bool) -> CodecPair:
     if joint:
-        pieces = train_pieces([*lines.source, *lines.target], size=size, kind=kind)
-        return PiecePair(pieces, pieces)
-    return PiecePair(*(train_pieces(side, size=size, kind=kind) for side in lines))
+        pieces = train_subwords([*lines.source, *lines.target], size=size, kind=kind)
+        return CodecPair(pieces, pieces)
+    return CodecPair(*(train_subwords(side, size=size, kind=kind) for side in lines))
 
 
 def _parts(corpus: Corpus, pair: tuple[str, str], folder: Path) -> tuple[str, str, str]:
-    """The names of the parts' files; IWSLT'14 makes do with a subset."""
+    """Return the names of the parts' files; IWSLT'14 may have a subset only."""
     if corpus.name != "iwslt14" or corpus_file("iwslt14", "train", "de", pair=pair).path(folder):
         return corpus.parts
     return "train-subset", *corpus.parts[1:]
 
 
 def _export(corpus: Corpus, pair: tuple[str, str], folder: Path) -> DataFile | None:
-    """The whole of Tatoeba in one file, where its parts are not there."""
+    """Return the file with all of Tatoeba, where its parts do not exist."""
     if corpus.name != "tatoeba":
         return None
     part = corpus_file(corpus.name, "train", pair[1], pair=pair)
@@ -252,13 +536,13 @@ def _split_export(export: DataFile, folder: Path, *, swapped: bool) -> ParallelT
 
 
 def _full(pairs: Sequence[tuple[str, str]]) -> Lines:
-    """Pairs without an empty side."""
+    """Return the pairs without an empty side."""
     kept = [pair for pair in pairs if pair[0].strip() and pair[1].strip()]
     return Lines([source for source, _ in kept], [target for _, target in kept])
 
 
 def _side(file: DataFile, folder: Path, *, verify: bool) -> list[str]:
-    """The lines of a file; some published ones are known by their length only."""
+    """Read the lines of a file; some published ones are known by their length only."""
     lines = file.lines(folder, verify=verify and bool(file.sha256))
     wanted = None if file.sha256 else LENGTHS.get(file.name.rpartition(".")[0])
     if verify and wanted and len(lines) != wanted:
@@ -269,6 +553,6 @@ def _side(file: DataFile, folder: Path, *, verify: bool) -> list[str]:
     return lines
 
 
-def _encoded(lines: Lines, both: PiecePair) -> list[Pair]:
+def _encoded(lines: Lines, both: CodecPair) -> list[Pair]:
     sources, targets = both.source.encode_all(lines.source), both.target.encode_all(lines.target)
     return list(zip(sources, targets, strict=True))

@@ -1,4 +1,4 @@
-"""Word-level vocabularies: a word is a number, its place in a list that starts with four marks."""
+"""Word-level vocabularies: the id of a word is its place in a list after four special tokens."""
 
 import json
 from collections import Counter
@@ -16,9 +16,9 @@ SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A list of words; the number of a word is its place. The four marks come first.
+    """List of words; the id of a word is its place. The four special tokens come first.
 
-    Text never turns into a mark: the word `<eos>` in a sentence is an unknown word like any other.
+    Text is never encoded as a special token: the word `<eos>` in a sentence is unknown.
 
     >>> vocabulary = Vocabulary.from_sentences([["the", "dog"], ["the", "cat"]])
     >>> vocabulary.words
@@ -29,7 +29,7 @@ class Vocabulary:
     ['the', 'dog']
     """
 
-    words: tuple[str, ...]  # the marks first, then the words, no word twice
+    words: tuple[str, ...]  # special tokens first, then the words, no word twice
 
     def __post_init__(self) -> None:
         if self.words[: len(SPECIALS)] != SPECIALS:
@@ -45,7 +45,7 @@ class Vocabulary:
     def from_sentences(
         cls, sentences: Iterable[Iterable[str]], *, minimum_count: int = 1
     ) -> "Vocabulary":
-        """The words of some sentences, the commonest first, equals in alphabetical order.
+        """Return the vocabulary of some sentences, the commonest word first, equals alphabetically.
 
         Args:
             sentences: each a sequence of words.
@@ -71,11 +71,11 @@ class Vocabulary:
         return {word: first + place for place, word in enumerate(self.words[first:])}
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """The number of each word, UNK for words that are not here. No mark is added."""
+        """Return the id of each word, UNK for unknown ones, without special tokens."""
         return [self._number.get(word, UNK) for word in words]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """The words up to the first EOS. PAD and BOS are dropped; an unknown word stays `<unk>`."""
+        """Return the words up to the first EOS, without PAD and BOS; unknown ones are `<unk>`."""
         decoded: list[str] = []
         for number in ids:
             if number == EOS:
@@ -87,10 +87,10 @@ class Vocabulary:
         return decoded
 
     def to_json(self) -> str:
-        """The words, marks included, as a JSON list."""
+        """Return the words, special tokens included, as a JSON list."""
         return json.dumps(self.words, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> "Vocabulary":
-        """Read back what `to_json` wrote; anything else is refused with a ValueError."""
+        """Read what `to_json` wrote; raise a ValueError for anything else."""
         return cls(tuple(parse_json(text, [str], name="A vocabulary, a JSON list of words,")))

@@ -15,9 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headwise_papers.models.attention import Phases, recordable
+from headwise_papers.models.attention import Phases, check_vocab, recordable
 from headwise_papers.models.cache import Cache, FixedCache
-from headwise_papers.models.checks import check_vocab
 from headwise_papers.models.rebuilding import Rebuildable
 from headwise_papers.models.transformer import (
     DecoderLayer,
@@ -119,7 +118,7 @@ class CaptionConfig:
 
 @final
 class CaptionModel(Rebuildable):
-    """Describe images: `forward` while training, `greedy` and `beam` of `headwise_papers.models` after.
+    """Describe images: `forward` in training, then `greedy` and `beam` of `headwise_papers.models`.
 
     Sites are named `encoder.0.self`, `decoder.0.self`, `decoder.0.cross`. A source is a batch of
     images, floats from 0 to 1 or bytes, or of features, (B, N, F).

@@ -1,7 +1,7 @@
 """A small Transformer that classifies sentences: an encoder, pooling, and one linear layer.
 
-Made of the parts of `headwise_papers.models.transformer`. With post-norm the first layer attends to the
-embeddings as they are, with pre-norm to their layer norm, which hides how long they are.
+Made of the parts of `headwise_papers.models.transformer`. With post-norm the first layer attends to
+the embeddings as they are, with pre-norm to their layer norm, which hides how long they are.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The encoder of BERT (Devlin et al., 2019) and of its kin RoBERTa and ELECTRA.
+"""The encoder of BERT (Devlin et al., 2019) and of RoBERTa and ELECTRA.
 
     x = norm(words + positions + token types)
     x = norm(x + attention(x))
@@ -18,11 +18,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from headwise_papers.models.attention import MultiHeadAttention, Phases
-from headwise_papers.models.checks import check_dropouts, check_phases, check_size, check_vocab
+from headwise_papers.models.attention import (
+    MultiHeadAttention,
+    Phases,
+    check_dropouts,
+    check_phases,
+    check_size,
+    check_vocab,
+)
 from headwise_papers.models.rebuilding import Rebuildable
 
-__all__ = ["Encoder", "EncoderConfig", "Family", "initialize_normal"]
+__all__ = ["Encoder", "EncoderConfig", "Family", "initialize_normal", "training_flops"]
 
 Family = Literal["roberta", "bert", "electra"]
 ROWS = 64  # the table of words has a multiple of so many rows: products with others are slow
@@ -260,3 +266,38 @@ def _places_in_documents(documents_BT: Tensor) -> Tensor:
     first_BT = torch.ones_like(documents_BT, dtype=torch.bool)
     first_BT[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
     return place_T - torch.where(first_BT, place_T, 0).cummax(dim=1).values
+
+
+BACKWARD = 3  # a backward pass is two products for each one of the forward pass
+
+
+def training_flops(
+    config: EncoderConfig, *, texts: int, length: int, scored: int, judged: int = 0
+) -> float:
+    """Floating-point operations of the products of one step: forward and backward.
+
+    Twice the multiplications of projections, feed-forward layers, scores and sums of values with
+    softmax attention, of the head at the places where words are scored, and of ELECTRA's where
+    tokens are judged. What is computed again in a backward pass, and everything that is no product
+    of matrices, does not count.
+
+    Args:
+        config: of the encoder.
+        texts: rows of a batch.
+        length: positions of each.
+        scored: at how many of these positions all words get a score.
+        judged: at how many it is said whether a token was replaced, as `ReplacedToken` does.
+
+    >>> config = EncoderConfig.roberta(50_265)
+    >>> round(training_flops(config, texts=32, length=512, scored=2_458) / 1e12, 2)
+    9.86
+    """
+    width, positions = config.width, texts * length
+    linear = 4 * width**2 + 2 * width * config.feed_forward
+    attention = 2 * length * width  # a score and a value for each pair of positions
+    project = width * config.embedded if config.embedded != width else 0
+    head = width * config.embedded + config.embedded * config.vocab
+    replaced = width**2 + width
+    products = positions * (config.layers * (linear + attention) + project)
+    products += scored * head + judged * replaced
+    return 2.0 * BACKWARD * products

@@ -7,12 +7,33 @@ Outputs are the same at every position that is no padding. RoBERTa numbers posit
 padding_id + 1 on, so its table has that many more rows than ours; they are never read, and are 0.
 """
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig, ElectraConfig, PreTrainedModel, RobertaConfig
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForNextSentencePrediction,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ElectraForPreTraining,
+    ElectraForSequenceClassification,
+    ElectraForTokenClassification,
+    ElectraModel,
+    PreTrainedModel,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    RobertaForSequenceClassification,
+    RobertaForTokenClassification,
+    RobertaModel,
+)
 
 from headwise_papers.models.attention import MultiHeadAttention
 from headwise_papers.models.encoder import Encoder, EncoderConfig, Family
@@ -24,9 +45,104 @@ from headwise_papers.models.encoder_heads import (
     SequenceClassifier,
     TokenClassifier,
 )
-from headwise_papers.models.encoder_names import FORMS, Form, translated
 
-__all__ = ["EncoderModel", "from_hugging_face", "to_hugging_face"]
+__all__ = ["FORMS", "EncoderModel", "Form", "from_hugging_face", "to_hugging_face", "translated"]
+
+# Our names and theirs: of modules, and of parameters that are in none.
+EMBEDDINGS = {
+    "embed.words": "embeddings.word_embeddings",
+    "embed.positions": "embeddings.position_embeddings",
+    "embed.types": "embeddings.token_type_embeddings",
+    "embed.norm": "embeddings.LayerNorm",
+    "embed.project": "embeddings_project",
+}
+LAYER = {
+    "attention.query": "attention.self.query",
+    "attention.key": "attention.self.key",
+    "attention.value": "attention.self.value",
+    "attention.out": "attention.output.dense",
+    "add_attention.norm": "attention.output.LayerNorm",
+    "feed_forward.0": "intermediate.dense",
+    "feed_forward.2": "output.dense",
+    "add_feed_forward.norm": "output.LayerNorm",
+}
+BERT_WORDS = {
+    "words.dense": "cls.predictions.transform.dense",
+    "words.norm": "cls.predictions.transform.LayerNorm",
+    "words.bias": "cls.predictions.bias",
+}
+BERT_NEXT = {"pool.dense": "bert.pooler.dense", "follows": "cls.seq_relationship"}
+ROBERTA_WORDS = {
+    "words.dense": "lm_head.dense",
+    "words.norm": "lm_head.layer_norm",
+    "words.bias": "lm_head.bias",
+}
+ELECTRA_WORDS = {
+    "words.dense": "generator_predictions.dense",
+    "words.norm": "generator_predictions.LayerNorm",
+    "words.bias": "generator_lm_head.bias",
+}
+ELECTRA_REPLACED = {
+    "dense": "discriminator_predictions.dense",
+    "replaced": "discriminator_predictions.dense_prediction",
+}
+CLASSES = {"pool.dense": "classifier.dense", "classes": "classifier.out_proj"}
+BERT_CLASSES = {"pool.dense": "bert.pooler.dense", "classes": "classifier"}
+TOKEN_CLASSES = {"classes": "classifier"}
+
+
+@dataclass(frozen=True)
+class Form:
+    """A model of ours, what it is there, and how the parts of its head are called."""
+
+    family: Family
+    ours: type[nn.Module]
+    theirs: type[PreTrainedModel]
+    names: Mapping[str, str]
+
+
+FORMS = (
+    Form("roberta", Encoder, RobertaModel, {}),
+    Form("roberta", MaskedLM, RobertaForMaskedLM, ROBERTA_WORDS),
+    Form("roberta", SequenceClassifier, RobertaForSequenceClassification, CLASSES),
+    Form("roberta", TokenClassifier, RobertaForTokenClassification, TOKEN_CLASSES),
+    Form("bert", Encoder, BertModel, {}),
+    Form("bert", MaskedLM, BertForMaskedLM, BERT_WORDS),
+    Form("bert", NextSentence, BertForNextSentencePrediction, BERT_NEXT),
+    Form("bert", MaskedLMWithNextSentence, BertForPreTraining, BERT_WORDS | BERT_NEXT),
+    Form("bert", SequenceClassifier, BertForSequenceClassification, BERT_CLASSES),
+    Form("bert", TokenClassifier, BertForTokenClassification, TOKEN_CLASSES),
+    Form("electra", Encoder, ElectraModel, {}),
+    Form("electra", MaskedLM, ElectraForMaskedLM, ELECTRA_WORDS),
+    Form("electra", ReplacedToken, ElectraForPreTraining, ELECTRA_REPLACED),
+    Form("electra", SequenceClassifier, ElectraForSequenceClassification, CLASSES),
+    Form("electra", TokenClassifier, ElectraForTokenClassification, TOKEN_CLASSES),
+)
+
+
+def translated(name: str, form: Form) -> str:
+    """Return the name of one of our parameters in the other model.
+
+    >>> translated("encoder.layers.3.attention.out.weight", FORMS[1])
+    'roberta.encoder.layer.3.attention.output.dense.weight'
+    """
+    inner = name if form.ours is Encoder else name.removeprefix("encoder.")
+    if form.ours is not Encoder and inner == name:
+        return _renamed(name, form.names)
+    within = "" if form.ours is Encoder else f"{form.family}."
+    if inner.startswith("layers."):
+        _, index, rest = inner.split(".", 2)
+        return f"{within}encoder.layer.{index}.{_renamed(rest, LAYER)}"
+    return within + _renamed(inner, EMBEDDINGS)
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    """Replace the beginning of a name that is in the table."""
+    for ours, theirs in names.items():
+        if name == ours or name.startswith(f"{ours}."):
+            return theirs + name[len(ours) :]
+    raise AssertionError(f"{name} has no name there")
+
 
 EncoderModel = (
     Encoder
@@ -38,6 +154,20 @@ EncoderModel = (
     | TokenClassifier
 )
 
+SETTINGS = {  # ours and theirs
+    "vocab": "vocab_size",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "layers": "num_hidden_layers",
+    "feed_forward": "intermediate_size",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "max_length": "max_position_embeddings",
+    "token_types": "type_vocab_size",
+    "padding_id": "pad_token_id",
+    "norm_eps": "layer_norm_eps",
+    "init_std": "initializer_range",
+}
 CONFIGS: dict[Family, Any] = {
     "roberta": RobertaConfig,
     "bert": BertConfig,
@@ -47,7 +177,7 @@ CONFIGS: dict[Family, Any] = {
 
 @torch.no_grad()
 def to_hugging_face(model: EncoderModel) -> PreTrainedModel:
-    """A model of transformers with copies of these weights, and with these outputs.
+    """Return a model of transformers with copies of these weights, and with these outputs.
 
     Which one follows from the family in the encoder's config: a `MaskedLM` of the family "bert"
     becomes a BertForMaskedLM. A bare `Encoder` becomes one without a pooler.
@@ -72,7 +202,7 @@ def to_hugging_face(model: EncoderModel) -> PreTrainedModel:
 
 @torch.no_grad()
 def from_hugging_face(model: PreTrainedModel) -> EncoderModel:
-    """A model of ours with copies of the weights of a BERT, RoBERTa or ELECTRA.
+    """Return a model of ours with copies of the weights of a BERT, RoBERTa or ELECTRA.
 
     Which one follows from the class: RobertaForMaskedLM gives a `MaskedLM`, ElectraForPreTraining a
     `ReplacedToken`, BertModel an `Encoder` (its pooler is left out).
@@ -114,78 +244,49 @@ def _form_of_theirs(model: PreTrainedModel) -> Form:
 
 
 def _built(form: Form, encoder: Encoder, told: Any) -> EncoderModel:
-    """The model of a form, with fresh weights."""
+    """Return the model of a form, with fresh weights."""
     if form.ours is Encoder:
         return encoder
-    dropout: float | None = told.classifier_dropout
-    if form.ours is SequenceClassifier:
-        return SequenceClassifier(encoder, told.num_labels, dropout=dropout)
-    if form.ours is TokenClassifier:
-        return TokenClassifier(encoder, told.num_labels, dropout=dropout)
-    if form.ours is MaskedLM:
-        return MaskedLM(encoder)
-    if form.ours is MaskedLMWithNextSentence:
-        return MaskedLMWithNextSentence(encoder)
-    return NextSentence(encoder) if form.ours is NextSentence else ReplacedToken(encoder)
+    ours: Any = form.ours
+    if form.ours in (SequenceClassifier, TokenClassifier):
+        return ours(encoder, told.num_labels, dropout=told.classifier_dropout)
+    return ours(encoder)
 
 
 def _like(tensor: Tensor, model: nn.Module) -> nn.Module:
-    """Moved to where a tensor is, and to its dtype."""
+    """Move a model to the device and dtype of a tensor."""
     return model.to(tensor.device, tensor.dtype)
 
 
 def _our_rows(name: str, ours: Tensor, config: EncoderConfig) -> Tensor:
-    """The rows of one of our parameters that theirs has too: we have more than there are words."""
+    """Return the rows of one of our parameters that theirs has too: ours has spare rows."""
     by_word = name.endswith(("embed.words.weight", "words.bias"))
     return ours[: config.vocab] if by_word else ours
 
 
 def _their_rows(name: str, theirs: Tensor, config: EncoderConfig) -> Tensor:
-    """The rows of one of their parameters that ours has too."""
+    """Return the rows of one of their parameters that ours has too."""
     offset = config.family == "roberta" and name.endswith("embed.positions.weight")
     return theirs[config.padding_id + 1 :] if offset else theirs
 
 
 def _their_config(config: EncoderConfig) -> Any:
-    more = config.padding_id + 1 if config.family == "roberta" else 0
-    their = CONFIGS[config.family](
-        vocab_size=config.vocab,
-        hidden_size=config.width,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        intermediate_size=config.feed_forward,
-        hidden_dropout_prob=config.dropout,
-        attention_probs_dropout_prob=config.attention_dropout,
-        max_position_embeddings=config.max_length + more,
-        type_vocab_size=config.token_types,
-        initializer_range=config.init_std,
-        layer_norm_eps=config.norm_eps,
-        pad_token_id=config.padding_id,
-    )
+    told = {theirs: getattr(config, ours) for ours, theirs in SETTINGS.items()}
+    if config.family == "roberta":
+        told["max_position_embeddings"] += config.padding_id + 1
     if config.family == "electra":
-        their.embedding_size = config.embedded
-    return their
+        told["embedding_size"] = config.embedded
+    return CONFIGS[config.family](**told)
 
 
 def _our_config(told: Any, family: Family) -> EncoderConfig:
-    padding: int = told.pad_token_id or 0
-    config = EncoderConfig(
-        vocab=told.vocab_size,
-        width=told.hidden_size,
-        heads=told.num_attention_heads,
-        layers=told.num_hidden_layers,
-        feed_forward=told.intermediate_size,
-        dropout=told.hidden_dropout_prob,
-        attention_dropout=told.attention_probs_dropout_prob,
-        max_length=told.max_position_embeddings - (padding + 1 if family == "roberta" else 0),
-        token_types=told.type_vocab_size,
-        padding_id=padding,
-        norm_eps=told.layer_norm_eps,
-        init_std=told.initializer_range,
-        family=family,
-    )
-    narrow = family == "electra" and told.embedding_size != told.hidden_size
-    return replace(config, embedding_width=told.embedding_size) if narrow else config
+    given = {ours: getattr(told, theirs) for ours, theirs in SETTINGS.items()}
+    given["padding_id"] = given["padding_id"] or 0
+    if family == "roberta":
+        given["max_length"] -= given["padding_id"] + 1
+    if family == "electra" and told.embedding_size != told.hidden_size:
+        given["embedding_width"] = told.embedding_size
+    return EncoderConfig(**given, family=family)
 
 
 def _check_exportable(encoder: Encoder) -> None:

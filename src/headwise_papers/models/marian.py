@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headwise_papers.data.marian import MarianFile, MarianPieces, read_marian
+from headwise_papers.data.marian import MarianCodec, MarianFile, read_marian
 from headwise_papers.data.vocabulary import EOS
 from headwise_papers.models.cache import Cache, FixedCache, KeysValues
 from headwise_papers.models.transformer import DecoderLayer, Transformer, TransformerConfig
@@ -224,7 +224,7 @@ def _embeddings(tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _with_specials(table_VM: Tensor) -> Tensor:
-    return torch.cat([table_VM.new_zeros(MarianPieces.shift, table_VM.shape[1]), table_VM])
+    return torch.cat([table_VM.new_zeros(MarianCodec.shift, table_VM.shape[1]), table_VM])
 
 
 def _state(file: MarianFile) -> dict[str, Tensor]:

@@ -18,9 +18,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headwise_papers.data.vocabulary import SPECIALS
-from headwise_papers.models.attention import MultiHeadAttention, Phases, recordable
+from headwise_papers.models.attention import (
+    MultiHeadAttention,
+    Phases,
+    check_dropouts,
+    check_phases,
+    check_size,
+    check_vocab,
+    recordable,
+)
 from headwise_papers.models.cache import Cache, FixedCache
-from headwise_papers.models.checks import check_dropouts, check_phases, check_size, check_vocab
 from headwise_papers.models.rebuilding import Rebuildable
 
 Norm = Literal["pre", "post"]
@@ -142,7 +149,7 @@ class Transformer(Rebuildable):
             self.embed_source.words.weight = self.embed_target.words.weight
 
     def headwise_subject(self, tokenizer: object, special: frozenset[str]) -> Any:
-        """Return how `headwise.inspect` reads the model; the tokenizer is the codecs of source and target."""
+        """Return the subject of `headwise.inspect`; the tokenizer is the pair of codecs."""
         from headwise_papers.recipes.own_subjects import (
             TranslatorSubject,  # lazy: it imports this module
         )

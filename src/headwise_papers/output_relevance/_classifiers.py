@@ -18,9 +18,9 @@ from headwise.config import suggestion
 from headwise.recording.run import Run
 from headwise.training import progress_bar
 from headwise_papers.core import Job, find_or_train
+from headwise_papers.data.batches import Ragged
+from headwise_papers.data.classification import Labelled, LabelledTexts, read_labelled
 from headwise_papers.data.glove import GloveVectors, read_glove
-from headwise_papers.data.labelled import Labelled, LabelledTexts, read_labelled
-from headwise_papers.data.padding import Ragged
 from headwise_papers.measures.relevance_curves import RelevanceCurves, schedule
 from headwise_papers.measures.sen_curves import Records
 from headwise_papers.models.rnn import RnnClassifier, RnnClassifierConfig, Variant

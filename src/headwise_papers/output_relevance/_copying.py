@@ -16,7 +16,7 @@ from torch import Tensor
 from headwise.guidance import Guidance
 from headwise.recording.run import Run
 from headwise.training import progress_bar
-from headwise_papers.data.sequence_tasks import Copying, CopyTask, copying
+from headwise_papers.data.synthetic import Copying, CopyTask, copying
 from headwise_papers.measures.sen_curves import Records
 from headwise_papers.models.rnn import Combine, Seq2Seq, Seq2SeqConfig
 from headwise_papers.models.rnn_stack import Seq2SeqStack

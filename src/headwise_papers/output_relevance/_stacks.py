@@ -6,9 +6,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from headwise_papers.data.labelled import Labelled
-from headwise_papers.data.padding import Ragged
-from headwise_papers.data.parallel import parallel_batch
+from headwise_papers.data.batches import Ragged, parallel_batch
+from headwise_papers.data.classification import Labelled
 from headwise_papers.models.rnn_stack import (
     RnnClassifierSequence,
     RnnClassifierStack,

@@ -19,9 +19,8 @@ from headwise.config import suggestion
 from headwise.recording.run import Run
 from headwise.training import progress_bar
 from headwise_papers.core import Job
-from headwise_papers.data.padding import Ragged
-from headwise_papers.data.parallel import parallel_batch
-from headwise_papers.data.subword import Pieces, train_pieces
+from headwise_papers.data.batches import Ragged, parallel_batch
+from headwise_papers.data.subword import SubwordCodec, train_subwords
 from headwise_papers.data.translation import Lines, Pair, TranslationData, read_parallel_texts
 from headwise_papers.data.vocabulary import BOS, EOS
 from headwise_papers.measures.relevance_curves import RelevanceCurves, schedule
@@ -221,9 +220,9 @@ def read_data(recipe: Recipe, run: Run, *, valid: int, test: int = 0) -> Transla
     texts = read_parallel_texts(recipe.corpus)
     learned = _first(texts.train, recipe.pairs or None)
     if not run.has(PIECES):
-        known = train_pieces([*learned.source, *learned.target], size=recipe.vocabulary)
+        known = train_subwords([*learned.source, *learned.target], size=recipe.vocabulary)
         known.save(run.path(PIECES))
-    pieces = Pieces.load(run.path(PIECES))
+    pieces = SubwordCodec.load(run.path(PIECES))
     train, valid_pairs, test_pairs = (
         list(zip(pieces.encode_all(lines.source), pieces.encode_all(lines.target), strict=True))
         for lines in (learned, _first(texts.valid, valid), _first(texts.test, test or None))

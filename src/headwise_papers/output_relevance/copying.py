@@ -27,7 +27,7 @@ from headwise_papers.core import (
     minus,
     panels,
 )
-from headwise_papers.data.sequence_tasks import CopyTask
+from headwise_papers.data.synthetic import CopyTask
 from headwise_papers.models.rnn_stack import Seq2SeqStack
 from headwise_papers.output_relevance._copying import (
     CURVES,

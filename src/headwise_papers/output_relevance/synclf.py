@@ -17,8 +17,8 @@ from torch import Tensor
 
 from headwise.recording.run import Run
 from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, find_or_train, panels
-from headwise_papers.data.labelled import Labelled
-from headwise_papers.data.sequence_tasks import IMPORTANT, SynClf, synclf
+from headwise_papers.data.classification import Labelled
+from headwise_papers.data.synthetic import IMPORTANT, SynClf, synclf
 from headwise_papers.measures.relevance import agreement, at, best_step, crossing, from_others
 from headwise_papers.measures.relevance_curves import RelevanceCurves, schedule
 from headwise_papers.models.rnn import RnnClassifier, RnnClassifierConfig, Variant

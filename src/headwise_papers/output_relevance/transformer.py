@@ -23,8 +23,8 @@ from headwise.recording.run import Run
 from headwise.sites import find_sites, replace
 from headwise.training import progress_bar
 from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, find_or_train, panels
-from headwise_papers.data.labelled import Labelled, read_labelled
-from headwise_papers.data.padding import Padded, Ragged
+from headwise_papers.data.batches import Padded, Ragged
+from headwise_papers.data.classification import Labelled, read_labelled
 from headwise_papers.data.vocabulary import BOS
 from headwise_papers.measures.relevance import agreement, at, best_step, from_others
 from headwise_papers.measures.relevance_curves import RelevanceCurves, schedule

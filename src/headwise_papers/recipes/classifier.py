@@ -15,10 +15,9 @@ from headwise.recording.checksums import check_checksums, write_checksums
 from headwise.text.batching import Epochs
 from headwise.text.words import characters_for, first_words
 from headwise.workflows.inspect.opening import opened, quiet_transformers
-from headwise_papers.data.byte_pieces import BytePieces
-from headwise_papers.data.padding import pad
-from headwise_papers.data.pair_tasks import Example
-from headwise_papers.data.tagging import TaggedSentence
+from headwise_papers.data.batches import pad
+from headwise_papers.data.subword import ByteLevelCodec
+from headwise_papers.data.tasks import Example, TaggedSentence
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import SequenceClassifier, TokenClassifier
 
@@ -188,8 +187,8 @@ def _is_ours(model: nn.Module) -> bool:
 class Classifier:
     """A fine-tuned model with its tokenizer and the names of its classes.
 
-    >>> from headwise_papers.data.byte_pieces import train_byte_pieces
-    >>> pieces = train_byte_pieces(["good film", "bad film"], size=270)
+    >>> from headwise_papers.data.subword import train_byte_level
+    >>> pieces = train_byte_level(["good film", "bad film"], size=270)
     >>> model = SequenceClassifier(Encoder(EncoderConfig.tiny(len(pieces))), 2)
     >>> read = TruncatingTokenizer(pieces.definition, pieces.pad, length=32)
     >>> len(Classifier(model, read, ("bad", "good")).classify(["a film", "a book"]))
@@ -270,7 +269,7 @@ class Classifier:
         For a Hugging Face model its special tokens other than padding have no names.
         """
         if _is_ours(self.model):
-            found = BytePieces(self.pieces.definition).hugging_face()
+            found = ByteLevelCodec(self.pieces.definition).hugging_face()
         else:
             found = self.pieces.hugging_face(types=_tells_pairs(self.model.config))
         found.model_max_length = self.pieces.length

@@ -1,10 +1,10 @@
-"""Public data sets: which are in the data folder, and how to download one.
+"""Public data sets: list those in a data folder, and fetch one.
 
 headwise data
 headwise data NAME --folder DIR
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,31 +14,39 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from headwise.config import suggestion
 from headwise.text.coreference import coreference_file, coreference_parts
 from headwise.text.source import DataFile
+from headwise_papers.data.annotations import ALIGNMENTS, REFLEXIVES, TREEBANKS, treebank_file
+from headwise_papers.data.bags import SPLITS, sst_file
 from headwise_papers.data.captions import FLICKR8K
 from headwise_papers.data.characters import CHARACTER_FILES
-from headwise_papers.data.corpora import CORPORA, corpus_file
+from headwise_papers.data.classification import (
+    AG_SUBSET,
+    AG_TEST,
+    AG_TRAIN,
+    AMAZON,
+    IMDB,
+    NEWSGROUPS,
+    YELP,
+    YELP_REVIEWS,
+)
 from headwise_papers.data.glove import COMMONEST, published
-from headwise_papers.data.news import AG_SUBSET, AG_TEST, AG_TRAIN, NEWSGROUPS
-from headwise_papers.data.opensesame import REFLEXIVES
-from headwise_papers.data.pair_tasks import task_files
 from headwise_papers.data.pretraining import PRETRAINING_FILES
 from headwise_papers.data.provenance import fetch
-from headwise_papers.data.reviews import AMAZON, IMDB, YELP, YELP_REVIEWS
-from headwise_papers.data.sst import SPLITS, sst_file
-from headwise_papers.data.tagging_files import TAGGING_SETS, tagging_files
-from headwise_papers.data.treebanks import TREEBANKS, treebank_file
+from headwise_papers.data.tasks import TAGGING_SETS, tagging_files, task_files
+from headwise_papers.data.translation import CORPORA, corpus_file
+
+__all__ = ["SetState", "data_sets", "fetch_set"]
 
 
 @dataclass(frozen=True)
 class PublicSet:
-    """A data set: its files in one or more versions, its licence and caveats."""
+    """Files of a set, in one or more versions, with licence and caveat."""
 
     versions: tuple[tuple[DataFile, ...], ...]  # the first is the one to fetch
     note: str  # licence and caveat
 
 
 class SetState(NamedTuple):
-    """A data set, and where a folder has it."""
+    """State of a set in a data folder."""
 
     name: str
     where: Path | None  # the folder of its files; None: not all are there
@@ -50,33 +58,35 @@ def _sets() -> dict[str, PublicSet]:
     return _classified() | _tuned() | _parallel() | _plain() | _annotated()
 
 
+def _one(files: Iterable[DataFile], note: str) -> PublicSet:
+    return PublicSet((tuple(files),), note)
+
+
 def _classified() -> dict[str, PublicSet]:
     return {
-        "imdb": PublicSet((tuple(IMDB.values()),), "no licence stated; cite Maas et al. 2011"),
+        "imdb": _one(IMDB.values(), "no licence stated; cite Maas et al. 2011"),
         "ag_news": PublicSet(
             ((AG_TRAIN, AG_TEST), (AG_SUBSET, AG_TEST)),
             "non-commercial research use; recorded figures are of a sample, the whole set gives "
             "others",
         ),
-        "newsgroups": PublicSet((tuple(NEWSGROUPS.values()),), "no licence stated"),
-        "sst": PublicSet(
-            (tuple(sst_file(name, part) for name in ("sst2", "sst5") for part in SPLITS),),
+        "newsgroups": _one(NEWSGROUPS.values(), "no licence stated"),
+        "sst": _one(
+            (sst_file(name, part) for name in ("sst2", "sst5") for part in SPLITS),
             "no licence stated; cite Socher et al. 2013",
         ),
-        "amazon": PublicSet(
-            ((AMAZON,),),
+        "amazon": _one(
+            [AMAZON],
             "research use; 8,000 reviews of four domains; the whole set is read from "
             "amazon_mds/unprocessed where it is there",
         ),
-        "yelp": PublicSet(
-            (tuple(YELP.values()),), "Yelp's terms; sentences, the parts dev and test only"
-        ),
-        "yelp_reviews": PublicSet(((YELP_REVIEWS,),), "Yelp's terms; only Yelp gives it"),
+        "yelp": _one(YELP.values(), "Yelp's terms; sentences, the parts dev and test only"),
+        "yelp_reviews": _one([YELP_REVIEWS], "Yelp's terms; only Yelp gives it"),
     }
 
 
 def _tuned() -> dict[str, PublicSet]:
-    """Return the tasks of `headwise train classifier`; sst2 is in sst."""
+    """Return the sets of `headwise train classifier`; sst2 is in sst."""
     notes = {
         "cola": "research use; GLUE's, sentences that are grammatical or not",
         "rte": "research use; GLUE's, pairs",
@@ -91,59 +101,61 @@ def _tuned() -> dict[str, PublicSet]:
         else f"CC BY-NC 4.0; names, language {name.removeprefix('masakhaner-')}"
         for name in TAGGING_SETS
     }
-    return {name: PublicSet((task_files(name),), note) for name, note in notes.items()} | {
-        name: PublicSet((tagging_files(name),), note) for name, note in tagged.items()
+    return {name: _one(task_files(name), note) for name, note in notes.items()} | {
+        name: _one(tagging_files(name), note) for name, note in tagged.items()
     }
 
 
 def _parallel() -> dict[str, PublicSet]:
-    tests = _pair("iwslt15", "en-vi", ("tst2012", "tst2013"))
+    iwslt14 = _corpus("iwslt14"), _corpus("iwslt14", parts=("train-subset", "valid", "test"))
+    freesoft = [_corpus("freesoft", pair) for pair in ("en-de", "en-fr", "en-ru")]
+    by_hand = "cannot be downloaded in this form; `headwise data {}` says how it was made"
     return {
-        "multi30k": PublicSet(
-            (
-                tuple(
-                    corpus_file("multi30k", part, language, pair=("en", "de"))
-                    for part in CORPORA["multi30k"].parts
-                    for language in CORPORA["multi30k"].languages
-                ),
-            ),
-            "no licence stated; research use",
+        "multi30k": _one(_corpus("multi30k"), "no licence stated; research use"),
+        "iwslt14": PublicSet(iwslt14, "CC BY-NC-ND; train is a subset or made by hand"),
+        "iwslt15": _one(_corpus("iwslt15"), "CC BY-NC-ND; en-vi"),
+        "iwslt15-tests": _one(
+            _corpus("iwslt15", parts=("tst2012", "tst2013")),
+            "CC BY-NC-ND; tst2012 and tst2013 of en-vi alone",
         ),
-        "iwslt14": PublicSet(
-            (
-                _pair("iwslt14", "de-en"),
-                _pair("iwslt14", "de-en", ("train-subset", "valid", "test")),
-            ),
-            "CC BY-NC-ND; train is a subset or made by hand",
+        "wmt14": _one(_corpus("wmt14"), "research use; 4.5 million pairs, put there by hand"),
+        "tatoeba": _one(
+            _corpus("tatoeba", "en-de"), "CC BY 2.0 FR; en-de, read with fr and ru too; our splits"
         ),
-        "iwslt15": PublicSet((_pair("iwslt15", "en-vi"),), "CC BY-NC-ND; en-vi"),
-        "iwslt15-tests": PublicSet((tests,), "CC BY-NC-ND; tst2012 and tst2013 of en-vi alone"),
-        "wmt14": PublicSet(
-            (_pair("wmt14", "en-de"),), "research use; 4.5 million pairs, put there by hand"
+        "tatoeba-en-ru": _one(
+            _corpus("tatoeba", "en-ru"), "CC BY 2.0 FR; 46,085 pairs to train on; our splits"
         ),
-        "tatoeba": PublicSet(
-            (_pair("tatoeba", "en-de"),), "CC BY 2.0 FR; en-de, read with fr and ru too; our splits"
-        ),
-        "tatoeba-en-ru": PublicSet(
-            (_pair("tatoeba", "en-ru"),), "CC BY 2.0 FR; 46,085 pairs to train on; our splits"
-        ),
-        "opensubtitles": PublicSet(
-            (_pair("opensubtitles", "en-ru"),),
+        "opensubtitles": _one(
+            _corpus("opensubtitles"),
             "no licence stated; en-ru, 12,178 chosen sentences, no random sample; our splits",
         ),
-        "libreoffice-help": PublicSet(
-            (_pair("libreoffice-help", "en-vi"),),
+        "libreoffice-help": _one(
+            _corpus("libreoffice-help", "en-vi"),
             "MPL-2.0; en-vi, read with de, fr, om and ru too; our splits",
+        ),
+        "europarl": _one(
+            _corpus("europarl"),
+            "reuse allowed with the source named; 400,000 lines in en, de and fr; "
+            + by_hand.format("europarl"),
+        ),
+        "msdocs": _one(
+            _corpus("msdocs"), f"CC BY 4.0; en-ru, 333,700 pairs; {by_hand.format('msdocs')}"
+        ),
+        "freesoft": PublicSet(
+            (tuple(file for pair in freesoft for file in pair), *freesoft),
+            "free licences (MIT, GPL-2+ and others); en with de, fr and ru; "
+            + by_hand.format("freesoft"),
         ),
     }
 
 
-def _pair(name: str, pair: str, parts: Sequence[str] = ()) -> tuple[DataFile, ...]:
-    """Return the files of a pair of languages, of all its parts unless some are given."""
-    languages = pair.split("-")
+def _corpus(name: str, pair: str = "", parts: Sequence[str] = ()) -> tuple[DataFile, ...]:
+    """Return the files of a corpus: of all languages or of a pair, of the usual parts or others."""
+    corpus = CORPORA[name]
+    languages = pair.split("-") if pair else corpus.languages
     return tuple(
         corpus_file(name, part, language, pair=languages)
-        for part in parts or CORPORA[name].parts
+        for part in parts or corpus.parts
         for language in languages
     )
 
@@ -157,18 +169,20 @@ def _plain() -> dict[str, PublicSet]:
     }
     read = {
         "debian-docs-en": "free licences, a package's own each; English documentation",
+        "classic-books-en": "public domain; 261 English books to pre-train on, split by author; "
+        "`headwise data classic-books-en` says how it was made",
         "filipino": "CC BY 4.0, CC BY 2.0 FR and public domain; to pre-train on",
         "oromo": "BBC's, CC BY-NC 4.0, CC BY 4.0, MPL-2.0; to pre-train on",
     }
     return {
-        **{name: PublicSet((PRETRAINING_FILES[name],), note) for name, note in read.items()},
+        **{name: _one(PRETRAINING_FILES[name], note) for name, note in read.items()},
         "glove": PublicSet(
             ((COMMONEST,), (published(50),)),
             "PDDL; the 40,000 commonest words, out of a download of 862 MB",
         ),
-        **{name: PublicSet((CHARACTER_FILES[name],), note) for name, note in notes.items()},
-        "flickr8k": PublicSet(
-            (tuple(FLICKR8K.values()),),
+        **{name: _one(CHARACTER_FILES[name], note) for name, note in notes.items()},
+        "flickr8k": _one(
+            FLICKR8K.values(),
             "non-commercial research; images belong to their authors, and are 128 x 128 here",
         ),
     }
@@ -176,8 +190,8 @@ def _plain() -> dict[str, PublicSet]:
 
 def _annotated() -> dict[str, PublicSet]:
     treebanks = {
-        name: PublicSet(
-            (tuple(treebank_file(name, part) for part in parts),),
+        name: _one(
+            (treebank_file(name, part) for part in parts),
             f"{'CC BY-NC-SA' if name == 'tl_ugnayan' else 'CC BY-SA'} 4.0; a treebank of Universal "
             f"Dependencies: {', '.join(parts)}",
         )
@@ -190,19 +204,27 @@ def _annotated() -> dict[str, PublicSet]:
         "litbank": "CC BY 4.0; coreference in 100 novels",
     }
     named = {
-        name: PublicSet(
-            (tuple(coreference_file(name, part) for part in coreference_parts(name)),), note
-        )
+        name: _one((coreference_file(name, part) for part in coreference_parts(name)), note)
         for name, note in notes.items()
     }
-    reflexives = PublicSet(
-        ((REFLEXIVES,),), "Apache-2.0; reflexives, 18,000 sentences of a grammar"
+    return (
+        treebanks
+        | named
+        | {
+            "opensesame": _one(
+                [REFLEXIVES], "Apache-2.0; reflexives, 18,000 sentences of a grammar"
+            ),
+            "word-align-en-fr": _one(
+                ALIGNMENTS.values(),
+                "no restriction stated; 447 and 100 sentence pairs with gold word alignments; "
+                "`headwise data word-align-en-fr` says how it was made",
+            ),
+        }
     )
-    return treebanks | named | {"opensesame": reflexives}
 
 
 def data_sets(folder: Path | None) -> list[SetState]:
-    """Return each set and where a data folder has it; None: there is no folder."""
+    """Return the state of each set in a folder; None: no folder, so nothing is there."""
     return [
         SetState(name, *_found(public, folder), public.note) for name, public in _sets().items()
     ]
@@ -218,7 +240,7 @@ def _found(public: PublicSet, folder: Path | None) -> tuple[Path | None, int]:
 
 
 def fetch_set(name: str, folder: Path) -> list[Path]:
-    """Download a set into a data folder, with a progress bar; return the paths of its files.
+    """Download a set into a data folder, with a progress bar, and return the paths of its files.
 
     Args:
         name: one of `data_sets`.

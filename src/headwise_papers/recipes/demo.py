@@ -22,7 +22,7 @@ from headwise.reporting import write_report
 from headwise.sites import observe
 from headwise.training import FitConfig, check_at_least, fit, label_smoothed_loss, progress_bar
 from headwise.workflows.progress import counting
-from headwise_papers.data.parallel import ParallelBatch, ParallelData
+from headwise_papers.data.batches import ParallelBatch, ParallelData
 from headwise_papers.data.toy import ToyLanguage, ToyPair
 from headwise_papers.data.vocabulary import EOS, PAD, Vocabulary
 from headwise_papers.measures.toy_gold import toy_gold

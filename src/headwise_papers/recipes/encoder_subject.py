@@ -25,8 +25,8 @@ from headwise.workflows.inspect.subject import (
     without,
     word_numbers,
 )
-from headwise_papers.data.byte_pieces import BytePieces
-from headwise_papers.data.padding import pad
+from headwise_papers.data.batches import pad
+from headwise_papers.data.subword import ByteLevelCodec
 from headwise_papers.models.encoder import Encoder
 from headwise_papers.models.encoder_heads import (
     MaskedLM,
@@ -49,7 +49,7 @@ class EncoderSubject:
     """
 
     model: Encoder | MaskedLM | MaskedLMWithNextSentence | ReplacedToken
-    pieces: BytePieces
+    pieces: ByteLevelCodec
     special: frozenset[str] = frozenset()  # more tokens that are not to count as words
     knows_words: bool = True
     reads_references: bool = False
@@ -123,7 +123,7 @@ class EncoderSubject:
 
 
 def encoder_subject(
-    model: PretrainingModel | Encoder, pieces: BytePieces, *, special: Sequence[str] = ()
+    model: PretrainingModel | Encoder, pieces: ByteLevelCodec, *, special: Sequence[str] = ()
 ) -> Subject:
     """Make the subject of an encoder, as a Hugging Face model where there is one like it.
 
@@ -158,7 +158,7 @@ def classifier_subject(classifier: Classifier, *, special: Sequence[str] = ()) -
     check_finite(model)
     if isinstance(model, SequenceClassifier | TokenClassifier):
         if model.encoder.config.attention != "softmax":
-            pieces = BytePieces(classifier.pieces.definition)
+            pieces = ByteLevelCodec(classifier.pieces.definition)
             return EncoderSubject(model.encoder.eval(), pieces, frozenset(special))
         model = to_hugging_face(model)
         names = dict(enumerate(classifier.classes))

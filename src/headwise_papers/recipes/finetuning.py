@@ -37,7 +37,7 @@ from headwise.training import (
     training_figures,
 )
 from headwise.workflows.training_run import complete_report
-from headwise_papers.data.pair_tasks import TextTask
+from headwise_papers.data.tasks import TextTask
 from headwise_papers.measures import classification
 from headwise_papers.measures.classification import PairedTest, Part, confusion, paired_test
 from headwise_papers.measures.spans import span_counts, span_f1

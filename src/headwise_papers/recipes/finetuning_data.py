@@ -14,21 +14,23 @@ from headwise.recording import Run
 from headwise.training import FitConfig, check_at_least
 from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
 from headwise.workflows.inspect.opening import load_model, load_tokenizer, opened
-from headwise_papers.data.byte_pieces import (
-    FEWEST_PIECES,
-    MOST_PIECES,
-    BytePieces,
-    train_byte_pieces,
+from headwise_papers.data.subword import (
+    MAX_VOCABULARY,
+    MIN_VOCABULARY,
+    ByteLevelCodec,
+    train_byte_level,
 )
-from headwise_papers.data.pair_tasks import (
+from headwise_papers.data.tasks import (
+    TAGGING_SETS,
     TEXT_TASKS,
+    TaggedTask,
     TextTask,
     in_checksum_order,
+    read_tagged_files,
+    read_tagged_task,
     read_text_files,
     read_text_task,
 )
-from headwise_papers.data.tagging import TaggedTask, read_tagged_files, read_tagged_task
-from headwise_papers.data.tagging_files import TAGGING_SETS
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import (
     MaskedLMWithNextSentence,
@@ -60,7 +62,7 @@ FIT = FitConfig(
 class FinetuningConfig:
     """Settings of `finetune`: the task, the start, and the training."""
 
-    task: str = "rte"  # see headwise_papers.data.pair_tasks and tagging; "files": the next three
+    task: str = "rte"  # see headwise_papers.data.tasks and tagging; "files": the next three
     train: str = ""  # label TAB text, or label TAB text TAB text; a .conll file holds tagged words
     dev: str = ""
     test: str = ""
@@ -89,9 +91,11 @@ class FinetuningConfig:
         check_at_least(SHORTEST, self, "length")
         check_at_least(0, self, "train_examples", "dev_examples", "test_examples", "folds")
         if self.model == NO_MODEL:
-            check_at_least(FEWEST_PIECES, self, "vocab_size")
-        if self.vocab_size > MOST_PIECES:
-            raise ValueError(f"vocab_size must be at most {MOST_PIECES:,}, got {self.vocab_size}.")
+            check_at_least(MIN_VOCABULARY, self, "vocab_size")
+        if self.vocab_size > MAX_VOCABULARY:
+            raise ValueError(
+                f"vocab_size must be at most {MAX_VOCABULARY:,}, got {self.vocab_size}."
+            )
         for name in DERIVED:
             if getattr(self.fit, name) != getattr(FIT, name):
                 raise ValueError(
@@ -282,7 +286,7 @@ def from_nothing(
         vocab: maximum vocabulary size.
         length: maximum tokens of a text.
     """
-    pieces = train_byte_pieces(_texts(task), size=vocab)
+    pieces = train_byte_level(_texts(task), size=vocab)
     return _ours(Encoder(shape(len(pieces))), pieces, task, length=length, fresh=True)
 
 
@@ -315,10 +319,10 @@ def _finished(run: Run) -> bool:
     return run.kind == "pretraining" and run.has("figures.json")
 
 
-def _shape_of(run: Run) -> tuple[Encoder, BytePieces]:
+def _shape_of(run: Run) -> tuple[Encoder, ByteLevelCodec]:
     """Load shape and tokenizer of a finished pre-training, whose weights may be missing."""
     shape = run.read_settings("model.json", EncoderConfig)
-    return Encoder(shape), BytePieces.load(run.path(TOKENIZER))
+    return Encoder(shape), ByteLevelCodec.load(run.path(TOKENIZER))
 
 
 def _texts(task: Task) -> Iterable[str]:
@@ -329,7 +333,7 @@ def _texts(task: Task) -> Iterable[str]:
 
 def _ours(
     model: PretrainingModel | Encoder,
-    pieces: BytePieces,
+    pieces: ByteLevelCodec,
     task: Task,
     *,
     length: int,

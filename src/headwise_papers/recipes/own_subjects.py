@@ -23,9 +23,8 @@ from headwise.workflows.inspect.subject import (
     without,
     word_numbers,
 )
+from headwise_papers.data.batches import pad, parallel_batch
 from headwise_papers.data.marian import marian_folder
-from headwise_papers.data.padding import pad
-from headwise_papers.data.parallel import parallel_batch
 from headwise_papers.data.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary
 from headwise_papers.models import Transformer, greedy
 from headwise_papers.models.classifier import TransformerClassifier

@@ -35,9 +35,8 @@ from headwise.training import (
     training_figures,
 )
 from headwise.workflows.training_run import complete_report
-from headwise_papers.data.byte_pieces import BytePieces
-from headwise_papers.models.encoder import EncoderConfig
-from headwise_papers.models.encoder_flops import training_flops
+from headwise_papers.data.subword import ByteLevelCodec
+from headwise_papers.models.encoder import EncoderConfig, training_flops
 from headwise_papers.recipes.guiding import guided
 from headwise_papers.recipes.pretraining_data import (
     TOKENIZER,
@@ -65,7 +64,7 @@ class Pretrained(NamedTuple):
     """A pre-trained model and its tokenizer."""
 
     model: PretrainingModel  # its encoder is `model.encoder`
-    pieces: BytePieces
+    pieces: ByteLevelCodec
 
 
 def pretrain(
@@ -119,7 +118,7 @@ def load_pretrained(run: Run) -> Pretrained:
     config = from_json(PretrainingConfig, run.config())
     model = fresh_model(config, run.read_settings("model.json", EncoderConfig))
     load_weights(model, run)
-    return Pretrained(model.eval(), BytePieces.load(run.path(TOKENIZER)))
+    return Pretrained(model.eval(), ByteLevelCodec.load(run.path(TOKENIZER)))
 
 
 def _train(
@@ -181,7 +180,7 @@ def _before_update(
 
 
 def _guided(
-    config: PretrainingConfig, model: nn.Module, pieces: BytePieces
+    config: PretrainingConfig, model: nn.Module, pieces: ByteLevelCodec
 ) -> AbstractContextManager[Guidance | None]:
     tokens = {"delim": (pieces.begin, pieces.end), "period": pieces.written_as(".")}
     return guided(model, config.guide, steps=config.fit.steps, tokens={"encoder": tokens})

@@ -12,23 +12,26 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from headwise.config import from_json
 from headwise.recording import Run
 from headwise.training import CHECKPOINT, FitConfig, check_at_least, clock
-from headwise_papers.data.byte_pieces import (
-    FEWEST_PIECES,
-    MOST_PIECES,
-    BytePieces,
-    MarkStyle,
-    train_byte_pieces,
-)
 from headwise_papers.data.masking import (
+    EncodedText,
     MaskedBatch,
     MaskedBatches,
+    PackedBlocks,
     PairBatch,
     PairBatches,
     ReplacedBatch,
     ReplacedBatches,
+    SegmentPairs,
+    encode_documents,
 )
-from headwise_papers.data.packing import EncodedText, PackedBlocks, SegmentPairs, encode_documents
 from headwise_papers.data.pretraining import PretrainingTexts, read_pretraining, read_text_file
+from headwise_papers.data.subword import (
+    MAX_VOCABULARY,
+    MIN_VOCABULARY,
+    ByteLevelCodec,
+    SpecialTokenStyle,
+    train_byte_level,
+)
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence, ReplacedToken
 from headwise_papers.recipes.guiding import GuideSettings
@@ -82,11 +85,11 @@ class PretrainingConfig:
     def __post_init__(self) -> None:
         check_at_least(1, self, "batch_size")
         check_at_least(0, self, "train_documents", "valid_documents")
-        if self.vocab_size and not FEWEST_PIECES <= self.vocab_size <= MOST_PIECES:
+        if self.vocab_size and not MIN_VOCABULARY <= self.vocab_size <= MAX_VOCABULARY:
             raise ValueError(
-                f"vocab_size must be {FEWEST_PIECES} or more, a token for each byte and each "
+                f"vocab_size must be {MIN_VOCABULARY} or more, a token for each byte and each "
                 "special token, or 0 for as many as suit the text, and at most "
-                f"{MOST_PIECES:,}, got {self.vocab_size}."
+                f"{MAX_VOCABULARY:,}, got {self.vocab_size}."
             )
         if self.model.vocab:
             raise ValueError("The vocabulary is learned; leave it out of model, set vocab_size.")
@@ -111,7 +114,7 @@ class PretrainingConfig:
         self.guide.check(sites, heads=self.model.heads, steps=self.fit.steps)
 
     @property
-    def marks(self) -> MarkStyle:
+    def marks(self) -> SpecialTokenStyle:
         """Family whose special tokens the vocabulary has."""
         return "bert" if self.next_sentence or self.objective == "electra" else "roberta"
 
@@ -125,7 +128,7 @@ class PretrainingConfig:
 class PretrainingText(NamedTuple):
     """A tokenized text."""
 
-    pieces: BytePieces
+    pieces: ByteLevelCodec
     train: EncodedText
     valid: EncodedText
     checksum: str  # of its documents
@@ -185,7 +188,7 @@ def _tokenized(settings: PretrainingConfig) -> PretrainingText:
     size = settings.vocab_size or VOCAB_SIZES.get(settings.corpus, VOCAB_SIZE)
     lines = (line for document in texts.train for line in document)
     with clock(f"learning {size:,} tokens"):
-        pieces = train_byte_pieces(lines, size=size, style=settings.marks)
+        pieces = train_byte_level(lines, size=size, style=settings.marks)
     with clock("tokenizing the text"):
         train, valid = (encode_documents(part, pieces) for part in (texts.train, texts.valid))
     return PretrainingText(pieces, train, valid, texts.checksum())
@@ -222,7 +225,7 @@ def _of_other_run(settings: PretrainingConfig, folder: Path) -> PretrainingText:
 def _load(source: Run) -> PretrainingText:
     tensors = source.load_tensors(TEXT)
     train, valid = (EncodedText.of(tensors, part) for part in ("train", "valid"))
-    pieces = BytePieces.load(source.path(TOKENIZER))
+    pieces = ByteLevelCodec.load(source.path(TOKENIZER))
     return PretrainingText(pieces, train, valid, _checksum(source))
 
 

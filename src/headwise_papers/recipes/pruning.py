@@ -28,7 +28,7 @@ from headwise.workflows.prune import (
     read_pairs,
     task_of,
 )
-from headwise_papers.data.parallel import parallel_batch
+from headwise_papers.data.batches import parallel_batch
 from headwise_papers.data.vocabulary import PAD
 from headwise_papers.models import Transformer
 from headwise_papers.recipes.classifier import (

@@ -39,8 +39,8 @@ from headwise.training import (
     training_figures,
 )
 from headwise.workflows.training_run import complete_report
-from headwise_papers.data.parallel import ParallelBatch, parallel_batch
-from headwise_papers.data.subword import Kind, train_pieces
+from headwise_papers.data.batches import ParallelBatch, parallel_batch
+from headwise_papers.data.subword import Kind, train_subwords
 from headwise_papers.data.translation import Lines, ParallelTexts, read_parallel_texts
 from headwise_papers.data.vocabulary import BOS, EOS, PAD, SPECIALS
 from headwise_papers.measures.scores import tokenised_bleu
@@ -222,7 +222,7 @@ def _untrained(config: TranslationConfig, run: Run, train: Lines) -> Translator:
 def _learned(config: TranslationConfig, train: Lines) -> tuple[SubwordCodec, SubwordCodec]:
     texts = [[*train.source, *train.target]] if config.joint else train
     codecs = [
-        SubwordCodec(train_pieces(side, size=config.vocab_size, kind=config.subwords))
+        SubwordCodec(train_subwords(side, size=config.vocab_size, kind=config.subwords))
         for side in texts
     ]
     return codecs[0], codecs[-1]

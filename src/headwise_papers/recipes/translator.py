@@ -17,10 +17,9 @@ from headwise.config import to_json
 from headwise.pruning.cutting import rebuild
 from headwise.pruning.record import PruningRecord, check_whole, record_of
 from headwise.recording import Run
-from headwise_papers.data.marian import MarianFolder, MarianPieces, marian_folder
-from headwise_papers.data.padding import pad
-from headwise_papers.data.parallel import ParallelBatch, parallel_batch
-from headwise_papers.data.subword import PiecePair, Pieces
+from headwise_papers.data.batches import ParallelBatch, pad, parallel_batch
+from headwise_papers.data.marian import MarianCodec, MarianFolder, marian_folder
+from headwise_papers.data.subword import CodecPair, SubwordCodec
 from headwise_papers.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from headwise_papers.models import Hypothesis, Transformer, TransformerConfig, beam, greedy
 from headwise_papers.models.marian import load_marian
@@ -86,7 +85,7 @@ class WordCodec:
 class SubwordCodec:
     """Codec of subwords; "▁" stands for the space before one."""
 
-    pieces: Pieces
+    pieces: SubwordCodec
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -110,7 +109,7 @@ def save_codecs(run: Run, source: Codec, target: Codec) -> None:
         for name, codec in zip(WORD_FILES, (source, target), strict=True):
             run.write_text(name, codec.vocabulary.to_json())
     elif isinstance(source, SubwordCodec) and isinstance(target, SubwordCodec):
-        PiecePair(source.pieces, target.pieces).save(run.folder)
+        CodecPair(source.pieces, target.pieces).save(run.folder)
     else:
         raise ValueError(
             "A run holds two codecs of words or two of subwords, got "
@@ -121,7 +120,7 @@ def save_codecs(run: Run, source: Codec, target: Codec) -> None:
 def load_codecs(run: Run) -> tuple[Codec, Codec]:
     """Return the codecs of source and target that `save_codecs` wrote."""
     if any(run.has(name) for name in SUBWORD_FILES):
-        both = PiecePair.load(run.folder)
+        both = CodecPair.load(run.folder)
         return SubwordCodec(both.source), SubwordCodec(both.target)
     if not all(run.has(name) for name in WORD_FILES):
         raise ValueError(
@@ -248,7 +247,7 @@ class Translator:
             files: from `headwise_papers.data.marian.marian_folder`.
         """
         model = load_marian(files.model)
-        source, target = (SubwordCodec(MarianPieces.load(path)) for path in files[1:])
+        source, target = (SubwordCodec(MarianCodec.load(path)) for path in files[1:])
         sizes = model.config.source_vocab, model.config.target_vocab
         if (len(source), len(target)) != sizes:
             raise ValueError(

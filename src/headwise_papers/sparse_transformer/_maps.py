@@ -12,7 +12,7 @@ from headwise.ops.attended import Attended
 from headwise.recording.run import Run
 from headwise.sites import Site, observe
 from headwise.training import FitConfig, fit, label_smoothed_loss
-from headwise_papers.data.parallel import ParallelBatch, ParallelData
+from headwise_papers.data.batches import ParallelBatch, ParallelData
 from headwise_papers.data.toy import ToyLanguage, ToyPair
 from headwise_papers.data.vocabulary import PAD, Vocabulary
 from headwise_papers.models import Transformer, TransformerConfig

@@ -17,8 +17,7 @@ from headwise.sites import replace
 from headwise.text.batching import Epochs
 from headwise.training import label_smoothed_sum
 from headwise.training.replaying import Replayed
-from headwise_papers.data.padding import pad
-from headwise_papers.data.parallel import ParallelBatch, parallel_batch
+from headwise_papers.data.batches import ParallelBatch, pad, parallel_batch
 from headwise_papers.data.vocabulary import BOS, EOS, PAD, SPECIALS
 from headwise_papers.models import Transformer, TransformerConfig
 from headwise_papers.models.attention import MultiHeadAttention

@@ -29,7 +29,7 @@ from torch import Tensor
 from headwise.config import from_json
 from headwise.recording.run import Run
 from headwise_papers.core import Claim, Experiment, Job, Result, find_or_train, minus
-from headwise_papers.data.parallel import ParallelBatch
+from headwise_papers.data.batches import ParallelBatch
 from headwise_papers.data.toy import ToyPair
 from headwise_papers.data.translation import read_parallel_texts
 from headwise_papers.recipes.translation import train_translation

@@ -14,7 +14,7 @@ from headwise.text.source import data_folder
 from headwise.training import fit, training_bar
 from headwise.workflows.inspect.opening import quiet_transformers
 from headwise.workflows.prune import PruneConfig, open_task
-from headwise_papers.data.sst import ORIGIN, sst_file
+from headwise_papers.data.bags import ORIGIN, sst_file
 
 __all__ = ["Classifier", "settings_of", "spread", "tune_classifier", "write_files"]
 

@@ -12,7 +12,7 @@ from headwise.text.source import data_folder
 from headwise.text.words import words_in
 from headwise.workflows.inspect import InspectConfig, inspect_folder
 from headwise_papers.core import Job, find_or_train
-from headwise_papers.data.treebanks import TREEBANKS, treebank_file
+from headwise_papers.data.annotations import TREEBANKS, treebank_file
 from headwise_papers.recipes.translation import TranslationConfig
 from headwise_papers.specialized_heads._models import (
     RECIPE,

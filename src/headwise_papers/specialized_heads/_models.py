@@ -24,7 +24,7 @@ from headwise.training import (
     training_figures,
 )
 from headwise_papers.core import Job, Result, find_or_train, share
-from headwise_papers.data.parallel import ParallelBatch
+from headwise_papers.data.batches import ParallelBatch
 from headwise_papers.data.translation import Lines, ParallelTexts, read_parallel_texts
 from headwise_papers.data.vocabulary import PAD
 from headwise_papers.recipes.translation import (

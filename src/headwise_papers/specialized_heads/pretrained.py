@@ -21,7 +21,7 @@ from headwise.text.treebank import read_treebank
 from headwise.text.words import words_in
 from headwise.workflows.inspect import InspectConfig, inspect_folder
 from headwise_papers.core import Experiment, Result
-from headwise_papers.data.treebanks import TREEBANKS, read_named_treebank
+from headwise_papers.data.annotations import TREEBANKS, read_named_treebank
 from headwise_papers.recipes.translator import open_translator
 from headwise_papers.specialized_heads._folders import folder_of, translator_folder
 from headwise_papers.specialized_heads._inspection import (

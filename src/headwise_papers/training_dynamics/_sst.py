@@ -15,8 +15,7 @@ from torch import Tensor
 
 from headwise.recording.run import Run
 from headwise_papers.core import Job, find_or_train
-from headwise_papers.data.bags import Bags
-from headwise_papers.data.sst import Sst, read_sst
+from headwise_papers.data.bags import Bags, Sst, read_sst
 from headwise_papers.measures.sen_curves import AttendedWords, SenCurves
 from headwise_papers.models.bag import BagConfig
 from headwise_papers.models.bag_stack import BagStack

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.recording.run import Run
 from headwise_papers.core import find_or_train
-from headwise_papers.data.topics import TopicTask
+from headwise_papers.data.synthetic import TopicTask
 from headwise_papers.measures.sen_curves import SenCurves
 from headwise_papers.models.bag import BagConfig
 from headwise_papers.models.bag_stack import BagStack

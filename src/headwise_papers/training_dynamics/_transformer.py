@@ -15,8 +15,7 @@ from headwise.ops.softmax import softmax_attention
 from headwise.recording.run import Run
 from headwise.sites import replace
 from headwise.text.batching import batches_by_length
-from headwise_papers.data.bags import Bags
-from headwise_papers.data.sst import Sst, read_sst
+from headwise_papers.data.bags import Bags, Sst, read_sst
 from headwise_papers.models.classifier import ClassifierConfig, TransformerClassifier
 from headwise_papers.models.stacking import best_device
 from headwise_papers.ops.sen import class_counts, topic_purity

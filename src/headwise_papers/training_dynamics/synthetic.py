@@ -28,7 +28,7 @@ from headwise_papers.core import (
     minus,
     panels,
 )
-from headwise_papers.data.topics import TopicTask
+from headwise_papers.data.synthetic import TopicTask
 from headwise_papers.ops.sen import deviation
 from headwise_papers.training_dynamics._plots import COLOURS, curve, draw_histogram, draw_sen
 from headwise_papers.training_dynamics._topics import (

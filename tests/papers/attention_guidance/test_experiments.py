@@ -30,12 +30,12 @@ from headwise_papers.attention_guidance._probe import (
 )
 from headwise_papers.core import Result, find_or_train, using_cache
 from headwise_papers.core.runner import reproduce
-from headwise_papers.data.byte_pieces import train_byte_pieces
+from headwise_papers.data.subword import train_byte_level
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.recipes.encoder_subject import encoder_subject
 
 WORDS = ("ann", "saw", "bob", "and", "she", "ran")
-PIECES = train_byte_pieces([" ".join(WORDS)] * 9, size=300)
+PIECES = train_byte_level([" ".join(WORDS)] * 9, size=300)
 
 
 @pytest.fixture(scope="module")

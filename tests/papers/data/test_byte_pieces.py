@@ -1,16 +1,16 @@
-"""Pieces over bytes: everything can be written in them, and they come back as they were."""
+"""Byte-level codecs: every text can be encoded, and comes back as it was."""
 
 import pytest
 from transformers import AutoTokenizer
 
-from headwise_papers.data.byte_pieces import BytePieces, train_byte_pieces
+from headwise_papers.data.subword import ByteLevelCodec, train_byte_level
 
 LINES = ["the dog saw the cat .", "a cat slept .", "the dog slept and the cat ran ."] * 4
 
 
 @pytest.fixture(scope="module")
 def pieces():
-    return train_byte_pieces(LINES, size=300)
+    return train_byte_level(LINES, size=300)
 
 
 def test_any_text_comes_back(pieces):
@@ -39,7 +39,7 @@ def test_full_stops_are_found_with_a_space_and_without(pieces):
     ],
 )
 def test_marks_are_those_of_the_style(style, marks, pair):
-    pieces = train_byte_pieces(LINES, size=280, style=style)
+    pieces = train_byte_level(LINES, size=280, style=style)
     numbers = (pieces.begin, pieces.pad, pieces.end, pieces.unknown, pieces.mask)
     assert tuple(map(pieces.piece, numbers)) == marks and pieces.style == style
     both = pieces.tokenizer.encode("A", "B").tokens
@@ -53,8 +53,8 @@ def test_marks_are_those_of_the_style(style, marks, pair):
 
 @pytest.mark.parametrize("style", ["roberta", "bert"])
 def test_what_a_text_says_is_text_even_if_it_is_called_like_a_mark(style):
-    pieces = train_byte_pieces(LINES, size=280, style=style)
-    plain = train_byte_pieces(LINES, size=280)
+    pieces = train_byte_level(LINES, size=280, style=style)
+    plain = train_byte_level(LINES, size=280)
     for text in ("a <s>b</s>", "<unk> [MASK]", "the cat [SEP]"):
         ids = pieces.encode(text)
         assert min(ids) >= pieces.marks and pieces.decode(ids) == text
@@ -65,11 +65,11 @@ def test_what_a_text_says_is_text_even_if_it_is_called_like_a_mark(style):
 
 @pytest.mark.parametrize("style", ["roberta", "bert"])
 def test_a_mask_takes_the_space_before_it_as_in_training(style):
-    pieces = train_byte_pieces(LINES, size=280, style=style)
+    pieces = train_byte_level(LINES, size=280, style=style)
     theirs, mask = pieces.hugging_face(), pieces.piece(pieces.mask)
     ids = theirs(f"the {mask} saw", add_special_tokens=False).input_ids
     assert ids == [*pieces.encode("the"), pieces.mask, *pieces.encode(" saw")]
-    assert pieces.encode(f"the {mask}") == train_byte_pieces(LINES, size=280).encode(f"the {mask}")
+    assert pieces.encode(f"the {mask}") == train_byte_level(LINES, size=280).encode(f"the {mask}")
 
 
 def test_a_hugging_face_tokenizer_knows_what_its_model_has_room_for(pieces, tmp_path):
@@ -82,21 +82,21 @@ def test_a_hugging_face_tokenizer_knows_what_its_model_has_room_for(pieces, tmp_
 
 def test_what_was_saved_is_the_same(pieces, tmp_path):
     pieces.save(tmp_path / "tokenizer.json")
-    assert BytePieces.load(tmp_path / "tokenizer.json") == pieces
+    assert ByteLevelCodec.load(tmp_path / "tokenizer.json") == pieces
 
 
 def test_what_makes_no_tokenizer_is_said(pieces, tmp_path):
     with pytest.raises(ValueError, match="size must be 261 or more"):
-        train_byte_pieces(LINES, size=200)
+        train_byte_level(LINES, size=200)
     with pytest.raises(ValueError, match="There is no tokenizer"):
-        BytePieces.load(tmp_path / "none.json")
+        ByteLevelCodec.load(tmp_path / "none.json")
     with pytest.raises(ValueError, match="are no tokenizer"):
-        BytePieces("{}")
+        ByteLevelCodec("{}")
     for damaged in (pieces.definition[:1000].encode(), b"\xff\xfe"):
         (tmp_path / "cut.json").write_bytes(damaged)
         with pytest.raises(ValueError, match=r"cut\.json cannot be read: "):
-            BytePieces.load(tmp_path / "cut.json")
-    with pytest.raises(ValueError, match="begin with <s>"):
-        BytePieces(pieces.definition.replace("<s>", "<b>"))
+            ByteLevelCodec.load(tmp_path / "cut.json")
+    with pytest.raises(ValueError, match="begins with <s>"):
+        ByteLevelCodec(pieces.definition.replace("<s>", "<b>"))
     with pytest.raises(ValueError, match="Ids run from 0 to"):
         pieces.piece(10_000)

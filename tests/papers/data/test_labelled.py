@@ -3,9 +3,12 @@ import lzma
 
 import pytest
 
-from headwise_papers.data.labelled import read_labelled, statistics
-from headwise_papers.data.news import without_wrapping
-from headwise_papers.data.raw import words_and_marks
+from headwise_papers.data.classification import (
+    read_labelled,
+    statistics,
+    without_wrapping,
+    words_and_punctuation,
+)
 from headwise_papers.data.vocabulary import UNK
 
 SIZES = {  # training texts before 400 were pulled out, test texts published
@@ -253,7 +256,7 @@ def test_empty_missing_and_broken_files_are_said(put, small, tmp_path):
 
 def test_every_character_but_white_space_is_in_a_token():
     text = "It's _so_ «good» — isn't it, 3.5/5?"
-    assert "".join(words_and_marks(text)) == "".join(text.lower().split())
+    assert "".join(words_and_punctuation(text)) == "".join(text.lower().split())
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,18 @@
 import pytest
 import torch
 
-from headwise_papers.data.byte_pieces import train_byte_pieces
 from headwise_papers.data.masking import (
     MaskedBatches,
+    PackedBlocks,
     PairBatches,
     ReplacedBatches,
+    SegmentPairs,
     choose_places,
+    encode_documents,
     hide,
-    replace_pieces,
+    replace_tokens,
 )
-from headwise_papers.data.packing import PackedBlocks, SegmentPairs, encode_documents
+from headwise_papers.data.subword import train_byte_level
 from headwise_papers.data.toy import ToyLanguage
 
 
@@ -20,7 +22,7 @@ from headwise_papers.data.toy import ToyLanguage
 def text():
     pairs = ToyLanguage(nouns=6).pairs(300, seed=0)
     documents = [[" ".join(p.source) for p in pairs[i : i + 5]] for i in range(0, 300, 5)]
-    pieces = train_byte_pieces([line for lines in documents for line in lines], size=320)
+    pieces = train_byte_level([line for lines in documents for line in lines], size=320)
     return encode_documents(documents, pieces), pieces
 
 
@@ -64,7 +66,7 @@ def test_replacements_follow_the_distribution_and_equal_ones_do_not_count():
     ids = torch.full((100, 100), 6)
     cumulative = torch.tensor([0, 0, 0, 0, 0, 1, 4, 4, 8], dtype=torch.float64)
     random = torch.Generator().manual_seed(0)
-    batch = replace_pieces(ids, torch.arange(10_000), cumulative, generator=random)
+    batch = replace_tokens(ids, torch.arange(10_000), cumulative, generator=random)
     shares = torch.bincount(batch.ids.flatten(), minlength=9) / 10_000
     assert torch.allclose(shares[5:], torch.tensor([0.125, 0.375, 0.0, 0.5]), atol=0.02)
     assert torch.equal(batch.replaced, batch.ids != 6)

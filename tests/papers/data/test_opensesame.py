@@ -1,6 +1,6 @@
 import pytest
 
-from headwise_papers.data.opensesame import (
+from headwise_papers.data.annotations import (
     LEVELS,
     REFLEXIVES,
     Reflexive,

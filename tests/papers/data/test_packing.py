@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from headwise_papers.data.byte_pieces import train_byte_pieces
-from headwise_papers.data.packing import EncodedText, PackedBlocks, SegmentPairs, encode_documents
+from headwise_papers.data.masking import EncodedText, PackedBlocks, SegmentPairs, encode_documents
+from headwise_papers.data.subword import train_byte_level
 
 DOCUMENTS = [["one two three", "four five"], ["six"], ["seven eight", "nine ten", "eleven"]] * 5
 
 
 @pytest.fixture(scope="module")
 def pieces():
-    return train_byte_pieces([line for lines in DOCUMENTS for line in lines], size=300)
+    return train_byte_level([line for lines in DOCUMENTS for line in lines], size=300)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_empty_lines_leave_nothing(pieces):
     found = encode_documents([["", "one"], [""], ["two", ""]], pieces)
     assert found.line_ends.tolist() == found.document_ends.tolist()
     assert len(found.line_ends) == 2
-    with pytest.raises(ValueError, match="no text to number"):
+    with pytest.raises(ValueError, match="no text to encode"):
         encode_documents([[""]], pieces)
 
 
@@ -84,5 +84,5 @@ def test_text_of_one_line_documents_is_cut_in_the_middle(pieces):
 def test_a_text_too_short_for_a_block_is_refused(text, pieces):
     with pytest.raises(ValueError, match="fewer than a block of 4096"):
         PackedBlocks(text, pieces, 4096)
-    with pytest.raises(ValueError, match="at least 8 pieces"):
+    with pytest.raises(ValueError, match="at least 8 tokens"):
         SegmentPairs(text, pieces, 4)

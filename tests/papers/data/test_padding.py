@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headwise_papers.data.padding import Ragged, pad
+from headwise_papers.data.batches import Ragged, pad
 
 
 def test_padding_keeps_the_ids_and_their_lengths():

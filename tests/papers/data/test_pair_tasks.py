@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from headwise_papers.data.pair_tasks import (
+from headwise_papers.data.tasks import (
     TEXT_TASKS,
     in_checksum_order,
     read_text_files,

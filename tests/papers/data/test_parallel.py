@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from headwise_papers.data.parallel import ParallelData, parallel_batch
+from headwise_papers.data.batches import ParallelData, parallel_batch
 from headwise_papers.data.vocabulary import BOS, EOS, PAD
 
 SOURCES = [[10 + i] * (1 + i % 4) for i in range(11)]

@@ -1,5 +1,6 @@
 """Texts to pre-train on."""
 
+import hashlib
 import re
 
 import pytest
@@ -73,3 +74,27 @@ def test_no_held_out_oromo_article_is_trained_on(data_folder):
 
 def _plain(text):
     return " ".join(re.findall(r"\w+", text.lower()))
+
+
+def test_books_are_parted_by_blank_lines(tmp_path):
+    (tmp_path / "classic-books-en").mkdir()
+    for part, text in {
+        "train": "It was late.\nShe left.\n\nCall me Ishmael.\n",
+        "valid": "One.\n",
+        "test": "Two.\n",
+    }.items():
+        (tmp_path / f"classic-books-en/{part}.txt").write_text(text)
+    texts = read_pretraining("classic-books-en", folder=tmp_path, verify=False)
+    assert texts.train == [["It was late.", "She left."], ["Call me Ishmael."]]
+    assert (texts.valid, texts.test) == ([["One."]], [["Two."]])
+
+
+def test_real_books_held_out_are_the_stated_ones(data_folder):
+    # checksums of the packed files: the first 16 hex digits
+    stated = {"valid": (4, 4082, "a9080a396754d728"), "test": (6, 1837, "8ddb304b912fbadc")}
+    files = PRETRAINING_FILES["classic-books-en"]
+    for file, (books, paragraphs, checksum) in zip(files[1:], stated.values(), strict=True):
+        path = file.path(data_folder)
+        assert hashlib.sha256(path.read_bytes()).hexdigest()[:16] == checksum
+        documents = documents_between_blanks(file.lines(data_folder))
+        assert (len(documents), sum(map(len, documents))) == (books, paragraphs)

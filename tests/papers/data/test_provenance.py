@@ -7,7 +7,8 @@ import zipfile
 
 import pytest
 
-from headwise_papers.data.news import NEWSGROUPS
+from headwise_papers.data.bags import sst_file
+from headwise_papers.data.classification import NEWSGROUPS
 from headwise_papers.data.provenance import (
     ag_news_table,
     amazon_table,
@@ -17,7 +18,6 @@ from headwise_papers.data.provenance import (
     unzipped,
     yelp_table,
 )
-from headwise_papers.data.sst import sst_file
 
 
 def archive(files):

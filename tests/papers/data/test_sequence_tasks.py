@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headwise_papers.data.sequence_tasks import IMPORTANT, copying, synclf
+from headwise_papers.data.synthetic import IMPORTANT, copying, synclf
 
 
 def generator(seed: int = 0) -> torch.Generator:

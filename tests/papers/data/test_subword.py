@@ -1,6 +1,6 @@
 import pytest
 
-from headwise_papers.data.subword import Pieces, train_pieces
+from headwise_papers.data.subword import SubwordCodec, train_subwords
 from headwise_papers.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 
 LINES = [f"the {size} dog ran to the {colour} house" for size in ("big", "small", "tiny")
@@ -14,7 +14,7 @@ def kind(request):
 
 @pytest.fixture(scope="module")
 def pieces(kind):
-    return train_pieces(LINES, size=60, kind=kind)
+    return train_subwords(LINES, size=60, kind=kind)
 
 
 def test_text_comes_back_from_its_pieces(pieces):
@@ -42,35 +42,35 @@ def test_decoding_stops_at_the_end_mark_and_names_the_unknown(pieces):
 
 def test_small_texts_get_fewer_pieces_than_asked_for(pieces, kind):
     assert len(pieces) <= 60
-    assert len(train_pieces(LINES, size=8000, kind=kind)) < 100
+    assert len(train_subwords(LINES, size=8000, kind=kind)) < 100
 
 
 def test_the_same_text_gives_the_same_model(pieces, kind):
-    assert train_pieces(iter(LINES), size=60, kind=kind) == pieces
+    assert train_subwords(iter(LINES), size=60, kind=kind) == pieces
 
 
 def test_byte_pairs_join_the_commonest_neighbours_first():
-    learnt = train_pieces(["abab cd"] * 3 + ["ef"], size=13, kind="bpe")
+    learnt = train_subwords(["abab cd"] * 3 + ["ef"], size=13, kind="bpe")
     assert learnt.piece(len(SPECIALS)) == "ab"
 
 
 def test_an_unknown_kind_is_refused(unchecked):
     with pytest.raises(ValueError, match="kind must be 'unigram' or 'bpe', got 'words'"):
-        train_pieces(LINES, kind="words")
+        train_subwords(LINES, kind="words")
 
 
 def test_a_saved_model_is_the_same(pieces, tmp_path):
     pieces.save(tmp_path / "run" / "pieces.model")
-    assert Pieces.load(tmp_path / "run" / "pieces.model") == pieces
+    assert SubwordCodec.load(tmp_path / "run" / "pieces.model") == pieces
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["pieces.model"]
 
 
 def test_what_is_no_model_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"no model of pieces .*absent"):
-        Pieces.load(tmp_path / "absent")
+    with pytest.raises(ValueError, match=r"no subword model .*absent"):
+        SubwordCodec.load(tmp_path / "absent")
     (tmp_path / "broken").write_bytes(b"no model")
     with pytest.raises(ValueError, match="8 bytes are no SentencePiece model"):
-        Pieces.load(tmp_path / "broken")
+        SubwordCodec.load(tmp_path / "broken")
 
 
 def test_a_model_with_other_marks_is_refused():
@@ -83,14 +83,14 @@ def test_a_model_with_other_marks_is_refused():
         sentence_iterator=iter(LINES), model_writer=written, vocab_size=30, minloglevel=2
     )
     with pytest.raises(ValueError, match="starts with <pad>, <bos>, <eos>, <unk>, but this one"):
-        Pieces(written.getvalue())
+        SubwordCodec(written.getvalue())
 
 
 @pytest.mark.parametrize(
     ("lines", "size", "said"),
     [([], 50, "there is none"), ([" "], 50, "there is none"), (LINES, 4, "size must be 5 or more"),
-     (LINES, 10, "No 10 pieces can be learnt from these 12 lines")],
+     (LINES, 10, "No 10 tokens can be learnt from these 12 lines")],
 )  # fmt: skip
 def test_what_cannot_be_learnt_is_said(lines, size, said):
     with pytest.raises(ValueError, match=said):
-        train_pieces(lines, size=size)
+        train_subwords(lines, size=size)

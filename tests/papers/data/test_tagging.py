@@ -4,8 +4,13 @@ import lzma
 
 import pytest
 
-from headwise_papers.data.tagging import bio, read_tagged_files, read_tagged_task
-from headwise_papers.data.tagging_files import TAGGING_SETS, tagging_files
+from headwise_papers.data.tasks import (
+    TAGGING_SETS,
+    bio,
+    read_tagged_files,
+    read_tagged_task,
+    tagging_files,
+)
 from headwise_papers.measures.spans import spans
 
 CONLL = """-DOCSTART- -X- O O

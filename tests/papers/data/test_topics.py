@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from headwise_papers.data.topics import PairTask, TopicTask
+from headwise_papers.data.synthetic import PairTask, TopicTask
 
 
 def test_each_sentence_has_one_topic_word_and_it_tells_the_label():

@@ -1,16 +1,20 @@
+import hashlib
+import itertools
 import lzma
 
 import pytest
 
-from headwise_papers.data.corpora import CORPORA, corpus_file
-from headwise_papers.data.plain import plain_text
-from headwise_papers.data.splitting import bare, split_pairs
-from headwise_papers.data.subword import PiecePair
+from headwise_papers.data.subword import CodecPair
 from headwise_papers.data.translation import (
+    CORPORA,
+    bare,
+    corpus_file,
     median_lengths,
+    plain_text,
     read_parallel_texts,
     read_part,
     read_translation,
+    split_pairs,
 )
 
 PAIRS = [(f"der hund sah {word}", f"the dog saw {word}") for word in ("rot", "blau", "alt", "neu")]
@@ -94,6 +98,9 @@ def test_other_and_missing_files_are_refused(small):
         ("wmt14", "de", "en"),
         ("tatoeba", "fr", "en"),
         ("libreoffice-help", "en", "om"),
+        ("europarl", "fr", "de"),
+        ("msdocs", "ru", "en"),
+        ("freesoft", "en", "fr"),
     ],
 )
 def test_each_corpus_is_read_from_its_documented_files(tmp_path, name, source, target):
@@ -122,6 +129,9 @@ def test_a_published_file_of_another_length_is_refused(tmp_path):
         ("iwslt15", r"no iwslt15-en-vi/train.en .*make it from nlp.stanford.edu"),
         ("tatoeba", r"no tatoeba-en-de/train.en .*manythings.org/anki"),
         ("libreoffice-help", r"no libreoffice-help/en-de/train.en.txt .*LibreOffice 7.4"),
+        ("europarl", r"no europarl-en-de-fr/train.en .*Multilingual-Parallel-Direct-Europarl"),
+        ("msdocs", r"no msdocs-en-ru/train.en .*live-sxs of MicrosoftDocs/Dynamics-365"),
+        ("freesoft", r"no freesoft-en-de/train.en .*debian-webwml at 80cd9461d384"),
     ],
 )
 def test_a_missing_file_says_where_it_comes_from(tmp_path, name, said):
@@ -217,7 +227,7 @@ def test_each_language_may_have_pieces_of_its_own(small, tmp_path):
     source, target = data.train[0]
     assert (data.both.source.decode(source), data.both.target.decode(target)) == PAIRS[0]
     data.both.save(tmp_path / "run")
-    kept = PiecePair.load(tmp_path / "run")
+    kept = CodecPair.load(tmp_path / "run")
     assert kept == data.both
     again = read_translation("multi30k", folder=small, pieces=kept, verify=False)
     assert again == data
@@ -229,7 +239,7 @@ def test_joint_pieces_are_kept_in_one_file(small, tmp_path):
     data = read_translation("multi30k", folder=small, vocabulary=60, kind="bpe", verify=False)
     data.both.save(tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["pieces.model"]
-    kept = PiecePair.load(tmp_path / "run")
+    kept = CodecPair.load(tmp_path / "run")
     assert kept.joint and kept.target == data.pieces
 
 
@@ -305,3 +315,51 @@ def test_real_sentences_survive_their_pieces(data_folder):
     same = [data.pieces.decode(ids) == text.strip() for (ids, _), text in
             zip(data.valid, texts.valid.source, strict=True)]  # fmt: skip
     assert sum(same) > 0.95 * len(same)
+
+
+# lines of valid and test, and the first 16 hex digits of the SHA-256 of the packed files
+MADE = {
+    ("europarl", "en-de-fr"): {
+        "valid": (1963, "66c46e2c786d5e7d", "3f234c3fbff71b57", "17704255b1bb5036"),
+        "test": (2993, "46ab4dcba934f64f", "7fee9cb3bee6ef7f", "81fd87238eb71ef0"),
+    },
+    ("msdocs", "en-ru"): {
+        "valid": (2004, "3650f54075ded519", "e1a266f38bf7b79d"),
+        "test": (3047, "3175a018cdc5f924", "8b3cf3eae2da3476"),
+    },
+    ("freesoft", "en-ru"): {
+        "valid": (1655, "25303b05b5c7a434", "6f12c4efbaef2e4d"),
+        "test": (2002, "a4d4527dd44cfaca", "121778d51a6f49d0"),
+    },
+    ("freesoft", "en-de"): {
+        "valid": (1507, "898181e38041524f", "80054ba75e39c724"),
+        "test": (2140, "041c53749b1707eb", "c3e683619f49f647"),
+    },
+    ("freesoft", "en-fr"): {
+        "valid": (1521, "f0fb3ff9b18c3eb5", "8ef3477a3b685171"),
+        "test": (2053, "e4a9236cb0bb94b2", "e208378735104f10"),
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "languages"), MADE)
+def test_real_held_out_parts_are_the_stated_ones(data_folder, name, languages):
+    every = languages.split("-")
+    for part, (size, *packed) in MADE[name, languages].items():
+        for language, checksum in zip(every, packed, strict=True):
+            path = corpus_file(name, part, language, pair=every[:2]).path(data_folder)
+            assert hashlib.sha256(path.read_bytes()).hexdigest()[:16] == checksum
+        for source, target in itertools.combinations(every, 2):
+            lines = read_part(name, part, source, target, folder=data_folder)
+            assert len(lines.source) == len(lines.target) == size
+
+
+def test_every_file_of_the_new_corpora_has_a_checksum():
+    for name, languages in MADE:
+        every = languages.split("-")
+        files = [
+            corpus_file(name, part, language, pair=every[:2])
+            for part in CORPORA[name].parts
+            for language in every
+        ]
+        assert all(len(file.sha256) == 64 for file in files)

@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from headwise_papers.data.treebanks import TREEBANKS, read_named_treebank, treebank_file
+from headwise_papers.data.annotations import TREEBANKS, read_named_treebank, treebank_file
 
 
 def test_misspelt_names_get_a_suggestion():

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from headwise_papers.data.padding import pad
+from headwise_papers.data.batches import pad
 from headwise_papers.measures import ibm
 from headwise_papers.measures.ibm import IbmModel1
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from headwise_papers.data.bags import Bags
-from headwise_papers.data.topics import TopicTask
+from headwise_papers.data.synthetic import TopicTask
 from headwise_papers.models.bag import BagClassifier, BagConfig
 from headwise_papers.models.bag_stack import BagStack
 from headwise_papers.models.pair_stack import PairStack

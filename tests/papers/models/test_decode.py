@@ -18,10 +18,8 @@ from headwise_papers.models import (
     greedy,
     n_best,
 )
-from headwise_papers.models import _replayed_search as replayed_search
-from headwise_papers.models._decoding import State
-from headwise_papers.models._search import Search
 from headwise_papers.models.cache import FixedCache
+from headwise_papers.models.decode import Search, State
 
 BOS, EOS = 1, 2
 MARKS = {"bos": BOS, "eos": EOS}
@@ -300,13 +298,11 @@ def test_a_model_gone_wrong_still_gives_a_hypothesis_a_sentence(model, source, s
 def in_place_of_a_graph(monkeypatch):
     """Steps as they are replayed on a GPU, but called; counts how often one is recorded."""
     recorded = []
-    monkeypatch.setattr(replayed_search, "MULTIPLE", 2)
-    monkeypatch.setattr(replayed_search, "MORE_WORDS", -3)
-    monkeypatch.setattr(replayed_search, "on_a_stream", nullcontext)
+    monkeypatch.setattr(decode, "MULTIPLE", 2)
+    monkeypatch.setattr(decode, "MORE_WORDS", -3)
+    monkeypatch.setattr(decode, "on_a_stream", nullcontext)
     monkeypatch.setattr(decode, "_replays", lambda *_: True)
-    monkeypatch.setattr(
-        replayed_search, "_recorded", lambda step: recorded.append(step) or (lambda: step())
-    )
+    monkeypatch.setattr(decode, "_recorded", lambda step: recorded.append(step) or (lambda: step()))
     return recorded
 
 
@@ -336,7 +332,7 @@ def test_replayed_steps_stop_when_all_sentences_have_ended(monkeypatch):
     steps, decoded = [], model.decode
     monkeypatch.setattr(model, "decode", lambda *a, **b: steps.append(1) or decoded(*a, **b))
     greedy(model, ids, lengths, max_length=40, **MARKS)
-    assert len(steps) <= min(40, longest + 1 + replayed_search.LOOK_EVERY)
+    assert len(steps) <= min(40, longest + 1 + decode.LOOK_EVERY)
 
 
 @pytest.mark.parametrize("attention", ["softmax", "topk:2", "topk:80"])
@@ -402,10 +398,8 @@ def test_decoding_of_ones_own_is_not_replayed(model, monkeypatch):
 
 
 def counted(monkeypatch):
-    calls, record = [], replayed_search.record
-    monkeypatch.setattr(
-        replayed_search, "record", lambda *a, **b: calls.append(1) or record(*a, **b)
-    )
+    calls, record = [], decode.record
+    monkeypatch.setattr(decode, "record", lambda *a, **b: calls.append(1) or record(*a, **b))
     return calls
 
 

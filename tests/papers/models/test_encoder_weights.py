@@ -38,7 +38,7 @@ from headwise_papers.models import (
     ReplacedToken,
     SequenceClassifier,
     TokenClassifier,
-    encoder_names,
+    encoder_weights,
 )
 from headwise_papers.models.encoder_weights import from_hugging_face, to_hugging_face
 
@@ -208,5 +208,5 @@ def test_what_cannot_be_loaded_is_refused():
 
 
 def test_docstrings_are_true():
-    done = doctest.testmod(encoder_names)
+    done = doctest.testmod(encoder_weights)
     assert done.attempted and not done.failed

@@ -12,8 +12,8 @@ from torch import Tensor
 from headwise.sites import find_sites
 from headwise.workflows.inspect import inspect
 from headwise.workflows.inspect.opening import open_subject
-from headwise_papers.data.marian import MarianPieces, marian_folder, read_marian
-from headwise_papers.data.subword import train_pieces
+from headwise_papers.data.marian import MarianCodec, marian_folder, read_marian
+from headwise_papers.data.subword import train_subwords
 from headwise_papers.data.vocabulary import BOS, EOS, PAD, UNK
 from headwise_papers.models.cache import Cache
 from headwise_papers.models.marian import MarianTransformer, load_marian
@@ -144,7 +144,7 @@ def test_weights_are_unscrambled_and_dequantised(made) -> None:
 
 
 def test_ids_of_the_vocabulary_are_counted_as_headwise_counts(made) -> None:
-    pieces = MarianPieces.load(made[0] / "vocab.xxyy.spm")
+    pieces = MarianCodec.load(made[0] / "vocab.xxyy.spm")
     ids = pieces.encode("the cat")
     assert min(ids) > UNK and pieces.decode([BOS, *ids, EOS, 7]) == "the cat"
     assert [pieces.piece(number) for number in (PAD, EOS, UNK)] == ["<pad>", "<eos>", "<unk>"]
@@ -156,7 +156,7 @@ def test_ids_of_the_vocabulary_are_counted_as_headwise_counts(made) -> None:
 
 def test_another_vocabulary_is_refused() -> None:
     with pytest.raises(ValueError, match="has </s> at 0 and <unk> at 1, but this one at 2 and 3"):
-        MarianPieces(train_pieces(TEXT, size=40).model)
+        MarianCodec(train_subwords(TEXT, size=40).model)
 
 
 def test_a_folder_translates_and_can_be_inspected(made) -> None:

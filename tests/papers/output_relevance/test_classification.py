@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headwise_papers.core import find_or_train
-from headwise_papers.data.labelled import Labelled, LabelledTexts
+from headwise_papers.data.classification import Labelled, LabelledTexts
 from headwise_papers.data.vocabulary import Vocabulary
 from headwise_papers.models.rnn import RnnClassifier, RnnClassifierConfig
 from headwise_papers.models.rnn_stack import RnnClassifierStack

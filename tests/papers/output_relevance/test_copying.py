@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from headwise.guidance import Plan, guide, pattern
-from headwise_papers.data.sequence_tasks import copying
+from headwise_papers.data.synthetic import copying
 from headwise_papers.models.rnn_stack import Seq2SeqStack
 from headwise_papers.output_relevance._copying import (
     BLOCK,

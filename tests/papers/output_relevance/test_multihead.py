@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from headwise_papers.core import find_or_train
-from headwise_papers.data.sequence_tasks import copying
+from headwise_papers.data.synthetic import copying
 from headwise_papers.models.rnn import Seq2Seq
 from headwise_papers.output_relevance import _pools
 from headwise_papers.output_relevance._copying import Setup

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from headwise_papers.data.parallel import parallel_batch
+from headwise_papers.data.batches import parallel_batch
 from headwise_papers.ops.relevance import Looked
 from headwise_papers.output_relevance._translators import (
     Config,

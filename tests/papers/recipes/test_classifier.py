@@ -5,8 +5,8 @@ import sys
 
 import torch
 
-from headwise_papers.data.byte_pieces import train_byte_pieces
-from headwise_papers.data.pair_tasks import Example
+from headwise_papers.data.subword import train_byte_level
+from headwise_papers.data.tasks import Example
 from headwise_papers.recipes.classifier import (
     IGNORED,
     TruncatingTokenizer,
@@ -20,7 +20,7 @@ TEXTS = ["the film was long", "the long film"] * 3
 
 
 def pieces(style="roberta", length=16):
-    made = train_byte_pieces(TEXTS, size=300, style=style)
+    made = train_byte_level(TEXTS, size=300, style=style)
     return made, TruncatingTokenizer(made.definition, made.pad, length)
 
 

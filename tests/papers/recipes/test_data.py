@@ -1,13 +1,12 @@
 import pytest
 
 from headwise.text.coreference import COREFERENCE
+from headwise_papers.data.annotations import TREEBANKS
 from headwise_papers.data.characters import CHARACTER_FILES
-from headwise_papers.data.corpora import CORPORA
-from headwise_papers.data.labelled import READERS
-from headwise_papers.data.pair_tasks import TEXT_TASKS
+from headwise_papers.data.classification import READERS
 from headwise_papers.data.pretraining import PRETRAINING_FILES
-from headwise_papers.data.tagging_files import TAGGING_SETS
-from headwise_papers.data.treebanks import TREEBANKS
+from headwise_papers.data.tasks import TAGGING_SETS, TEXT_TASKS
+from headwise_papers.data.translation import CORPORA
 from headwise_papers.recipes.data import data_sets, fetch_set
 
 

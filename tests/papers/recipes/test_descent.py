@@ -3,7 +3,7 @@ import torch
 
 from headwise.recording.run import Run
 from headwise_papers.data.bags import Bags
-from headwise_papers.data.topics import TopicTask
+from headwise_papers.data.synthetic import TopicTask
 from headwise_papers.measures.sen_curves import SenCurves
 from headwise_papers.models.bag import BagClassifier, BagConfig
 from headwise_papers.models.bag_stack import BagStack

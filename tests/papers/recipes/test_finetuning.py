@@ -14,7 +14,7 @@ from headwise import pruning
 from headwise.cli import main
 from headwise.recording import Run
 from headwise.workflows.inspect.opening import load_model
-from headwise_papers.data.byte_pieces import train_byte_pieces
+from headwise_papers.data.subword import train_byte_level
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import TokenClassifier
 from headwise_papers.models.encoder_weights import to_hugging_face
@@ -344,7 +344,7 @@ def host(files, tmp_path_factory):
     """A masked RoBERTa with a tokenizer, as its users save it."""
     folder = tmp_path_factory.mktemp("host")
     texts = [Path(files[name]["train"]).read_text() for name in ("pairs", "tags")]
-    pieces = train_byte_pieces(texts, size=300)
+    pieces = train_byte_level(texts, size=300)
     shape = hf.RobertaConfig(
         vocab_size=len(pieces),
         hidden_size=32,

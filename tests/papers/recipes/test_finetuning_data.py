@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from headwise_papers.data.pair_tasks import Example, TextTask
+from headwise_papers.data.tasks import Example, TextTask
 from headwise_papers.recipes.finetuning_data import folds_of, splits_of
 
 

@@ -16,7 +16,7 @@ from headwise.sites import observe
 from headwise.training import RunningLoss, Summed, average_checkpoints
 from headwise.training import loss as loss_module
 from headwise_papers.cli import add_commands
-from headwise_papers.data.parallel import parallel_batch
+from headwise_papers.data.batches import parallel_batch
 from headwise_papers.data.vocabulary import Vocabulary
 from headwise_papers.models import Transformer, TransformerConfig
 from headwise_papers.recipes.guiding import GuideSettings, guided, with_guidance

@@ -16,7 +16,7 @@ from headwise.workflows.inspect import InspectConfig, inspect_folder
 from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
 from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.inspect.sentence import Sentence
-from headwise_papers.data.packing import PackedBlocks
+from headwise_papers.data.masking import PackedBlocks
 from headwise_papers.data.toy import ToyLanguage
 from headwise_papers.models.encoder import EncoderConfig
 from headwise_papers.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence, ReplacedToken

@@ -106,13 +106,13 @@ def test_a_part_that_does_not_fill_a_block_is_named_before_there_is_a_folder(tmp
         **{**SHORT, "max_length": 128, "next_sentence": pairs},
         file=str(written(tmp_path / "text.txt", lines=100)),
     )
-    short = r"The part held out has \d+ pieces, fewer than a block of 128; make block smaller or g"
+    short = r"The part held out has \d+ tokens, fewer than a block of 128; make block smaller or g"
     with pytest.raises(ValueError, match=short):
         pretrain(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     few = configured(config, max_length=64, train_documents=1, file=str(tmp_path / "few.txt"))
     (tmp_path / "few.txt").write_text("one .\n\n" + "two three four five six .\n" * 200)
-    with pytest.raises(ValueError, match=r"The part to train on has \d+ pieces, fewer than"):
+    with pytest.raises(ValueError, match=r"The part to train on has \d+ tokens, fewer than"):
         pretrain(few, tmp_path / "run")
 
 

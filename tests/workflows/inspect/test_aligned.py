@@ -12,7 +12,7 @@ from headwise.sites import observe
 from headwise.workflows.inspect import InspectConfig, inspect_folder
 from headwise.workflows.inspect.corpus import aligned_corpus
 from headwise.workflows.inspect.sentence import Sentence
-from headwise_papers.data.parallel import parallel_batch
+from headwise_papers.data.batches import parallel_batch
 from headwise_papers.data.toy import ToyLanguage
 from headwise_papers.recipes.own_subjects import cut_up
 from headwise_papers.recipes.translator import Translator

@@ -10,7 +10,7 @@ from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
 from headwise.workflows.inspect.opening import open_subject
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.prune.pruning import PruneConfig, open_task
-from headwise_papers.data.byte_pieces import train_byte_pieces
+from headwise_papers.data.subword import train_byte_level
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence, ReplacedToken
 from headwise_papers.recipes.encoder_subject import EncoderSubject, encoder_subject
@@ -19,7 +19,7 @@ from tests.papers.recipes.configured import configured
 from tests.papers.recipes.small_translation import quietly
 
 LINES = ["the dog saw the cat .", "a cat slept .", "the dogs said </s> and ran ."]
-PIECES = train_byte_pieces(LINES * 4, size=300)
+PIECES = train_byte_level(LINES * 4, size=300)
 SENTENCES = [Sentence.of_text(line) for line in LINES]
 
 

@@ -208,9 +208,7 @@ def _fit(
             loss,
             task.train.epochs(size=config.batch_size, seed=config.seed),
             run=run,
-            config=config.fit_config(
-                cuda=torch.cuda.is_available(), replayable=task.replayable
-            ),
+            config=config.fit_config(cuda=torch.cuda.is_available(), replayable=task.replayable),
             tokens=lambda batch: int((batch["labels"] >= 0).sum()),
             progress=lambda step, metrics: show(
                 step, {name: metrics[name] for name in SHOWN if name in metrics}

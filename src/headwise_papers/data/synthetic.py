@@ -1,12 +1,14 @@
-"""Generated sentences whose topic one word, or one pair of words, gives away.
+"""Generated tasks of two papers.
 
-The tasks of "On the Dynamics of Training Attention Models" (Lu et al., ICLR 2021): `TopicTask` is
-that of Section 5.1, `PairTask` the two Markov chains of Appendix A. Each seed draws from its own
-generator, so a seed's sentences are the same whichever seeds stand beside it.
+- "On the Dynamics of Training Attention Models" (Lu et al., ICLR 2021): sentences whose topic one
+  word gives away (`TopicTask`, Section 5.1) or one pair of words (`PairTask`, the two Markov chains
+  of Appendix A). Each seed has its own generator, so its sentences do not depend on other seeds.
+- The output relevance paper: `synclf` and `copying`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Int
@@ -14,12 +16,23 @@ from torch import Tensor
 
 from headwise_papers.data.bags import Bags
 
-__all__ = ["PairSentences", "PairTask", "TopicSentences", "TopicTask"]
+__all__ = [
+    "IMPORTANT",
+    "CopyTask",
+    "Copying",
+    "PairSentences",
+    "PairTask",
+    "SynClf",
+    "TopicSentences",
+    "TopicTask",
+    "copying",
+    "synclf",
+]
 
 
 @dataclass(frozen=True)
 class TopicSentences:
-    """Sentences drawn by `TopicTask.draw`."""
+    """Sentences of `TopicTask.draw`."""
 
     train: Bags
     test: Bags
@@ -48,16 +61,16 @@ class TopicTask:
 
     @property
     def topic_words(self) -> int:
-        """How many topic words there are; they have the lowest numbers."""
+        """Number of topic words, which have the lowest ids."""
         return self.topics * self.words_per_topic
 
     @property
     def vocabulary(self) -> int:
-        """How many words there are."""
+        """Number of words."""
         return self.topic_words + self.dictionary
 
     def draw(self, seeds: Sequence[int]) -> TopicSentences:
-        """Training and test sentences for each seed."""
+        """Return training and test sentences for each seed."""
         drawn = [self._sentences(torch.Generator().manual_seed(seed)) for seed in seeds]
         whole = Bags.stack(drawn)
         return TopicSentences(*_split(whole, self.train))
@@ -76,7 +89,7 @@ class TopicTask:
 
 @dataclass(frozen=True)
 class PairSentences:
-    """Sentences drawn by `PairTask.draw`."""
+    """Sentences of `PairTask.draw`."""
 
     train: Bags
     test: Bags
@@ -111,7 +124,7 @@ class PairTask:
             )
 
     def draw(self, seeds: Sequence[int]) -> PairSentences:
-        """Pairs, training and test sentences for each seed."""
+        """Return pairs, training and test sentences for each seed."""
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         pairs = [self._pairs(generator) for generator in generators]
         whole = Bags.stack(
@@ -142,3 +155,78 @@ class PairTask:
 def _split(whole: Bags, first: int) -> tuple[Bags, Bags]:
     parts = [(x[:, :first], x[:, first:]) for x in (whole.tokens, whole.lengths, whole.labels)]
     return Bags(*(part[0] for part in parts)), Bags(*(part[1] for part in parts))
+
+
+IMPORTANT = 1  # the token that makes a SynClf sequence positive
+
+CopyTask = Literal["permutation", "iid"]
+
+
+class SynClf(NamedTuple):
+    """Sequences with labels."""
+
+    tokens: Int[Tensor, "N T"]  # 1 to types; 0 is left for padding
+    labels: Int[Tensor, " N"]  # 1 where the important token occurs
+
+
+class Copying(NamedTuple):
+    """Sequences to copy, with the special tokens of a sequence-to-sequence model."""
+
+    source: Int[Tensor, "N K"]  # the tokens 0 to types - 1, then EOS, `types`
+    target_in: Int[Tensor, "N K"]  # BOS, `types + 1`, then the tokens
+    target_out: Int[Tensor, "N K"]  # the tokens, then EOS
+
+
+def synclf(count: int, *, length: int = 40, types: int = 40, generator: torch.Generator) -> SynClf:
+    """Draw tokens uniformly; a text with the important one is positive (Section 3.1).
+
+    >>> drawn = synclf(5000, generator=torch.Generator().manual_seed(0))
+    >>> drawn.tokens.shape, round(drawn.labels.double().mean().item(), 2)  # 1 - (39 / 40)^40
+    (torch.Size([5000, 40]), 0.64)
+    """
+    if min(count, length) < 1 or types < 2:
+        raise ValueError(
+            f"count and length must be at least 1 and types at least 2, got {count}, {length} "
+            f"and {types}."
+        )
+    tokens_NT = torch.randint(1, types + 1, (count, length), generator=generator)
+    return SynClf(tokens_NT, (tokens_NT == IMPORTANT).any(1).long())
+
+
+def copying(
+    task: CopyTask,
+    count: int,
+    *,
+    types: int = 40,
+    length: int | None = None,
+    generator: torch.Generator,
+) -> Copying:
+    """Draw sequences whose output is the input (Section 4.2).
+
+    Args:
+        task: "permutation" orders all types anew each time, so that all sequences are the same bag
+            of words; "iid" draws every token by itself.
+        count: how many.
+        types: different tokens; a vocabulary has two more, BOS and EOS.
+        length: tokens of a sequence, `types` unless given; fewer are a part of a permutation.
+        generator: on the device where the sequences shall be.
+
+    >>> copying("permutation", 1, types=3, generator=torch.Generator().manual_seed(0)).target_in
+    tensor([[4, 2, 0, 1]])
+    """
+    length = types if length is None else length
+    if task not in ("permutation", "iid"):
+        raise ValueError(f"task must be 'permutation' or 'iid', got {task!r}.")
+    if min(count, types, length) < 1 or (task == "permutation" and length > types):
+        raise ValueError(
+            f"A {task} of {length} out of {types} tokens, {count} times, is not possible."
+        )
+    device = generator.device
+    if task == "iid":
+        tokens_NT = torch.randint(types, (count, length), generator=generator, device=device)
+    else:
+        lot_NV = torch.rand(count, types, generator=generator, device=device)
+        tokens_NT = lot_NV.argsort(1)[:, :length]
+    end_N1, begin_N1 = (tokens_NT.new_full((count, 1), types + mark) for mark in (0, 1))
+    source_NK = torch.cat([tokens_NT, end_N1], dim=1)
+    return Copying(source_NK, torch.cat([begin_N1, tokens_NT], dim=1), source_NK)

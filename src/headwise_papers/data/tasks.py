@@ -1,10 +1,10 @@
-"""Labelled texts and pairs of texts to fine-tune on, as published: no words are cut or lower-cased.
+"""Tasks to fine-tune on: labelled texts, pairs of texts and tagged words, as published.
 
 - `cola`, `rte`, `wnli`: GLUE. Its test labels are secret, so the published dev part is our test
   part, and a tenth of train is our dev part.
 - `mrpc`: the original Microsoft split, not GLUE's; a tenth of train is our dev part.
 - `qnli`: only the published dev part (5,463 pairs) could be had. 80 % of it are train, 10 % dev and
-  10 % test: figures say whether one model beats another, and compare with no published figure.
+  10 % test: results say whether one model beats another, and compare with no published result.
 - `sst2`: the roots of the treebank, published in three parts.
 - `masakhanews-orm`: topics of BBC news in Afaan Oromoo, published in three parts.
 
@@ -13,29 +13,40 @@ together, whichever of the two it is, and with them those that share another one
 asks two questions of each sentence, and QNLI has a question twice, with opposite labels. Parts that
 were published stay as they are. There is no Filipino sentiment set, and neither MNLI nor QQP: they
 could not be had.
+
+Named entities are tagged word by word, as B-PER, I-PER … and O for none:
+`conll2003` (PER, ORG, LOC, MISC), written as IOB1 and read as BIO, and `masakhaner-LANGUAGE` (PER,
+ORG, LOC, DATE): 20 African languages of MasakhaNER 2.0, and Amharic (`amh`) of 1.0. There is no
+tagged Oromo, which the attention guidance paper uses: its set is licensed.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from headwise.config import suggestion
 from headwise.text.corpus import all_lines
 from headwise.text.source import DataFile, data_folder
-from headwise_papers.data.sst import sst_file
+from headwise_papers.data.bags import sst_file
+from headwise_papers.data.provenance import entry, known_file, read_lines, read_table, tied
 
 __all__ = [
+    "TAGGING_SETS",
     "TEXT_TASKS",
     "Example",
+    "TaggedSentence",
+    "TaggedTask",
     "TextMetric",
     "TextTask",
+    "bio",
     "in_checksum_order",
+    "read_tagged_files",
+    "read_tagged_task",
     "read_text_files",
     "read_text_task",
+    "tagging_files",
     "task_files",
-    "tied",
 ]
 
 TextMetric = Literal["accuracy", "f1", "matthews"]
@@ -49,24 +60,6 @@ ORIGINS = {
     "qnli": "data/QNLI/dev.tsv of github.com/jonny-vr/LLMCBench at 720be179",
     "masakhanews-orm": "data/orm of github.com/masakhane-io/masakhane-news at 819be052: category, "
     "headline and text between tabs, without the other columns and the header",
-}
-CHECKSUMS = {  # of the unpacked files
-    "glue/cola.train.tsv": "5d5b12531cf75ffe24afa0b14019da6dad82fa7b5639eab3f5716e86402ab592",
-    "glue/cola.dev.tsv": "fc08f7ca16084543d9222d75eee13f094d738c3a20d874384417f1766197b716",
-    "glue/rte.train.tsv": "41e3a9b063433392343fad9e962cf2f58b681c78d8f71592f4186f0837246c5c",
-    "glue/rte.dev.tsv": "80230dfa1347282e7b532b06a1004a76a710087541189bf874223ddf0e3819fb",
-    "glue/wnli.train.tsv": "9a88e9d54b6861cc796a088e9acf4f5f65064a9ef65ae6fa7a688b28391e5c9a",
-    "glue/wnli.dev.tsv": "cba00490596dd14be8cf53b4f53bb744abe3a7b89f81ab210528d80225338ed5",
-    "glue/mrpc.train.tsv": "b289e86dd89473a3791f9a6779db02282046521f89b5f567c4481905e8f2618e",
-    "glue/mrpc.test.tsv": "0d1a876ed5b29dc9779ec212f0d7a1601caafbc5837cd1200e638f0b0a654562",
-    "glue/qnli.dev.tsv": "763e95932dd3578251de71582e06829015f9c3815a518c751dc537219b159de4",
-    "oromo-masakhanews/train.tsv": (
-        "bb6e1d414e8ed01f34ca9729449a3c4adab90873e0cb1116cf91d3d1d7c3ecc7"
-    ),
-    "oromo-masakhanews/dev.tsv": "1f388ca42aef92f2fb7481133db70ce03c3de7647fc955465174f3a02a50d178",
-    "oromo-masakhanews/test.tsv": (
-        "f5b1b6f90ba7e851295e0c32af10edc18b9d98d11d3c5bfebbefb51f5ecc27ef"
-    ),
 }
 
 
@@ -87,15 +80,15 @@ class TextTask:
     dev: list[Example]
     test: list[Example]
     classes: tuple[str, ...]
-    metric: TextMetric  # the one it is usually judged by; of F1 the last class is the positive one
+    metric: TextMetric  # the usual one; for F1 the last class is the positive one
 
     def groups(self, examples: Sequence[Example]) -> list[str]:
-        """Of each example a name it shares with those it must not be parted from; see `tied`."""
+        """Return for each example a name that it shares with those it is `tied` to."""
         return _groups(examples)
 
 
 class Layout(NamedTuple):
-    """How the files of a set are written, and what they are for."""
+    """Format of the files of a set, and their parts."""
 
     parts: dict[str, str]  # our part, and the file it is in
     columns: tuple[str, ...]  # between tabs; "label", "text" and "second" are read
@@ -163,17 +156,15 @@ def read_text_task(name: str, *, folder: Path | None = None, verify: bool = True
 
     Args:
         name: "cola", "rte", "wnli", "mrpc", "qnli", "sst2" or "masakhanews-orm".
-        folder: the data folder; None takes the one HEADWISE_DATA names.
-        verify: refuse files that are not the known ones.
+        folder: the data folder; None: the one that HEADWISE_DATA names.
+        verify: raise if a checksum is unknown.
     """
     if "filipino" in name or name.endswith("-tl"):
         raise ValueError(
             "There is no labelled Filipino set here: the sentiment set of Cruz and Cheng could not "
             "be had. Give files of your own, or take masakhanews-orm for a small language."
         )
-    if name not in TEXT_TASKS:
-        raise ValueError(f"There is no task {name!r}. {suggestion(name, TEXT_TASKS)}")
-    layout = TEXT_TASKS[name]
+    layout = entry(TEXT_TASKS, name, "task")
     found = data_folder(folder, wanted=name, origin=ORIGINS.get(name, "the public sets"))
     rows = {
         part: list(_rows(file, found, layout, verify=verify))
@@ -183,12 +174,12 @@ def read_text_task(name: str, *, folder: Path | None = None, verify: bool = True
 
 
 def read_text_files(train: Path, dev: Path, test: Path) -> TextTask:
-    """A set of one's own: files of `label TAB text` or `label TAB text TAB second text`.
+    """Read a set of one's own: files of `label TAB text` or `label TAB text TAB second text`.
 
     Args:
         train: its labels, sorted, are the classes.
-        dev: to stop by.
-        test: to judge by.
+        dev: for early stopping.
+        test: to score.
     """
     parts = [_own_rows(path) for path in (train, dev, test)]
     classes = sorted({label for label, *_ in parts[0]})
@@ -203,61 +194,28 @@ def read_text_files(train: Path, dev: Path, test: Path) -> TextTask:
 
 
 def task_files(name: str) -> tuple[DataFile, ...]:
-    """The files of a set, in the order of its parts."""
+    """Return the files of a set, in the order of its parts."""
     if name == "sst2":
         return tuple(sst_file("sst2", part) for part in TEXT_TASKS[name].parts)
     parts = TEXT_TASKS[name].parts.values()
-    return tuple(DataFile(file, CHECKSUMS[file], ORIGINS[name]) for file in parts)
+    return tuple(known_file(file, ORIGINS[name]) for file in parts)
 
 
 def in_checksum_order(texts: Sequence[str]) -> list[int]:
-    """Places of texts in an order that looks random and is the same everywhere; equal ones meet."""
+    """Return places of texts in the order of their checksums; equal texts are neighbours."""
     sums = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
     return sorted(range(len(texts)), key=lambda place: (sums[place], place))
 
 
-def tied(examples: Sequence[Sequence[str]]) -> list[str]:
-    """Of each example the first text, in alphabetical order, of all that it is tied to.
-
-    Examples that share a text are tied, and so are those that are tied to the same one.
-
-    >>> tied([("q1", "b"), ("q2", "a"), ("q1", "a"), ("q3", "c")])
-    ['a', 'a', 'a', 'c']
-
-    Args:
-        examples: the texts of each, one or more.
-    """
-    leader: dict[str, str] = {}
-
-    def find(text: str) -> str:
-        leader.setdefault(text, text)
-        while leader[text] != text:
-            leader[text] = leader[leader[text]]  # halve the way for the next one
-            text = leader[text]
-        return text
-
-    for texts in examples:
-        first, *others = sorted({find(text) for text in texts})
-        leader |= dict.fromkeys(others, first)
-    return [find(texts[0]) for texts in examples]
-
-
 def _rows(file: DataFile, folder: Path, layout: Layout, *, verify: bool) -> Iterator[Example]:
-    number = {label: place for place, label in enumerate(layout.labels)}
-    places = {name: place for place, name in enumerate(layout.columns)}
-    lines = file.lines(folder, verify=verify)
-    for count, line in enumerate(lines[layout.header :], start=1 + layout.header):
-        fields = line.split("\t")
-        if len(fields) != len(places) or fields[places["label"]] not in number:
-            raise ValueError(
-                f"{file.name}, line {count}: {', '.join(places)} were wanted between tabs, the "
-                f"label one of {', '.join(number)}, got {line[:40]!r}; get the file again."
-            )
-        text = fields[places["text"]]
-        if "headline" in places:
-            text = f"{fields[places['headline']]} {text}"
-        second = fields[places["second"]] if "second" in places else None
-        yield Example(number[fields[places["label"]]], text, second)
+    header, labels = layout.header, layout.labels
+    table = read_table(
+        file, folder, columns=layout.columns, labels=labels, header=header, verify=verify
+    )
+    for fields in table:
+        row = dict(zip(layout.columns, fields, strict=True))
+        text = f"{row['headline']} {row['text']}" if "headline" in row else row["text"]
+        yield Example(labels.index(row["label"]), text, row.get("second"))
 
 
 def _own_rows(path: Path) -> list[list[str]]:
@@ -272,7 +230,7 @@ def _own_rows(path: Path) -> list[list[str]]:
 
 
 def _task(name: str, rows: dict[str, list[Example]], layout: Layout) -> TextTask:
-    """Three parts of those there are; what is missing is pulled out of train."""
+    """Make three parts; what is missing is pulled out of train."""
     for part in ("test", "dev"):
         if part not in rows:
             share = HELD_OUT if part == "test" or "test" in layout.parts else HELD_OUT / 0.9
@@ -287,7 +245,7 @@ def _groups(examples: Sequence[Example]) -> list[str]:
 
 
 def _pulled_out(rows: list[Example], share: float) -> tuple[list[Example], list[Example]]:
-    """Two parts of some examples, the second with about a share of them, in published order."""
+    """Return two parts in published order, the second with about a share of the examples."""
     groups = _groups(rows)
     ordered = in_checksum_order(groups)
     last = groups[ordered[max(1, round(share * len(rows))) - 1]]
@@ -296,3 +254,143 @@ def _pulled_out(rows: list[Example], share: float) -> tuple[list[Example], list[
     taken = set(ordered[:ends])
     kept = [example for place, example in enumerate(rows) if place not in taken]
     return kept, [example for place, example in enumerate(rows) if place in taken]
+
+
+PARTS = ("train", "dev", "test")
+MASAKHANER = "github.com/masakhane-io/masakhane-ner at ba5843cd"
+CONLL = (  # the text is Reuters', for research only
+    "corpus/CoNLL-2003/eng.{train,testa,testb} of github.com/synalp/NER at c0ea07c8"
+)
+LANGUAGES = (  # 20 of MasakhaNER 2.0, and Amharic of 1.0
+    "amh", "bam", "bbj", "ewe", "fon", "hau", "ibo", "kin", "lug", "luo", "mos", "nya", "pcm",
+    "sna", "swa", "tsn", "twi", "wol", "xho", "yor", "zul",
+)  # fmt: skip
+TAGGING_SETS = ("conll2003", *(f"masakhaner-{language}" for language in LANGUAGES))
+
+
+def tagging_files(name: str) -> tuple[DataFile, ...]:
+    """Return the train, dev and test file of a set.
+
+    Args:
+        name: "conll2003", or "masakhaner-" and a language: of the 20 of MasakhaNER 2.0, or "amh",
+            which MasakhaNER 1.0 has.
+    """
+    entry(dict.fromkeys(TAGGING_SETS), name, "tagged set")
+    language = name.removeprefix("masakhaner-")
+    if name == "conll2003":
+        place, origin = "conll2003/eng", CONLL
+    elif language == "amh":
+        place, origin = "masakhaner1/amh", f"data/amh of {MASAKHANER}"
+    else:
+        place, origin = f"masakhaner2/{language}", f"MasakhaNER2.0/data/{language} of {MASAKHANER}"
+    return tuple(known_file(f"{place}.{part}.conll", origin) for part in PARTS)
+
+
+OUTSIDE = "O"
+DOCUMENT = "-DOCSTART-"
+
+
+class TaggedSentence(NamedTuple):
+    """Words and a tag for each."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TaggedTask:
+    """A set in three parts."""
+
+    name: str
+    train: list[TaggedSentence]
+    dev: list[TaggedSentence]
+    test: list[TaggedSentence]
+    classes: tuple[str, ...]  # the tags; O first
+    metric: Literal["span_f1"] = "span_f1"
+
+    def groups(self, sentences: Sequence[TaggedSentence]) -> list[str]:
+        """Return for each sentence its words: equal sentences must be in one fold."""
+        return [" ".join(sentence.words) for sentence in sentences]
+
+
+def read_tagged_task(name: str, *, folder: Path | None = None, verify: bool = True) -> TaggedTask:
+    """Read a set whole, in its published parts.
+
+    Args:
+        name: "conll2003", or "masakhaner-" and a language, e.g. "masakhaner-yor".
+        folder: the data folder; None: the one that HEADWISE_DATA names.
+        verify: raise if a checksum is unknown.
+    """
+    files = tagging_files(name)
+    texts = read_lines(files, name=name, folder=folder, verify=verify)
+    parts = [
+        _sentences(lines, where=file.name, iob1=name == "conll2003")
+        for lines, file in zip(texts, files, strict=True)
+    ]
+    return _tagged_task(name, parts)
+
+
+def read_tagged_files(train: Path, dev: Path, test: Path) -> TaggedTask:
+    """Read a set of one's own in CoNLL's form: a word a line, its tag last, blank lines between.
+
+    Args:
+        train: tags are BIO or IOB1: a span that starts with I is read as if it started with B.
+        dev: for early stopping.
+        test: to score.
+    """
+    parts: list[list[TaggedSentence]] = []
+    for path in (train, dev, test):
+        lines = (line.replace("\t", " ") for line in all_lines(path))
+        parts.append(_sentences(lines, where=str(path), iob1=True))
+    return _tagged_task(train.name, parts)
+
+
+def bio(tags: Sequence[str]) -> tuple[str, ...]:
+    """Turn IOB1 into BIO: every span starts with B, not only one that follows another of its type.
+
+    >>> bio(["I-PER", "I-PER", "O", "I-LOC", "B-LOC", "I-ORG"])
+    ('B-PER', 'I-PER', 'O', 'B-LOC', 'B-LOC', 'B-ORG')
+    """
+    before = [OUTSIDE, *tags[:-1]]
+    return tuple(
+        f"B-{tag[2:]}" if tag.startswith("I-") and last[2:] != tag[2:] else tag
+        for last, tag in zip(before, tags, strict=True)
+    )
+
+
+def _tagged_task(name: str, parts: list[list[TaggedSentence]]) -> TaggedTask:
+    kinds = sorted({tag[2:] for part in parts for row in part for tag in row.tags if tag[2:]})
+    if not kinds:
+        raise ValueError(f"{name} has no tag but {OUTSIDE}; B-PER, I-PER and such were wanted.")
+    tags = (OUTSIDE, *(f"{prefix}-{kind}" for kind in kinds for prefix in "BI"))
+    return TaggedTask(name, parts[0], parts[1], parts[2], tags)
+
+
+def _sentences(lines: Iterable[str], *, where: str, iob1: bool) -> list[TaggedSentence]:
+    found = [
+        TaggedSentence(tuple(words), bio(tags) if iob1 else tuple(tags))
+        for words, tags in _blocks(lines, where=where)
+    ]
+    if not found:
+        raise ValueError(f"{where} holds no tagged sentence; get it again.")
+    return found
+
+
+def _blocks(lines: Iterable[str], *, where: str) -> Iterator[tuple[list[str], list[str]]]:
+    words: list[str] = []
+    tags: list[str] = []
+    for number, line in enumerate([*lines, ""], start=1):
+        word, tag = line.split(" ", 1)[0] if line else "", line.rpartition(" ")[2]
+        if not line.strip():
+            if words:
+                yield words, tags
+            words, tags = [], []
+        elif tag != OUTSIDE and not (tag[:2] in ("B-", "I-") and tag[2:]):
+            raise ValueError(
+                f"{where}, line {number}: a word and, last, a tag such as O or B-PER were wanted "
+                f"between spaces, got {line[:40]!r}; get the file again."
+            )
+        # MasakhaNER has two tags without a word
+        elif word and word != DOCUMENT:
+            words.append(word)
+            tags.append(tag)
