@@ -454,8 +454,8 @@ def _ag_news(folder: Path, *, verify: bool) -> RawTexts:
     columns = ("label", "title", "description")
     test = read_table(AG_TEST, folder, columns=columns, labels="0123", verify=verify)
     rows = ((int(label), f"{title} {text}") for label, title, text in test)
-    parts = (_two_topics(part) for part in (train(folder, verify=verify), rows))
-    return RawTexts(*parts, _without_numbers)
+    kept = _two_topics(train(folder, verify=verify))
+    return RawTexts(kept, _two_topics(rows), _without_numbers)
 
 
 def _two_topics(rows: Iterator[tuple[int, str]]) -> list[Row]:

@@ -327,46 +327,6 @@ def replace_tokens(
     return ReplacedBatch(changed, changed != ids)
 
 
-@dataclass(frozen=True)
-class _Numbers:
-    """Block numbers and random numbers of batches."""
-
-    blocks: int
-    batch_size: int
-    seed: int
-    shuffled: bool
-
-    @property
-    def per_pass(self) -> int:
-        """Batches in one epoch."""
-        return math.ceil(self.blocks / self.batch_size)
-
-    def of(self, number: int) -> Int64[Tensor, " B"]:
-        """Return the blocks of a batch; epochs follow each other without a gap."""
-        first, end = number * self.batch_size, (number + 1) * self.batch_size
-        if not self.shuffled:
-            return torch.arange(first, min(end, self.blocks))
-        passes = range(first // self.blocks, (end - 1) // self.blocks + 1)
-        orders = torch.cat([self._order(number) for number in passes])
-        skipped = passes.start * self.blocks
-        return orders[first - skipped : end - skipped]
-
-    def drawn(self, number: int) -> Iterator[tuple[Int64[Tensor, " B"], torch.Generator]]:
-        """Yield blocks of a batch with their generator: one per block, if in order.
-
-        Shuffled blocks share one generator, which is faster.
-        """
-        blocks = self.of(number)
-        if self.shuffled:
-            yield blocks, _seeded(2 * number, self.seed)
-            return
-        for block in blocks:
-            yield block[None], _seeded(2 * int(block), self.seed)
-
-    def _order(self, number: int) -> Tensor:
-        return torch.randperm(self.blocks, generator=_seeded(2 * number + 1, self.seed))
-
-
 def _seeded(number: int, seed: int) -> torch.Generator:
     # a prime between seeds, else batch 1 of seed 0 would be batch 0 of seed 1; 32 bits are kept
     return torch.Generator().manual_seed((number + seed * 1_000_000_007) % 2**32)
@@ -398,11 +358,30 @@ class _Batches(Generic[Blocks]):
     shuffled: bool = True
 
     def __len__(self) -> int:
-        return self._numbers.per_pass
+        return math.ceil(len(self.blocks) / self.batch_size)
 
-    @property
-    def _numbers(self) -> _Numbers:
-        return _Numbers(len(self.blocks), self.batch_size, self.seed, self.shuffled)
+    def block_numbers(self, number: int) -> Int64[Tensor, " B"]:
+        """Return the blocks of a batch; epochs follow each other without a gap."""
+        count, first = len(self.blocks), number * self.batch_size
+        end = first + self.batch_size
+        if not self.shuffled:
+            return torch.arange(first, min(end, count))
+        epochs = range(first // count, (end - 1) // count + 1)
+        generators = (_seeded(2 * epoch + 1, self.seed) for epoch in epochs)
+        orders = torch.cat([torch.randperm(count, generator=one) for one in generators])
+        return orders[first - epochs.start * count : end - epochs.start * count]
+
+    def _drawn(self, number: int) -> Iterator[tuple[Int64[Tensor, " B"], torch.Generator]]:
+        """Yield blocks of a batch with their generator: one per block, if in order.
+
+        Shuffled blocks share one generator, which is faster.
+        """
+        blocks = self.block_numbers(number)
+        if self.shuffled:
+            yield blocks, _seeded(2 * number, self.seed)
+            return
+        for block in blocks:
+            yield block[None], _seeded(2 * int(block), self.seed)
 
     def _places(self, ids: Int64[Tensor, "B T"], generator: torch.Generator) -> Tensor:
         marks = self.blocks.pieces.marks
@@ -414,7 +393,7 @@ class MaskedBatches(_Batches[PackedBlocks]):
 
     def __call__(self, number: int) -> MaskedBatch:
         """Return batch `number`, from 0 on."""
-        return MaskedBatch(*_joined([self._some(*some) for some in self._numbers.drawn(number)]))
+        return MaskedBatch(*_joined([self._some(*some) for some in self._drawn(number)]))
 
     def _some(self, numbers: Int64[Tensor, " B"], generator: torch.Generator) -> MaskedBatch:
         ids = self.blocks(numbers)
@@ -427,7 +406,7 @@ class PairBatches(_Batches[SegmentPairs]):
 
     def __call__(self, number: int) -> PairBatch:
         """Return batch `number`, from 0 on."""
-        return PairBatch(*_joined([self._some(*some) for some in self._numbers.drawn(number)]))
+        return PairBatch(*_joined([self._some(*some) for some in self._drawn(number)]))
 
     def _some(self, numbers: Int64[Tensor, " B"], generator: torch.Generator) -> PairBatch:
         pairs = self.blocks(numbers, generator)
@@ -444,7 +423,7 @@ class ReplacedBatches(_Batches[PackedBlocks]):
 
     def __call__(self, number: int) -> ReplacedBatch:
         """Return batch `number`, from 0 on."""
-        some = [self._some(*some) for some in self._numbers.drawn(number)]
+        some = [self._some(*some) for some in self._drawn(number)]
         return ReplacedBatch(*map(torch.cat, zip(*some, strict=True)))
 
     def _some(self, numbers: Int64[Tensor, " B"], generator: torch.Generator) -> ReplacedBatch:

@@ -36,7 +36,7 @@ GLOVE_WORDS = 40_000
 
 @cache
 def _checksums() -> dict[str, str]:
-    text = resources.files(__package__).joinpath("SHA256SUMS").read_text("utf-8")
+    text = resources.files("headwise_papers.data").joinpath("SHA256SUMS").read_text("utf-8")
     return {name: checksum for checksum, name in map(str.split, text.splitlines())}
 
 

@@ -52,7 +52,6 @@ __all__ = [
     "TranslationData",
     "bare",
     "corpus_file",
-    "corpus_named",
     "median_lengths",
     "plain_text",
     "read_parallel_texts",
@@ -195,11 +194,6 @@ LENGTHS = {  # lines of published files whose checksum is not known
 }
 
 
-def corpus_named(name: str) -> Corpus:
-    """Return a corpus of `CORPORA`; raise for other names, with a suggestion."""
-    return entry(CORPORA, name, "parallel corpus")
-
-
 def corpus_file(name: str, part: str, language: str, *, pair: Sequence[str]) -> DataFile:
     """Return the file of one language of one part.
 
@@ -212,7 +206,7 @@ def corpus_file(name: str, part: str, language: str, *, pair: Sequence[str]) -> 
         language: of the file.
         pair: both languages, in any order.
     """
-    corpus = corpus_named(name)
+    corpus = entry(CORPORA, name, "parallel corpus")
     parts = (*corpus.parts, *corpus.further)
     if part not in parts:
         raise ValueError(f"{name} has no part {part!r}. {suggestion(part, parts)}")
@@ -380,7 +374,7 @@ def read_parallel_texts(
         verify: raise if a checksum is unknown.
         plain: undo tokenisation and escapes, for models that know raw text only.
     """
-    corpus = corpus_named(name)
+    corpus = entry(CORPORA, name, "parallel corpus")
     pair = corpus.pair(source, target)
     found = data_folder(folder, wanted=name, origin=corpus.origin)
     export = _export(corpus, pair, found)
@@ -419,7 +413,7 @@ def read_part(
         verify: raise if a checksum is unknown.
         plain: undo tokenisation and escapes, for models that know raw text only.
     """
-    pair = corpus_named(name).pair(source, target)
+    pair = entry(CORPORA, name, "parallel corpus").pair(source, target)
     files = [corpus_file(name, part, language, pair=pair) for language in (source, target)]
     found = data_folder(folder, wanted=name, origin=files[0].origin)
     first, second = (_side(file, found, verify=verify) for file in files)

@@ -54,7 +54,7 @@ def test_of_hidden_pieces_eight_in_ten_are_masked_and_one_is_any(text):
 
 def test_what_is_not_hidden_stays(blocks):
     batch, other = MaskedBatches(blocks, 4)(0), MaskedBatches(blocks, 4, seed=1)(0)
-    before = blocks(MaskedBatches(blocks, 4)._numbers.of(0)).flatten()
+    before = blocks(MaskedBatches(blocks, 4).block_numbers(0)).flatten()
     kept = torch.ones(160, dtype=torch.bool)
     kept[batch.places] = False
     assert torch.equal(batch.ids.flatten()[kept], before[kept])
@@ -88,9 +88,9 @@ def test_a_number_gives_the_same_batch_and_another_another(kind, text, blocks):
 
 
 def test_each_pass_has_every_block_once_in_a_new_order(blocks):
-    numbers = MaskedBatches(blocks, 7)._numbers
+    batches = MaskedBatches(blocks, 7)
     count = len(blocks)
-    seen = torch.cat([numbers.of(number) for number in range(2 * count)])
+    seen = torch.cat([batches.block_numbers(number) for number in range(2 * count)])
     passes = seen[: 7 * (2 * count)][: 6 * count].view(6, count)
     assert torch.equal(passes.sort(dim=1).values, torch.arange(count).expand(6, count))
     assert not torch.equal(passes[0], passes[1])
