@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise_papers.data.subword import SubwordCodec
+from headwise_papers.data.subword import SubwordModel
 from headwise_papers.data.vocabulary import SPECIALS
 
 __all__ = ["MarianCodec", "MarianFile", "MarianFolder", "marian_folder", "read_marian"]
@@ -55,8 +55,8 @@ class _Item(NamedTuple):
     length: int
 
 
-class MarianCodec(SubwordCodec):
-    """A SentencePiece vocabulary of Marian, whose ids are counted as in `SubwordCodec`.
+class MarianCodec(SubwordModel):
+    """A SentencePiece vocabulary of Marian, whose ids are counted as in `SubwordModel`.
 
     Marian's `</s>` and `<unk>` are EOS and UNK; PAD and BOS, which Marian does not have, come
     before them, so that all ids are two larger.

@@ -23,7 +23,7 @@ __all__ = [
     "CodecPair",
     "Kind",
     "SpecialTokenStyle",
-    "SubwordCodec",
+    "SubwordModel",
     "train_byte_level",
     "train_subwords",
 ]
@@ -33,7 +33,7 @@ JOINT, OF_SOURCE, OF_TARGET = "pieces.model", "source_pieces.model", "target_pie
 
 
 @dataclass(frozen=True)
-class SubwordCodec:
+class SubwordModel:
     """SentencePiece model: text to token ids and back; 0 to 3 are the special tokens."""
 
     model: bytes  # SentencePiece's own format, a protocol buffer
@@ -83,7 +83,7 @@ class SubwordCodec:
         write_whole(path, self.model)
 
     @classmethod
-    def load(cls, path: Path) -> "SubwordCodec":
+    def load(cls, path: Path) -> "SubwordModel":
         """Read what `save` wrote."""
         if not path.is_file():
             raise ValueError(f"There is no subword model {path}; it may not be trained yet.")
@@ -113,8 +113,8 @@ class SubwordCodec:
 class CodecPair:
     """Codecs of source and target, which may be the same."""
 
-    source: SubwordCodec
-    target: SubwordCodec
+    source: SubwordModel
+    target: SubwordModel
 
     @property
     def joint(self) -> bool:
@@ -137,14 +137,14 @@ class CodecPair:
     def load(cls, folder: Path) -> "CodecPair":
         """Read what `save` wrote."""
         if (folder / OF_SOURCE).is_file():
-            return cls(SubwordCodec.load(folder / OF_SOURCE), SubwordCodec.load(folder / OF_TARGET))
-        pieces = SubwordCodec.load(folder / JOINT)
+            return cls(SubwordModel.load(folder / OF_SOURCE), SubwordModel.load(folder / OF_TARGET))
+        pieces = SubwordModel.load(folder / JOINT)
         return cls(pieces, pieces)
 
 
 def train_subwords(
     lines: Iterable[str], *, size: int = 8000, kind: Kind = "unigram"
-) -> SubwordCodec:
+) -> SubwordModel:
     """Train a SentencePiece model on text, with all its characters.
 
     Args:
@@ -187,7 +187,7 @@ def train_subwords(
             f"No {size} tokens can be learnt from these {len(given)} lines ({problem}); "
             "change the size."
         ) from None
-    return SubwordCodec(written.getvalue())
+    return SubwordModel(written.getvalue())
 
 
 SpecialTokenStyle = Literal["roberta", "bert"]

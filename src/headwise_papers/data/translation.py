@@ -42,7 +42,7 @@ from typing import NamedTuple
 from headwise.config import suggestion
 from headwise.text.source import DataFile, data_folder, github
 from headwise_papers.data.provenance import entry, known_file, tied, unzipped
-from headwise_papers.data.subword import CodecPair, Kind, SubwordCodec, train_subwords
+from headwise_papers.data.subword import CodecPair, Kind, SubwordModel, train_subwords
 
 __all__ = [
     "CORPORA",
@@ -328,8 +328,8 @@ class TranslationData:
     train: list[Pair]
     valid: list[Pair]
     test: list[Pair]
-    pieces: SubwordCodec  # codec of the target, and of the source unless it has its own
-    other_source: SubwordCodec | None = None
+    pieces: SubwordModel  # codec of the target, and of the source unless it has its own
+    other_source: SubwordModel | None = None
 
     @property
     def both(self) -> CodecPair:
@@ -435,7 +435,7 @@ def read_translation(
     vocabulary: int = 8000,
     kind: Kind = "unigram",
     joint: bool = True,
-    pieces: SubwordCodec | CodecPair | None = None,
+    pieces: SubwordModel | CodecPair | None = None,
     train_pairs: int | None = None,
     verify: bool = True,
     plain: bool = False,
@@ -465,7 +465,7 @@ def read_translation(
         verify=verify,
         plain=plain,
     )
-    if isinstance(pieces, SubwordCodec):
+    if isinstance(pieces, SubwordModel):
         both = CodecPair(pieces, pieces)
     else:
         both = pieces or _learnt(texts.train, size=vocabulary, kind=kind, joint=joint)

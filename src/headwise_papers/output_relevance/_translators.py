@@ -20,7 +20,7 @@ from headwise.recording.run import Run
 from headwise.training import progress_bar
 from headwise_papers.core import Job
 from headwise_papers.data.batches import Ragged, parallel_batch
-from headwise_papers.data.subword import SubwordCodec, train_subwords
+from headwise_papers.data.subword import SubwordModel, train_subwords
 from headwise_papers.data.translation import Lines, Pair, TranslationData, read_parallel_texts
 from headwise_papers.data.vocabulary import BOS, EOS
 from headwise_papers.measures.relevance_curves import RelevanceCurves, schedule
@@ -222,7 +222,7 @@ def read_data(recipe: Recipe, run: Run, *, valid: int, test: int = 0) -> Transla
     if not run.has(PIECES):
         known = train_subwords([*learned.source, *learned.target], size=recipe.vocabulary)
         known.save(run.path(PIECES))
-    pieces = SubwordCodec.load(run.path(PIECES))
+    pieces = SubwordModel.load(run.path(PIECES))
     train, valid_pairs, test_pairs = (
         list(zip(pieces.encode_all(lines.source), pieces.encode_all(lines.target), strict=True))
         for lines in (learned, _first(texts.valid, valid), _first(texts.test, test or None))

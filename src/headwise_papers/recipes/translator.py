@@ -19,7 +19,7 @@ from headwise.pruning.record import PruningRecord, check_whole, record_of
 from headwise.recording import Run
 from headwise_papers.data.batches import ParallelBatch, pad, parallel_batch
 from headwise_papers.data.marian import MarianCodec, MarianFolder, marian_folder
-from headwise_papers.data.subword import CodecPair, SubwordCodec
+from headwise_papers.data.subword import CodecPair, SubwordModel
 from headwise_papers.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from headwise_papers.models import Hypothesis, Transformer, TransformerConfig, beam, greedy
 from headwise_papers.models.marian import load_marian
@@ -85,7 +85,7 @@ class WordCodec:
 class SubwordCodec:
     """Codec of subwords; "▁" stands for the space before one."""
 
-    pieces: SubwordCodec
+    pieces: SubwordModel
 
     def __len__(self) -> int:
         return len(self.pieces)

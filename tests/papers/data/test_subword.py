@@ -1,6 +1,6 @@
 import pytest
 
-from headwise_papers.data.subword import SubwordCodec, train_subwords
+from headwise_papers.data.subword import SubwordModel, train_subwords
 from headwise_papers.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 
 LINES = [f"the {size} dog ran to the {colour} house" for size in ("big", "small", "tiny")
@@ -61,16 +61,16 @@ def test_an_unknown_kind_is_refused(unchecked):
 
 def test_a_saved_model_is_the_same(pieces, tmp_path):
     pieces.save(tmp_path / "run" / "pieces.model")
-    assert SubwordCodec.load(tmp_path / "run" / "pieces.model") == pieces
+    assert SubwordModel.load(tmp_path / "run" / "pieces.model") == pieces
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["pieces.model"]
 
 
 def test_what_is_no_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"no subword model .*absent"):
-        SubwordCodec.load(tmp_path / "absent")
+        SubwordModel.load(tmp_path / "absent")
     (tmp_path / "broken").write_bytes(b"no model")
     with pytest.raises(ValueError, match="8 bytes are no SentencePiece model"):
-        SubwordCodec.load(tmp_path / "broken")
+        SubwordModel.load(tmp_path / "broken")
 
 
 def test_a_model_with_other_marks_is_refused():
@@ -83,7 +83,7 @@ def test_a_model_with_other_marks_is_refused():
         sentence_iterator=iter(LINES), model_writer=written, vocab_size=30, minloglevel=2
     )
     with pytest.raises(ValueError, match="starts with <pad>, <bos>, <eos>, <unk>, but this one"):
-        SubwordCodec(written.getvalue())
+        SubwordModel(written.getvalue())
 
 
 @pytest.mark.parametrize(
