@@ -61,6 +61,19 @@ __all__ = [
 ]
 
 PARTS = ("train", "valid", "test")
+MSDOCS = (  # repositories and commits
+    "MicrosoftDocs/Dynamics-365-Operations.ru-ru at dea1931aa152, zzfima/docs.ru-ru at "
+    "87f0681a4340, MicrosoftDocs/dynamics365smb-docs-pr.ru-ru at 787a022912fc, "
+    "terrajobst/AspNetCore.Docs.ru-ru at b903090f2a43, masan-msft/sp-dev-docs.ru-ru at "
+    "6e87975e74ac, OfficeDev/office-js-docs-pr.ru-ru at 0706992f0ab6, "
+    "MicrosoftDocs/microsoft-365-docs-pr.ru-RU at ccca29042d4c, "
+    "MicrosoftDocs/dynamics-365-project-operations-pr.ru-RU at 9ba87c4b7232, "
+    "MicrosoftDocs/office-developer-client-docs.ru-RU at 650b3aa645b3, "
+    "MicrosoftDocs/OfficeDocs-SkypeForBusiness-pr.ru-RU at 9699cd71d796, "
+    "NuGet/docs.microsoft.com-nuget.ru-ru at 5235a9dc3ac4, "
+    "MicrosoftDocs/customer-insights-pr.ru-ru at 32ea0d7b9d55 and "
+    "MicrosoftDocs/nav-content.ru-ru at 034a25c59697"
+)
 STANFORD = "https://nlp.stanford.edu/projects/nmt/data"
 
 
@@ -169,10 +182,8 @@ CORPORA = {
             ("en", "ru"),
             PARTS,
             "msdocs-en-ru/{part}.{language}",
-            "branch live-sxs of MicrosoftDocs/Dynamics-365-Operations.ru-ru at dea1931aa152, "
-            "zzfima/docs.ru-ru at 87f0681a4340 and eleven more Russian repositories of Microsoft's "
-            "documentation: pages marked ms.translationtype HT, sentences by their ids, Markdown "
-            "removed, split by page, shuffled",
+            f"branch live-sxs of {MSDOCS} on GitHub: pages marked ms.translationtype HT, sentences "
+            "by their ids, Markdown removed, old ASP.NET pages left out, split by page, shuffled",
         ),
         Corpus(
             "freesoft",

@@ -109,7 +109,6 @@ def _tuned() -> dict[str, PublicSet]:
 def _parallel() -> dict[str, PublicSet]:
     iwslt14 = _corpus("iwslt14"), _corpus("iwslt14", parts=("train-subset", "valid", "test"))
     freesoft = [_corpus("freesoft", pair) for pair in ("en-de", "en-fr", "en-ru")]
-    by_hand = "cannot be downloaded in this form; `headwise data {}` says how it was made"
     return {
         "multi30k": _one(_corpus("multi30k"), "no licence stated; research use"),
         "iwslt14": PublicSet(iwslt14, "CC BY-NC-ND; train is a subset or made by hand"),
@@ -135,16 +134,18 @@ def _parallel() -> dict[str, PublicSet]:
         ),
         "europarl": _one(
             _corpus("europarl"),
-            "reuse allowed with the source named; 400,000 lines in en, de and fr; "
-            + by_hand.format("europarl"),
+            "source to be named; 400,000 lines in en, de and fr; made from the XML of "
+            "UDS-SFB-B6-Datasets/Multilingual-Parallel-Direct-Europarl, aligned by length",
         ),
         "msdocs": _one(
-            _corpus("msdocs"), f"CC BY 4.0; en-ru, 333,700 pairs; {by_hand.format('msdocs')}"
+            _corpus("msdocs"),
+            "CC BY 4.0; en-ru, 333,700 pairs; made from the pages with both languages in 13 "
+            "repositories of Microsoft's documentation",
         ),
         "freesoft": PublicSet(
             (tuple(file for pair in freesoft for file in pair), *freesoft),
-            "free licences (MIT, GPL-2+ and others); en with de, fr and ru; "
-            + by_hand.format("freesoft"),
+            "free licences; en with de, fr and ru; made from Debian's web pages and package "
+            "descriptions and Battle for Wesnoth, aligned by length",
         ),
     }
 
@@ -170,7 +171,7 @@ def _plain() -> dict[str, PublicSet]:
     read = {
         "debian-docs-en": "free licences, a package's own each; English documentation",
         "classic-books-en": "public domain; 261 English books to pre-train on, split by author; "
-        "`headwise data classic-books-en` says how it was made",
+        "made from mlschmitt/classic-books-markdown",
         "filipino": "CC BY 4.0, CC BY 2.0 FR and public domain; to pre-train on",
         "oromo": "BBC's, CC BY-NC 4.0, CC BY 4.0, MPL-2.0; to pre-train on",
     }
@@ -216,8 +217,8 @@ def _annotated() -> dict[str, PublicSet]:
             ),
             "word-align-en-fr": _one(
                 ALIGNMENTS.values(),
-                "no restriction stated; 447 and 100 sentence pairs with gold word alignments; "
-                "`headwise data word-align-en-fr` says how it was made",
+                "no restriction stated; gold alignments of 447 and 100 sentence pairs; made from "
+                "neulab/awesome-align and loganbrenningmeyer/multi-binaryalign",
             ),
         }
     )

@@ -41,6 +41,23 @@ def test_what_no_address_gives_is_refused_with_its_origin(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("europarl", "Multilingual-Parallel-Direct-Europarl at 4e284f102c5d: paragraphs paired"),
+        ("msdocs", r"nav-content.ru-ru at 034a25c59697 on GitHub: pages marked"),
+        ("freesoft", r"wesnoth-1.16 packages .*split by page"),
+        ("classic-books-en", "classic-books-markdown at 944882722e9a: 261 of its 756 files"),
+        ("word-align-en-fr", "awesome-align at 5f150d45bbe5: English, French and links"),
+    ],
+)
+def test_sets_without_an_address_say_how_they_were_made(tmp_path, name, said):
+    with pytest.raises(ValueError, match=f"cannot be downloaded as it is; take .*{said}"):
+        fetch_set(name, tmp_path)
+    note = next(state.note for state in data_sets(None) if state.name == name)
+    assert "made from" in note
+
+
 def test_a_misspelt_set_gets_a_suggestion(tmp_path):
     with pytest.raises(ValueError, match="Did you mean 'multi30k'"):
         fetch_set("multi30", tmp_path)
