@@ -133,6 +133,3 @@ def _add(parameter: nn.Parameter, gradient: torch.Tensor) -> None:
         parameter.grad = gradient
     else:
         parameter.grad.add_(gradient)
-
-
-__all__ = ["GatesCallback"]

@@ -17,18 +17,6 @@ from torch import Tensor
 
 from headwise.json_files import read_json
 
-__all__ = [
-    "LIST",
-    "check_checksums",
-    "check_files",
-    "digest",
-    "digests",
-    "plain_note",
-    "read_tensors",
-    "sealed_note",
-    "write_checksums",
-]
-
 ALGORITHM = "sha256"
 # both in a note, as one of them may be what is damaged; users' notes have other names
 KEY, KIND = f"headwise.{ALGORITHM}", "headwise.checksum"
@@ -46,9 +34,7 @@ def digests(folder: Path, *, without: Collection[str] = ()) -> dict[str, str]:
     """Return the SHA-256 of each file in a folder, by its path there; `without` some of them."""
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*"))}
     return {
-        name: digest(path)
-        for name, path in paths.items()
-        if path.is_file() and name not in without
+        name: digest(path) for name, path in paths.items() if path.is_file() and name not in without
     }
 
 

@@ -33,14 +33,6 @@ from headwise.workflows.inspect.subject import (
     word_numbers,
 )
 
-__all__ = [
-    "HuggingFaceSubject",
-    "check_reads_text",
-    "evaluated",
-    "padding_right",
-    "subject_of",
-]
-
 LARGEST_LENGTH = 10**9  # a tokenizer without a limit names 10^30
 PASSING = ("_name_or_path", "transformers_version")  # settings that change nothing
 OF_TEXT = ("input_ids", "attention_mask")  # inputs that a tokenizer gives every model

@@ -33,16 +33,6 @@ from headwise.workflows.inspect.stream import Bookmark, Seen
 from headwise.workflows.inspect.subject import Output, Predicts, Prepared, Subject
 from headwise.workflows.progress import Counted
 
-__all__ = [
-    "Means",
-    "Predictions",
-    "by_ablation",
-    "by_gradient",
-    "by_relevance",
-    "measure_importance",
-    "predictions_of",
-]
-
 WHOLE = 0  # the position that stands for the whole text
 VALUES = 2**26  # of outputs in memory while heads are off
 TOGETHER = 8  # the most heads that are off in one pass

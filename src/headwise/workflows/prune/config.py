@@ -6,8 +6,6 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 from headwise.workflows.training_run import TrainingSettings
 
-__all__ = ["PruneConfig"]
-
 GATES, GREEDY, RANDOM = "gates", "greedy", "random"
 NOT_NEGATIVE = (
     *("steps", "group", "at_once", "dev_lines", "inspect_lines", "speed_seconds", "penalty"),

@@ -30,8 +30,6 @@ from headwise.workflows.prune.task import (
     read_sentences,
 )
 
-__all__ = ["as_hugging_face", "hugging_face_task", "task_of"]
-
 Kind = Literal["classification", "masked", "causal", "translation"]
 Ids = list[list[int]]
 
