@@ -10,16 +10,8 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src"
 # Packages whose docstrings do not follow the rule yet.
 UNCONVERTED = (
-    "headwise.cli",
-    "headwise.cli_parts",
-    "headwise.config",
-    "headwise.ops",
-    "headwise.recording",
-    "headwise.reporting",
     "headwise.training",
-    "headwise.workflows.inspect",
     "headwise.workflows.training_run",
-    "headwise.workflows.progress",
     "headwise_papers",
 )
 DEPENDENT = r"The same|Of|As|What|Those|So|Where"

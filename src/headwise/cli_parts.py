@@ -1,4 +1,4 @@
-"""What the commands share: options, how figures are shown, what Ctrl-C does."""
+"""Parts shared by the commands: options, printing, and the answer to Ctrl-C."""
 
 import os
 import sys
@@ -42,7 +42,7 @@ def say(text: str) -> None:
 
 
 def show_figures(figures: Mapping[str, object], folder: Path) -> None:
-    """A training's figures and where the run is; of several processes the first one shows them."""
+    """Print the metrics of a training and its folder, in the first process only."""
     from headwise.workflows.training_run import is_first_process
 
     if not is_first_process():
@@ -57,7 +57,7 @@ def show_figures(figures: Mapping[str, object], folder: Path) -> None:
 
 @contextmanager
 def interruptible(hint: str) -> Generator[None]:
-    """Ctrl-C ends with one sentence and the exit code that shells expect."""
+    """Turn Ctrl-C into one sentence and the exit code that shells expect."""
     try:
         yield
     except KeyboardInterrupt:
