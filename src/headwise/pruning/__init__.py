@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from headwise.pruning import choosing
 from headwise.pruning.choosing import Keep
 from headwise.pruning.gates import Gates
-from headwise.pruning.hard_concrete import HardConcrete
+from headwise.pruning.hard_concrete import HardConcrete, logistic
 from headwise.pruning.record import PruningRecord, check_whole, record_of
 from headwise.pruning.target import Target, penalised
 
@@ -31,6 +31,7 @@ __all__ = [
     "choosing",
     "export",
     "load",
+    "logistic",
     "penalised",
     "prune",
     "rebuild",
