@@ -24,32 +24,18 @@ from headwise.ops._impl import Impl
 from headwise.ops.attended import Attended
 from headwise.ops.entmax import entmax, entmax_attention, sparsemax, sparsemax_attention
 from headwise.ops.fixed import gaussian_attention, uniform_attention
-from headwise.ops.named import (
-    INSTEAD,
-    LEARNED,
-    attention_op,
-    check_attention,
-    is_graph_safe,
-    is_positional,
-)
 from headwise.ops.scores import Scores
 from headwise.ops.softmax import softmax_attention
 from headwise.ops.topk import Selected, topk, topk_attention, topk_selected
 
 __all__ = [
-    "INSTEAD",
-    "LEARNED",
     "Attended",
     "Impl",
     "Scores",
     "Selected",
-    "attention_op",
-    "check_attention",
     "entmax",
     "entmax_attention",
     "gaussian_attention",
-    "is_graph_safe",
-    "is_positional",
     "softmax_attention",
     "sparsemax",
     "sparsemax_attention",
