@@ -9,16 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
 # Packages whose docstrings do not follow the rule yet.
-UNCONVERTED = (
-    "headwise.cli",
-    "headwise.config",
-    "headwise.ops",
-    "headwise.recording",
-    "headwise.reporting",
-    "headwise.workflows.inspect",
-    "headwise.workflows.progress",
-    "headwise_papers",
-)
+UNCONVERTED = ("headwise_papers",)
 DEPENDENT = r"The same|Of|As|What|Those|So|Where"
 NO_VERB = (
     r"The|A|An|Whether|How|Which|Who|Whose|Why|When|While|If|That|These|This|Its|It|All|Any|Each|"

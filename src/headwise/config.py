@@ -55,7 +55,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-
 
 
 def override(config: T, settings: Sequence[str], options: Mapping[str, Any] = {}) -> T:
-    """A copy of `config` with some settings replaced by text, as typed on a command line.
+    """Return a copy of a config with settings replaced by text, as typed on a command line.
 
     Args:
         config: a frozen dataclass; its annotations say how each text is read.
@@ -77,7 +77,7 @@ def override(config: T, settings: Sequence[str], options: Mapping[str, Any] = {}
 
 
 def changed(config: T, changes: Mapping[str, Any]) -> T:
-    """A copy of `config` with some settings replaced by values, whose types are checked.
+    """Return a copy of a config with settings replaced by values, whose types are checked.
 
     All are replaced together, so that what a config checks of two settings does not depend on
     their order.
@@ -117,7 +117,7 @@ def changed(config: T, changes: Mapping[str, Any]) -> T:
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that `to_json` wrote, those of inner dataclasses by dotted names.
+    """Return the settings that `to_json` wrote with dotted names for inner dataclasses.
 
     >>> flat({"fit": {"steps": 300}, "seed": 0})
     {'fit.steps': 300, 'seed': 0}
@@ -130,13 +130,13 @@ def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_json(config: Dataclass) -> dict[str, Any]:
-    """The settings as JSON can hold them: tuples as lists, paths as text."""
+    """Return the settings as JSON values: tuples as lists, paths as text."""
     fields = dataclasses.fields(config)
     return {field.name: _plain(getattr(config, field.name)) for field in fields if field.init}
 
 
 def from_json(kind: type[Kind], settings: Mapping[str, Any]) -> Kind:
-    """The config that `to_json` wrote. Names and types are checked; absent settings get defaults.
+    """Make the config that `to_json` wrote; check names and types, and fill in defaults.
 
     Args:
         kind: the dataclass to build.
@@ -159,7 +159,7 @@ def from_json(kind: type[Kind], settings: Mapping[str, Any]) -> Kind:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """What to do about an unknown name, as the second sentence of an error message.
+    """Return advice about an unknown name, the second sentence of an error message.
 
     >>> suggestion("stpes", ["steps", "seed"])
     "Did you mean 'steps'?"
@@ -185,7 +185,7 @@ class _Mismatch(Exception):
 
 
 def _read(config: Dataclass, setting: str) -> tuple[str, Any]:
-    """The name and the value of a setting written NAME=VALUE."""
+    """Parse a setting written NAME=VALUE."""
     name, equals, text = (part.strip() for part in setting.partition("="))
     if not equals:
         raise ValueError(f"A setting is written NAME=VALUE, got {setting!r}.")
@@ -201,7 +201,7 @@ def _read(config: Dataclass, setting: str) -> tuple[str, Any]:
 
 
 def _annotation(config: Dataclass, name: str) -> Any:
-    """The annotation of a setting; raises, with a suggestion, if there is none of that name."""
+    """Return the annotation of a setting; raise with a suggestion for an unknown name."""
     annotations = _annotations(type(config))
     if name not in annotations:
         inner = {one.rpartition(".")[2]: one for one in reversed(flat(to_json(config)))}
@@ -213,7 +213,7 @@ def _annotation(config: Dataclass, name: str) -> Any:
 
 
 def _inner(config: Dataclass, values: Mapping[str, Any], name: str) -> Dataclass:
-    """The dataclass that is the value of a setting."""
+    """Return the dataclass that is the value of a setting."""
     found = values.get(name, getattr(config, name))
     if not isinstance(found, Dataclass):
         raise ValueError(f"{type(config).__name__}'s {name!r} has no settings inside.")
@@ -250,7 +250,7 @@ def _wrong_value(kind: type[Any], name: str, annotation: Any, value: object) -> 
 
 
 def _describe(annotation: Any) -> str:
-    """What an annotation wants, in words for an error message."""
+    """Describe the values that an annotation allows, for an error message."""
     arguments = get_args(annotation)
     if _is_union(annotation):
         return " or ".join(_describe(member) for member in arguments)

@@ -12,8 +12,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Kind", "find_kind", "kinds", "register"]
-
 GROUP = "headwise.kinds"
 
 

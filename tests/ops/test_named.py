@@ -9,20 +9,30 @@ from headwise.ops import (
     gaussian_attention,
     named,
     softmax_attention,
+    sparsemax_attention,
     topk_attention,
 )
-from headwise.ops.named import LEARNED, attention_name, attention_op, check_attention
+from headwise.ops.named import LEARNED, attention_op, check_attention
 from tests.ops.attention_cases import inputs
 
-SPECS = [
-    *("softmax", "topk:1", "topk:8", "sparsemax", "entmax:1.5", "entmax:1.25", "entmax:2"),
-    *("gaussian:-1,1", "gaussian:0", "gaussian:-1,0,2.5:0.5"),
-]
+OPS = {
+    "softmax": softmax_attention,
+    "sparsemax": sparsemax_attention,
+    "topk:1": partial(topk_attention, keep=1),
+    "topk:8": partial(topk_attention, keep=8),
+    "entmax:1.25": partial(entmax_attention, alpha=1.25),
+    "entmax:2": partial(entmax_attention, alpha=2.0),
+    "gaussian:-1,1": partial(gaussian_attention, offset=(-1.0, 1.0), std=1.0),
+    "gaussian:0": partial(gaussian_attention, offset=(0.0,), std=1.0),
+    "gaussian:-1,0,2.5:0.5": partial(gaussian_attention, offset=(-1.0, 0.0, 2.5), std=0.5),
+}
 
 
-@pytest.mark.parametrize("spec", SPECS)
-def test_a_name_gives_an_op_and_the_op_its_name(spec):
-    assert attention_name(attention_op(spec)) == spec
+@pytest.mark.parametrize("spec", OPS)
+def test_a_name_gives_an_op_with_its_settings(spec):
+    found, wanted = attention_op(spec), OPS[spec]
+    for part in ("func", "keywords"):
+        assert getattr(found, part, found) == getattr(wanted, part, wanted)
     check_attention(spec)
 
 
@@ -53,17 +63,6 @@ def test_a_gaussian_is_for_a_text_that_looks_at_itself():
         check_attention("gaussian:0", within=False)
 
 
-def test_an_op_without_settings_has_the_name_of_its_defaults():
-    q, k, v = inputs(9, 12)
-    for op in (topk_attention, entmax_attention):
-        named_op = attention_op(attention_name(op))
-        assert torch.equal(named_op(q, k, v).out, op(q, k, v).out)
-
-
-def test_the_implementation_is_no_part_of_a_name():
-    assert attention_name(partial(topk_attention, keep=3, impl="reference")) == "topk:3"
-
-
 @pytest.mark.parametrize(
     "spec",
     (
@@ -82,20 +81,6 @@ def test_learned_alphas_belong_to_a_model():
     check_attention(LEARNED)
     with pytest.raises(ValueError, match="give it to a model instead"):
         attention_op(LEARNED)
-
-
-@pytest.mark.parametrize(
-    "op",
-    [
-        partial(topk_attention, ties="first"),
-        partial(entmax_attention, alpha=torch.tensor(1.5)),
-        partial(softmax_attention, causal=True),
-        lambda *qkv: softmax_attention(*qkv),
-    ],
-)
-def test_an_op_without_a_name_is_refused(op):
-    with pytest.raises(ValueError, match="An op with a name must be"):
-        attention_name(op)
 
 
 def test_examples_in_docstrings_hold():

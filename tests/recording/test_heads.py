@@ -161,10 +161,13 @@ def test_json_round_trip_gives_an_equal_table(table):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([], "A head table is written"),
-        ({"heads": []}, "A head table is written"),
+        ([], "A head table must hold a JSON object"),
+        ({"heads": []}, "A head table must hold the field 'columns'"),
         ({"heads": ["nonsense"], "columns": {}}, "A head is written like"),
-        ({"heads": ["x.0"], "columns": {"a": 3}}, "Column 'a' must be a list"),
+        (
+            {"heads": ["x.0"], "columns": {"a": 3}},
+            "A head table must hold a JSON list in columns.a",
+        ),
         ({"heads": ["x.0"], "columns": {"a": []}}, "has 0 values for 1 heads"),
     ],
 )

@@ -17,13 +17,6 @@ def test_words_as_written_keep_their_case():
     assert ranks.rank("The") > ranks.rank("the")
 
 
-def test_counts_of_parts_make_the_counts_of_the_whole():
-    parts = [WordRanks.count([words]) for words in SENTENCES]
-    assert parts[0].merged(parts[1]) == WordRanks.count(SENTENCES)
-    with pytest.raises(ValueError, match="count again"):
-        parts[0].merged(WordRanks.count(SENTENCES, lower=False))
-
-
 def test_counts_survive_a_file(tmp_path):
     ranks = WordRanks.count([*SENTENCES, ["naïve", "кот"]])
     ranks.save(tmp_path / "counts.json")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.ops.attended import Attended
-from headwise.sites import Site, Where, find_sites, observe
+from headwise.sites import Site, Where, eval_mode, find_sites, observe
 
 
 @contextmanager
@@ -16,17 +16,13 @@ def eval_with_gradients(model: nn.Module) -> Generator[None, None, None]:
 
     Recurrent layers of cuDNN have no backward pass in evaluation mode; PyTorch's own have.
     """
-    training = [module for module in model.modules() if module.training]
     cudnn = torch.backends.cudnn.enabled
-    model.eval()
     torch.backends.cudnn.enabled = False
     try:
-        with torch.enable_grad():
+        with eval_mode(model), torch.enable_grad():
             yield
     finally:
         torch.backends.cudnn.enabled = cudnn
-        for module in training:
-            module.training = True
 
 
 @contextmanager
@@ -50,19 +46,6 @@ def item_gates(model: nn.Module, *, where: Where = "*") -> Generator[dict[str, T
     finally:
         for site in find_sites(model, where=where):
             site.gates[:] = [gate for gate in site.gates if gate is not gates.get(site.name)]
-
-
-@contextmanager
-def constant_parameters(model: nn.Module) -> Generator[None, None, None]:
-    """Disable gradients of parameters, which makes backward passes cheaper."""
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in learning:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in learning:
-            parameter.requires_grad_(True)
 
 
 def slopes(total: Tensor, gates: dict[str, Tensor], *, again: bool = False) -> dict[str, Tensor]:

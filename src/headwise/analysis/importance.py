@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from headwise.analysis.gradients import (
     check_dependence,
-    constant_parameters,
     eval_with_gradients,
     item_gates,
     slopes,
 )
 from headwise.ops.attended import Attended
-from headwise.sites import Site, Where, find_sites, observe
+from headwise.sites import Site, Where, constant_parameters, find_sites, observe
 
 
 def gradient_importance(

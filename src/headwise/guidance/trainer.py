@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerState, TrainingArguments
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
 from headwise.guidance.guiding import IGNORED, Guidance, check_finite
@@ -72,7 +72,7 @@ class GuidanceCallback(MetricsCallback):
         return compute
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
+        self, args: TrainingArguments, state: TrainerState, *_: Any, **parts: Any
     ) -> None:
         """Start adding the guidance loss."""
         if args.n_gpu > 1:
@@ -94,28 +94,20 @@ class GuidanceCallback(MetricsCallback):
             model.register_forward_hook(add, with_kwargs=True),
         ]
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
-    ) -> None:
+    def on_train_end(self, *_: Any, **parts: Any) -> None:
         """Stop adding the guidance loss."""
         self._remove_hooks()
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
-    ) -> None:
+    def on_step_begin(self, args: Any, state: TrainerState, *_: Any, **parts: Any) -> None:
         """Set alpha, and add the guidance loss until the update."""
         self.guidance.at_step(state.global_step)
         self._in_update = True
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
-    ) -> None:
+    def on_step_end(self, *_: Any, **parts: Any) -> None:
         """Add nothing until the next update begins."""
         self._in_update = False
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
-    ) -> None:
+    def on_pre_optimizer_step(self, args: TrainingArguments, *_: Any, **parts: Any) -> None:
         """Raise if no guidance loss was added."""
         if not self._added and not self.guidance.undone:
             if args.label_smoothing_factor:
@@ -132,16 +124,10 @@ class GuidanceCallback(MetricsCallback):
             )
         self._added = False
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **parts: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, *_: Any, **parts: Any) -> None:
         """Add both losses to the Trainer's log of training."""
-        if logs is None or "loss" not in logs or not isinstance(self._sums.batches, Tensor):
+        logs: dict[str, float] = parts.get("logs") or {}
+        if "loss" not in logs or not isinstance(self._sums.batches, Tensor):
             return
         own, guidance, batches = map(float, self._sums)
         self._sums = Sums()

@@ -20,14 +20,18 @@ Tensor names end in their axes. The legend:
     S seeds run in parallel   X any leading axes (rows)
 """
 
+from headwise.ops._impl import Impl
 from headwise.ops.attended import Attended
 from headwise.ops.entmax import entmax, entmax_attention, sparsemax, sparsemax_attention
 from headwise.ops.fixed import gaussian_attention, uniform_attention
+from headwise.ops.scores import Scores
 from headwise.ops.softmax import softmax_attention
 from headwise.ops.topk import Selected, topk, topk_attention, topk_selected
 
 __all__ = [
     "Attended",
+    "Impl",
+    "Scores",
     "Selected",
     "entmax",
     "entmax_attention",

@@ -10,13 +10,12 @@ gaussian:0:0.5   a bell of width 0.5 around the token itself
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 
-from headwise.ops._impl import HAS_TRITON, Number
+from headwise.ops._impl import HAS_TRITON
 from headwise.ops.attended import Attended
 from headwise.ops.entmax import (
     LEAST_ALPHA,
@@ -111,30 +110,6 @@ def check_attention(spec: str, *, within: bool = True, instead: str = INSTEAD) -
         )
 
 
-def attention_name(op: Callable[..., Attended]) -> str:
-    """Return the name of an op, without its choice of implementation.
-
-    >>> attention_name(attention_op("entmax:1.5"))
-    'entmax:1.5'
-    >>> attention_name(topk_attention)
-    'topk:8'
-    """
-    function, options = op, dict[str, Any]()
-    if isinstance(op, partial):
-        function, options = op.func, {**op.keywords}
-    options.pop("impl", None)
-    if function is topk_attention and options.keys() <= {"keep"}:
-        return f"topk:{options.get('keep', 8)}"
-    alpha = options.get("alpha", 1.5)
-    if function is entmax_attention and options.keys() <= {"alpha"} and isinstance(alpha, Number):
-        return f"entmax:{alpha:.12g}"
-    if function is gaussian_attention and options.keys() <= {"offset", "std"}:
-        return _gaussian_name(options.get("offset", 0.0), options.get("std", 1.0))
-    if function in (softmax_attention, sparsemax_attention) and not options:
-        return function.__name__.removesuffix("_attention")
-    raise ValueError(f"An op with a name must be {CHOICES}, got {op!r}.")
-
-
 def _is_alpha(text: str) -> bool:
     try:
         return LEAST_ALPHA <= float(text) < math.inf
@@ -151,9 +126,3 @@ def _bells(text: str) -> tuple[tuple[float, ...], float] | None:
         return None
     fine = all(map(math.isfinite, offsets)) and 0 < std < math.inf
     return (offsets, std) if fine else None
-
-
-def _gaussian_name(offset: Number | Sequence[Number], std: Number) -> str:
-    offsets = [offset] if isinstance(offset, Number) else offset
-    width = "" if std == 1 else f":{std:.12g}"
-    return f"gaussian:{','.join(f'{place:.12g}' for place in offsets)}{width}"

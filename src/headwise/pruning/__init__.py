@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from headwise.pruning import choosing
 from headwise.pruning.choosing import Keep
 from headwise.pruning.gates import Gates
-from headwise.pruning.hard_concrete import HardConcrete
+from headwise.pruning.hard_concrete import HardConcrete, logistic
 from headwise.pruning.record import PruningRecord, check_whole, record_of
 from headwise.pruning.target import Target, penalised
 
@@ -31,6 +31,7 @@ __all__ = [
     "choosing",
     "export",
     "load",
+    "logistic",
     "penalised",
     "prune",
     "rebuild",
@@ -40,21 +41,16 @@ __all__ = [
     "speed",
 ]
 _LATER = {  # lazy: these import transformers
-    "Exported": "exporting",
-    "GatesCallback": "trainer",
-    "Speed": "timing",
-    "check_replaceable": "saving",
-    "export": "exporting",
-    "load": "saving",
-    "prune": "cutting",
-    "rebuild": "cutting",
-    "save": "saving",
-    "seal": "saving",
-    "speed": "timing",
+    "cutting": ("prune", "rebuild"),
+    "exporting": ("Exported", "export"),
+    "saving": ("check_replaceable", "load", "save", "seal"),
+    "timing": ("Speed", "speed"),
+    "trainer": ("GatesCallback",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(f"headwise.pruning.{_LATER[name]}"), name)
+    for home, names in _LATER.items():
+        if name in names:
+            return getattr(import_module(f"headwise.pruning.{home}"), name)
     raise AttributeError(f"headwise.pruning has no name {name!r}; it has {', '.join(__all__)}.")

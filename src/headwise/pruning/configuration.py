@@ -135,10 +135,7 @@ RESTORED = ("eager", "sdpa", "flex_attention")
 
 def backends_of(model: nn.Module) -> dict[str, str]:
     """Return the backend of each configuration, {path of the first module that has it: name}."""
-    found: dict[str, str] = {}
-    for path, config in _configs(model).items():
-        found[path] = backend_of(config)
-    return found
+    return {path: backend_of(config) for path, config in _configs(model).items()}
 
 
 def set_backends(model: nn.Module, saved: Mapping[str, str], wanted: str | None) -> None:

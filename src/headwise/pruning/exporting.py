@@ -195,16 +195,13 @@ def _largest_gap(forward: _Forward, run: Run) -> float:
         wanted, got = forward(*inputs), run(*inputs)
         gaps.append((wanted - got).abs().max().item())
         if not gaps[-1] <= TOLERANCE * max(1.0, wanted.abs().max().item()):
+            shapes = [tuple(tensor.shape) for tensor in inputs]
             raise ValueError(
                 f"The exported {type(forward.model).__name__} differs from the model by "
-                f"{gaps[-1]:.2g} on {dict(zip(forward.names, map(_shape, inputs), strict=True))}; "
+                f"{gaps[-1]:.2g} on {dict(zip(forward.names, shapes, strict=True))}; "
                 "nothing was written."
             )
     return max(gaps)
-
-
-def _shape(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(tensor.shape)
 
 
 def _check_installed() -> None:

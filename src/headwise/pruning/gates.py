@@ -10,7 +10,6 @@ trained, saved and loaded with it.
 
 import math
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -180,12 +179,7 @@ class Gates(nn.Module):
             raise ValueError("These gates were undone already; create new ones.")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.undo()
 
     def of(self, site: Site) -> SiteGates:
@@ -206,14 +200,11 @@ class Gates(nn.Module):
                     f"{type(model).__name__} has {here.get(name, 0)}."
                 )
 
+    @torch.no_grad()
     def _before_forward(self, model: nn.Module, inputs: object) -> None:
         if self.training and not in_backward():
-            self._draw()
-
-    @torch.no_grad()
-    def _draw(self) -> None:
-        self.draws.add_(1)
-        self._refill()
+            self.draws.add_(1)
+            self._refill()
 
     @torch.no_grad()
     def _refill(self) -> None:
@@ -275,11 +266,12 @@ class Gates(nn.Module):
         """Return P(g > 0) of each head, {site name: (H,)}, as it was before gates were settled."""
         return self._learned_by_head(self.distribution.prob_open)
 
+    @torch.no_grad()
     def deterministic(self) -> dict[str, Tensor]:
         """Return the gates of eval mode, {site name: (H,)}."""
-        return self._by_head(
-            lambda log_alpha: self.distribution.deterministic(log_alpha, self.mode)
-        )
+        gates = {site.name: self.of(site) for site in self.sites}
+        measure = self.distribution.deterministic
+        return {name: x.by_head(measure(x.log_alpha, self.mode)) for name, x in gates.items()}
 
     def keep(self) -> Keep:
         """Return the heads whose gates are open in eval mode, for `prune`."""
@@ -293,16 +285,9 @@ class Gates(nn.Module):
         return [(name, gate_H.cpu()) for name, gate_H in self.deterministic().items()]
 
     @torch.no_grad()
-    def _by_head(self, measure: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-        parts = {site.name: self.of(site) for site in self.sites}
-        return {name: part.by_head(measure(part.log_alpha)) for name, part in parts.items()}
-
-    @torch.no_grad()
     def _learned_by_head(self, measure: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-        parts = {site.name: self.of(site) for site in self.sites}
-        return {
-            name: part.by_head(measure(part.learned_log_alpha())) for name, part in parts.items()
-        }
+        gates = {site.name: self.of(site) for site in self.sites}
+        return {name: x.by_head(measure(x.learned_log_alpha())) for name, x in gates.items()}
 
     def table(self) -> HeadTable:
         """Return log_alpha, P(g > 0), P(g = 1) and the gate of eval mode for every head.

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
@@ -201,17 +200,6 @@ def unnamed(folder: Path, names: Collection[str]) -> list[str]:
             found += [begin + name for name in unnamed(path, inside)]
         elif path.name not in names or not path.is_file():
             found.append(path.name)
-    return found
-
-
-def versions() -> dict[str, str | None]:
-    """Return the versions of the packages that decide what a saved model looks like."""
-    found: dict[str, str | None] = {}
-    for name in ("headwise", "torch", "transformers", "safetensors"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
     return found
 
 

@@ -31,10 +31,10 @@ from headwise.pruning.record import (
     files_named,
     record_of,
     unnamed,
-    versions,
 )
 from headwise.pruning.stand_ins import Headless
 from headwise.recording.checksums import digests
+from headwise.recording.environment import PACKAGES, versions
 from headwise.recording.files import recover, replacing_folder
 from headwise.sites import Site, what_is_changed
 
@@ -109,7 +109,7 @@ def seal(folder: Path, model: nn.Module, record: PruningRecord) -> None:
         files=digests(folder, without=(UNSEALED,)),
         tied=_tied(model.state_dict()),
         buffers=_buffers(model),
-        versions=versions(),
+        versions=versions(*PACKAGES, "safetensors"),
         attention=backends_of(model),
     ).write(folder)
 

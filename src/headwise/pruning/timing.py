@@ -36,6 +36,7 @@ from headwise.pruning.workloads import (
     random_text,
     without_full_masks,
 )
+from headwise.sites import constant_parameters, eval_mode
 
 LEAST_ROUNDS, MOST_ROUNDS = 6, 31  # fewer than 6 give no 95 % interval of a median
 LEAST_SECONDS = 0.01  # shorter calls are repeated, because clocks are coarse
@@ -321,39 +322,23 @@ def _recorded(model: nn.Module, **given: Any) -> Callable[[], object]:
 
 
 def _quality(model: nn.Module, measure: Callable[[nn.Module], float]) -> float:
-    with _in_eval_mode(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         return measure(model)
-
-
-@contextmanager
-def _in_eval_mode(model: nn.Module) -> Generator[None]:
-    training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, was_training in training.items():
-            module.training = was_training
 
 
 @contextmanager
 def _measurable(model: nn.Module) -> Generator[None]:
     """Put a model into eval mode; release a Hugging Face model and restore its backend later."""
     inner = innermost(model)
-    # FLOPs cannot be counted with views of parameters that require gradients
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     adopted = isinstance(inner, PreTrainedModel) and is_adopted(inner)
     if adopted:
         release(inner)
     backend = backend_of(inner.config) if isinstance(inner, PreTrainedModel) else None
     try:
-        for parameter in learning:
-            parameter.requires_grad_(False)
-        with _in_eval_mode(model):
+        # FLOPs cannot be counted with views of parameters that require gradients
+        with constant_parameters(model), eval_mode(model):
             yield
     finally:
-        for parameter in learning:
-            parameter.requires_grad_(True)
         if isinstance(inner, PreTrainedModel) and backend:
             inner.set_attn_implementation(backend)
         if adopted:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from tqdm.auto import tqdm
-from transformers import TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerState, TrainingArguments
 
 from headwise.hf.callback import MetricsCallback
 from headwise.pruning.gates import Gates, Normalise
@@ -52,7 +52,7 @@ class GatesCallback(MetricsCallback):
         self.normalise: Normalise = normalise
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
+        self, args: TrainingArguments, state: TrainerState, *_: Any, **parts: Any
     ) -> None:
         """Check that the optimiser trains the gates, and print the coefficient."""
         _check_optimizer(parts.get("optimizer"), self.gates)
@@ -73,16 +73,12 @@ class GatesCallback(MetricsCallback):
             "penalty_coefficient_reference_code."
         )
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
-    ) -> None:
+    def on_step_begin(self, *_: Any, **parts: Any) -> None:
         """Let a target adjust the coefficient."""
         if isinstance(self.penalty, Target):
             self.penalty.step()
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
-    ) -> None:
+    def on_pre_optimizer_step(self, *_: Any, **parts: Any) -> None:
         """Add the gradient of the penalty to that of the loss."""
         with torch.enable_grad():
             added = penalty_loss(self.gates, self.penalty, normalise=self.normalise)
@@ -91,16 +87,10 @@ class GatesCallback(MetricsCallback):
         for parameter, gradient in zip(parameters, gradients, strict=True):
             _add(parameter, gradient)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **parts: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, *_: Any, **parts: Any) -> None:
         """Add metrics of the gates to the Trainer's log of training."""
-        if logs is None or "loss" not in logs:
+        logs: dict[str, float] = parts.get("logs") or {}
+        if "loss" not in logs:
             return
         with torch.no_grad():
             added = penalty_loss(self.gates, self.penalty, normalise=self.normalise).item()
@@ -133,6 +123,3 @@ def _add(parameter: nn.Parameter, gradient: torch.Tensor) -> None:
         parameter.grad = gradient
     else:
         parameter.grad.add_(gradient)
-
-
-__all__ = ["GatesCallback"]

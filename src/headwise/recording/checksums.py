@@ -17,18 +17,6 @@ from torch import Tensor
 
 from headwise.json_files import read_json
 
-__all__ = [
-    "LIST",
-    "check_checksums",
-    "check_files",
-    "digest",
-    "digests",
-    "plain_note",
-    "read_tensors",
-    "sealed_note",
-    "write_checksums",
-]
-
 ALGORITHM = "sha256"
 # both in a note, as one of them may be what is damaged; users' notes have other names
 KEY, KIND = f"headwise.{ALGORITHM}", "headwise.checksum"

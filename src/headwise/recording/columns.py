@@ -4,19 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-__all__ = [
-    "COLUMNS",
-    "Column",
-    "Value",
-    "column_of",
-    "fitting",
-    "known_columns",
-    "ordered",
-    "printed",
-    "printed_names",
-    "printing_order",
-]
-
 Value = float | int | str | None
 Values = TypeVar("Values")
 WIDE = 120  # characters for columns from which on intervals, and all roles, are shown

@@ -20,6 +20,7 @@ _HARMLESS = {
     "core.hooksPath": os.devnull,
     "safe.bareRepository": "explicit",
 }
+PACKAGES = ("headwise", "torch", "transformers")  # that decide what a run computes
 _FILTERS = re.compile(r"filter\..*\.(?:clean|process|required)", re.DOTALL)
 
 
@@ -32,7 +33,7 @@ def describe_environment(*, seed: object) -> dict[str, Any]:
     return {
         "commit": commit,
         "dirty": None if changes is None else bool(changes),
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": {"python": platform.python_version(), **versions(*PACKAGES)},
         "platform": platform.platform(),
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -44,10 +45,10 @@ def describe_environment(*, seed: object) -> dict[str, Any]:
     }
 
 
-def _versions() -> dict[str, str | None]:
+def versions(*packages: str) -> dict[str, str | None]:
     """Read versions from package metadata: importing transformers would take seconds."""
     found: dict[str, str | None] = {}
-    for name in ("headwise", "torch", "transformers"):
+    for name in packages:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -18,9 +18,6 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-__all__ = ["is_locked_here", "recover", "remove_leftovers", "replacing", "replacing_folder"]
-__all__ += ["write_text", "writing_alone"]
-
 LOCK = ".lock"  # in a folder that is, or was, written to
 _TEMPORARY_FILE = re.compile(r"\..+\.[0-9a-f]{8}\.partial")  # as `replacing` names them
 _TEMPORARY_FOLDER = re.compile(r"\.hugging-face\.[0-9]+\.partial")  # of a classifier in a run

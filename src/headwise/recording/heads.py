@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, SupportsFloat, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, SupportsFloat, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
@@ -16,6 +16,7 @@ from rich.text import Text
 from torch import Tensor
 
 from headwise.config import printable, suggestion
+from headwise.json_files import check_shape
 from headwise.recording import files
 from headwise.recording.columns import Value, printed, printed_names
 from headwise.sites import Head
@@ -172,7 +173,7 @@ class HeadTable:
         lie on both sides of zero the colours part there. The figure knows no window: save it with
         `figure.savefig(path)`, or let a notebook show it.
         """
-        numbers = [value for value in self[column] if _is_number(value)]
+        numbers = [value for value in self[column] if isinstance(value, float | int)]
         if not numbers or len(numbers) + self[column].count(None) != len(self):
             raise ValueError(f"Only a column of numbers can be plotted, {column!r} is not one.")
         panels = cast(dict[str, dict[int, list[float | None]]], self.layers(column))
@@ -197,16 +198,9 @@ class HeadTable:
     @staticmethod
     def from_json(value: Any) -> "HeadTable":
         """Make a table from what `to_json` returned."""
-        table = cast(dict[str, Any], value) if isinstance(value, dict) else {}
-        heads, columns = table.get("heads"), table.get("columns")
-        if not isinstance(heads, list) or not isinstance(columns, dict):
-            raise ValueError("A head table is written {'heads': [...], 'columns': {...}} in JSON.")
-        parsed = tuple(Head.parse(str(head)) for head in cast(list[Any], heads))
-        lists = cast(dict[str, Any], columns)
-        for name, values in lists.items():
-            if not isinstance(values, list):
-                raise ValueError(f"Column {name!r} must be a list, got {values!r}.")
-        return HeadTable(parsed, {name: tuple(values) for name, values in lists.items()})
+        check_shape(value, {"heads": [str], "columns": {...: list}}, name="A head table")
+        columns = {name: tuple(values) for name, values in value["columns"].items()}
+        return HeadTable(tuple(map(Head.parse, value["heads"])), columns)
 
     def to_csv(self, path: Path | str) -> None:
         """Write a CSV file, the head's name first in each line; None becomes an empty cell."""
@@ -306,10 +300,6 @@ def _check_column(name: str, values: Sequence[object], heads: Sequence[Head]) ->
             raise ValueError(
                 f"Column {name!r} is {value} at {head}; use None for what was not measured."
             )
-
-
-def _is_number(value: Value) -> TypeGuard[float | int]:
-    return isinstance(value, float | int)
 
 
 def _kind_and_layer(site: str) -> tuple[str, int]:

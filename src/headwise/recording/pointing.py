@@ -13,8 +13,6 @@ from headwise.recording.reading import Gold, Reading, WordRows, reading_of
 from headwise.recording.tally import REPLICATES, Tallies
 from headwise.sites import Site
 
-__all__ = ["Gold", "Pointing", "baselines_at", "kind_of"]
-
 Asked = tuple[str, str]  # of a kind of site, under a label
 
 

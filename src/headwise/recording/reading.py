@@ -24,8 +24,6 @@ from headwise.ops.scores import Part
 from headwise.recording.tally import bootstrap_weights
 from headwise.sites import Site
 
-__all__ = ["Gold", "Merge", "Reading", "WordRows", "Words", "reading_of", "word_rows"]
-
 
 @dataclass(frozen=True, eq=False)
 class Merge:

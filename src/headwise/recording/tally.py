@@ -19,8 +19,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["FEWEST_SENTENCES", "REPLICATES", "Shares", "Tallies", "Tally", "bootstrap_weights"]
-
 REPLICATES = 200
 GRAIN = 2.0**-24  # float32's own, next to 1: sums of its multiples are exact up to 2^29
 TAIL = 0.025  # on each side of an interval

@@ -46,12 +46,6 @@ class WordRanks:
         seen = self.counts.get(word.lower() if self.lower else word, 0)
         return bisect_left(self._falling, -seen)
 
-    def merged(self, other: "WordRanks") -> "WordRanks":
-        """Add the counts of another corpus."""
-        if self.lower != other.lower:
-            raise ValueError("Counts in lower case do not go with counts as written; count again.")
-        return WordRanks(dict(Counter(self.counts) + Counter(other.counts)), self.lower)
-
     def save(self, path: Path) -> None:
         """Write counts as JSON, the most common word first."""
         ordered = dict(sorted(self.counts.items(), key=lambda item: (-item[1], item[0])))

@@ -19,7 +19,6 @@ from torch.utils.hooks import RemovableHandle
 
 from headwise.analysis.gradients import (
     check_dependence,
-    constant_parameters,
     eval_with_gradients,
     item_gates,
     slopes,
@@ -36,7 +35,7 @@ from headwise.analysis.propagation.rules import (
     Torch,
 )
 from headwise.ops.attended import Attended
-from headwise.sites import Attend, Site, Where, find_sites, replace
+from headwise.sites import Attend, Site, Where, constant_parameters, find_sites, replace
 
 Pick = Tensor | Callable[[Tensor], Tensor]
 ACTIVATION = re.compile(r"elu|silu|swish|mish|activation", re.IGNORECASE)

@@ -27,7 +27,7 @@ from headwise.ops.guidance.patterns import (
     Pattern,
     guided_heads,
 )
-from headwise.ops.guidance.rows import blocked_rows, defined_rows, guided_only
+from headwise.ops.guidance.rows import blocked_rows, defined_rows, guided_only, targets
 from headwise.ops.scores import Scores, attention_obstacle
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "guidance_loss",
     "guidance_rows",
     "guided_heads",
+    "targets",
 ]
 
 Reduction = Literal["sum", "mean"]

@@ -26,8 +26,6 @@ from headwise.workflows.inspect.config import ALL, RELATIONS
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.inspect.subject import NO_WORD, Prepared
 
-__all__ = ["Annotation", "Rules"]
-
 
 @dataclass
 class Rules:

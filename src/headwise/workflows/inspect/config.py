@@ -5,8 +5,6 @@ from typing import Literal
 
 from headwise.recording.columns import known_columns
 
-__all__ = ["ALL", "MAX_TRANSLATION", "RELATIONS", "InspectConfig", "columns_of"]
-
 RELATIONS = ("nsubj", "obj", "amod", "advmod")  # of Voita et al. (2019), section 5.2
 ALL = "all"  # stands for every relation of a treebank
 MAX_TRANSLATION = 64  # tokens

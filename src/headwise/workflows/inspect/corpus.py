@@ -22,19 +22,6 @@ from headwise.text.treebank import Tree, parse_lines, read_treebank
 from headwise.text.words import words_in
 from headwise.workflows.inspect.sentence import Linked, Sentence
 
-__all__ = [
-    "NO_TEXT",
-    "Corpus",
-    "Counts",
-    "Numbered",
-    "Sample",
-    "aligned_corpus",
-    "batched_by_length",
-    "check_relations",
-    "coreference_corpus",
-    "corpus_of",
-]
-
 PEEKED = 1000  # trees in which a relation is searched for before the work
 # of version 2, universaldependencies.org/u/dep
 UNIVERSAL = frozenset(

@@ -35,8 +35,6 @@ from headwise.workflows.inspect.stream import (
 from headwise.workflows.inspect.subject import Subject
 from headwise.workflows.progress import counting
 
-__all__ = ["Examination", "Examined", "Examples", "choose_examples"]
-
 EXAMPLES = 6  # sentences that show heads at work
 CANDIDATES = 24  # sentences that examples are chosen from
 LONGEST_EXAMPLE = 40  # words

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from headwise.hf import adopt, release
 from headwise.hf.adoption import is_adopted, unwrapped
-from headwise.sites import find_sites
+from headwise.sites import eval_mode, find_sites
 from headwise.workflows.inspect.config import MAX_TRANSLATION
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.inspect.subject import (
@@ -32,14 +32,6 @@ from headwise.workflows.inspect.subject import (
     without,
     word_numbers,
 )
-
-__all__ = [
-    "HuggingFaceSubject",
-    "check_reads_text",
-    "evaluated",
-    "padding_right",
-    "subject_of",
-]
 
 LARGEST_LENGTH = 10**9  # a tokenizer without a limit names 10^30
 PASSING = ("_name_or_path", "transformers_version")  # settings that change nothing
@@ -335,15 +327,12 @@ def evaluated(model: nn.Module) -> Generator[None]:
     if host is not None:
         check_reads_text(host)
     had_sites = host is None or is_adopted(host)
-    training = {module: module.training for module in model.modules()}
     try:
-        model.eval()
         if host is not None:
             adopt(model)
-        yield
+        with eval_mode(model):
+            yield
     finally:
-        for module, was_training in training.items():
-            module.training = was_training
         if host is not None and not had_sites and is_adopted(host):
             release(model)
 

@@ -16,7 +16,7 @@ that are masked one at a time; a classifier predicts its class.
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -33,21 +33,10 @@ from headwise.workflows.inspect.stream import Bookmark, Seen
 from headwise.workflows.inspect.subject import Output, Predicts, Prepared, Subject
 from headwise.workflows.progress import Counted
 
-__all__ = [
-    "Means",
-    "Predictions",
-    "by_ablation",
-    "by_gradient",
-    "by_relevance",
-    "measure_importance",
-    "predictions_of",
-]
-
 WHOLE = 0  # the position that stands for the whole text
 VALUES = 2**26  # of outputs in memory while heads are off
 TOGETHER = 8  # the most heads that are off in one pass
 ByHead = dict[str, Tensor]  # site -> (rows or sentences, H)
-Columns = dict[str, dict[str, list[float | None]]]  # measure -> site -> one value per head
 
 
 def measure_importance(
@@ -147,12 +136,13 @@ class _Batch:
 
 
 @dataclass
-class Means:
+class Means(Tallies):
     """Means over sentences of the importance of heads, with intervals and a state to save."""
 
+    bounded: bool = False
+    grain: float = 0.0
     name: str = "importance"
     seed: int = 0
-    _tallies: Tallies = field(default_factory=lambda: Tallies(bounded=False, grain=0.0))
 
     def add(
         self,
@@ -165,29 +155,18 @@ class Means:
         weights_BR = bootstrap_weights(sentences, seed=self.seed)
         count_B1 = torch.tensor(counts, dtype=torch.float64)[:, None]
         for site, value_BH in values.items():
-            tally = self._tallies.at(measure, site)
+            tally = self.at(measure, site)
             tally.add(value_BH.double().cpu() * count_B1, count_B1, weights=weights_BR)
 
-    def columns(self) -> Columns:
-        """Return {measure, and its ends: {site: one value per head}}."""
-        return self._tallies.columns()
-
-    def state(self) -> dict[str, Tensor]:
-        """Return all sums, for `load`."""
-        return self._tallies.state()
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Resume from a `state()`."""
-        self._tallies.load(state)
-
-    def merge(self, other: "Means") -> None:
-        """Add the sums of another, of other sentences."""
-        if other.seed != self.seed:
+    def merge(self, other: Tallies) -> None:
+        """Add the sums of another with the same seed, of other sentences."""
+        seed = other.seed if isinstance(other, Means) else None
+        if seed != self.seed:
             raise ValueError(
-                f"Means with the seed {self.seed} were given some with the seed {other.seed}; "
-                "their intervals cannot be merged."
+                f"Means with the seed {self.seed} were given some with the seed {seed}; their "
+                "intervals cannot be merged."
             )
-        self._tallies.merge(other._tallies)
+        super().merge(other)
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,8 +36,6 @@ from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.inspect.stream import Sources, check_unchanged, sources_of
 from headwise.workflows.inspect.subject import check_finite
 
-__all__ = ["InspectConfig", "inspect", "inspect_folder", "read_about"]
-
 ABOUT = "trace/inspection.json"
 NOTES = (
     "There are no labels: losses, and the predictions that relevance starts from, are those of the "

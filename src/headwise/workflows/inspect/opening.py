@@ -20,16 +20,6 @@ from headwise.workflows.inspect.hugging_face import (
 )
 from headwise.workflows.inspect.subject import Subject, check_finite
 
-__all__ = [
-    "chosen_device",
-    "kind_of",
-    "load_model",
-    "load_tokenizer",
-    "open_subject",
-    "opened",
-    "quiet_transformers",
-]
-
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 POOLER = "pooler"  # the only part that is left out of files on purpose
 NO_MODEL = "is a run without a model of its own, which is not opened; give a run that has one."

@@ -10,8 +10,6 @@ from headwise.text.mentions import Passage
 from headwise.text.treebank import Tree
 from headwise.text.words import first_words, word_spans, words_in
 
-__all__ = ["Linked", "Sentence", "Span"]
-
 Span = tuple[int, int]  # from one character to another, the last one left out
 
 

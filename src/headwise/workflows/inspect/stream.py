@@ -22,19 +22,6 @@ from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.inspect.subject import Prepared, Subject, model_digest
 from headwise.workflows.progress import Counted
 
-__all__ = [
-    "Annotate",
-    "Bookmark",
-    "Recorder",
-    "Seen",
-    "Sources",
-    "Stream",
-    "Sums",
-    "check_unchanged",
-    "read_through",
-    "sources_of",
-]
-
 SECONDS = 20.0  # between two bookmarks
 SAID = {
     "data": "The data have",

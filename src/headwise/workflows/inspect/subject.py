@@ -12,21 +12,6 @@ from torch import Tensor, nn
 from headwise.recording.reading import Words
 from headwise.workflows.inspect.sentence import Sentence
 
-__all__ = [
-    "MAX_TOKENS",
-    "NO_WORD",
-    "Output",
-    "Predicts",
-    "Prepared",
-    "Subject",
-    "check_finite",
-    "check_special",
-    "model_digest",
-    "no_token",
-    "without",
-    "word_numbers",
-]
-
 NO_WORD = -1  # the number at special tokens and padding
 MAX_TOKENS = 512  # of a sentence, where a model names no limit
 

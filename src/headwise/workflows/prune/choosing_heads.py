@@ -21,8 +21,6 @@ from headwise.workflows.progress import counting
 from headwise.workflows.prune.config import GATES, GREEDY, RANDOM, PruneConfig
 from headwise.workflows.prune.task import Task
 
-__all__ = ["Chosen", "check_choice", "choose_and_train", "inspected"]
-
 SHOWN = ("accuracy", "perplexity", "open_heads")  # next to the progress bar
 TENTH = 10  # the greedy choice removes a tenth of the heads per round
 

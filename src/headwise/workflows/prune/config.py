@@ -6,8 +6,6 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 from headwise.training import FitConfig, process_count
 
-__all__ = ["PruneConfig"]
-
 GATES, GREEDY, RANDOM = "gates", "greedy", "random"
 NOT_NEGATIVE = (
     *("steps", "group", "at_once", "dev_lines", "inspect_lines", "speed_seconds", "penalty"),

@@ -30,10 +30,9 @@ from headwise.workflows.prune.task import (
     read_sentences,
 )
 
-__all__ = ["as_hugging_face", "hugging_face_task", "task_of"]
-
 Kind = Literal["classification", "masked", "causal", "translation"]
 Ids = list[list[int]]
+MakeData = Callable[[PruneConfig, HuggingFaceSubject, Sequence[str]], Data]
 
 
 def hugging_face_task(config: PruneConfig, subject: Subject) -> Task:
@@ -41,8 +40,8 @@ def hugging_face_task(config: PruneConfig, subject: Subject) -> Task:
     subject = as_hugging_face(config, subject)
     makers: dict[str, Callable[[PruneConfig, HuggingFaceSubject], Task]] = {
         "classification": _classification,
-        "masked": _masked,
-        "causal": _causal,
+        "masked": partial(_of_lines, "masked", _masked_data),
+        "causal": partial(_of_lines, "causal", _blocks),
         "translation": _translation,
     }
     # a call leaves truncation and padding in a tokenizer, which must not be saved with it
@@ -154,11 +153,12 @@ def _labelled(config: PruneConfig, subject: HuggingFaceSubject, part: Labelled) 
     return Data([len(row) for row in ids], collate)
 
 
-def _masked(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
+def _of_lines(kind: Kind, make: MakeData, config: PruneConfig, subject: HuggingFaceSubject) -> Task:
+    """Return the task of a language model, whose data are lines of text."""
     train, dev = read_sentences(config.data), read_sentences(config.dev)
     dev = dev[: config.dev_lines or None]
-    parts = [_masked_data(config, subject, part) for part in (train, dev)]
-    return task_of("masked", subject, *parts, texts=dev)
+    parts = [make(config, subject, part) for part in (train, dev)]
+    return task_of(kind, subject, *parts, texts=dev)
 
 
 def _masked_data(config: PruneConfig, subject: HuggingFaceSubject, texts: Sequence[str]) -> Data:
@@ -189,13 +189,6 @@ def _mask(
         "input_ids": ids_BT.masked_fill(masked_BT, mask),
         "labels": ids_BT.masked_fill(~masked_BT, IGNORED),
     }
-
-
-def _causal(config: PruneConfig, subject: HuggingFaceSubject) -> Task:
-    train, dev = read_sentences(config.data), read_sentences(config.dev)
-    dev = dev[: config.dev_lines or None]
-    parts = [_blocks(config, subject, part) for part in (train, dev)]
-    return task_of("causal", subject, *parts, texts=dev)
 
 
 def _blocks(config: PruneConfig, subject: HuggingFaceSubject, texts: Sequence[str]) -> Data:

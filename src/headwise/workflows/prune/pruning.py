@@ -49,8 +49,6 @@ from headwise.workflows.prune.config import PruneConfig
 from headwise.workflows.prune.hugging_face import hugging_face_task
 from headwise.workflows.prune.task import Task
 
-__all__ = ["dev_text", "open_task", "prune_folder", "run_folder", "summary"]
-
 # files of a run
 DEV = "dev.txt"  # the sentences of the dev set, one per line
 FIGURES = "figures.json"  # written when the pruning is finished

@@ -15,20 +15,6 @@ from headwise.text.corpus import read_lines
 from headwise.training import Summed
 from headwise.workflows.inspect.subject import Subject
 
-__all__ = [
-    "IGNORED",
-    "Batch",
-    "Data",
-    "Labelled",
-    "Pairs",
-    "Predicted",
-    "Task",
-    "nothing_more",
-    "read_labelled",
-    "read_pairs",
-    "read_sentences",
-]
-
 IGNORED = -100  # the label of a position that does not count
 Batch = Mapping[str, Tensor]
 
