@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
+from headwise.config import from_json
 from headwise.recording.run import Run
 from headwise_papers.core import Claim, Experiment, Result, draw_bars, panels, share
 from headwise_papers.measures.relevance import at, best_step, expected_floor
@@ -160,7 +161,7 @@ def _turns(trained: Trained, row: Row) -> tuple[Tensor, Tensor]:
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw Fig. 4, and Table 1 as bars beside the paper's."""
-    config = out.read_settings("config.json", Config)
+    config = from_json(Config, out.config())
     through, cells = set_panels(config.sets)
     for axes, name in zip(cells, config.sets, strict=True):
         trained = Trained.on(name, config)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from headwise.config import from_json
 from headwise.recording.run import Run
 from headwise_papers.core import (
     Claim,
@@ -172,7 +173,7 @@ def _values(group: Curves, config: Config) -> dict[str, Tensor]:
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw every run, and means of groups up to the cut."""
-    config = out.read_settings("config.json", Config)
+    config = from_json(Config, out.config())
     curves, succeeds, groups = _groups(config)
     shown = {"accuracy": "token accuracy", "on": "attention on the source",
              "beta_token": "beta on the right token"}  # fmt: skip

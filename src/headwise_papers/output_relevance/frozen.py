@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from headwise.config import from_json
 from headwise.recording.run import Run
 from headwise_papers.core import Claim, Experiment, Result, draw_bars, draw_lines, panels
 from headwise_papers.measures.relevance import at, best_step
@@ -106,7 +107,7 @@ def _pairs(trained: Trained, variant: Variant, measure: str, texts: str) -> Tens
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw hr through training, and Table 3 as bars beside the paper's."""
-    config = out.read_settings("config.json", Config)
+    config = from_json(Config, out.config())
     through, cells = set_panels(config.sets)
     for axes, name in zip(cells, config.sets, strict=True):
         trained = Trained.on(name, config)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from headwise.config import from_json
 from headwise.recording.run import Run
 from headwise_papers.core import Claim, Experiment, Result, draw_lines, find_or_train, panels
 from headwise_papers.data.translation import TranslationData
@@ -203,7 +204,7 @@ def nearer(
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw acc with both iterations through training: long runs, and early runs."""
-    config = out.read_settings("config.json", Config)
+    config = from_json(Config, out.config())
     converged, rows = panels(3, len(config.corpora))
     for row, name in zip(rows, config.corpora, strict=True):
         _, both, normal, uniform = _compared(config, name)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from headwise.config import from_json
 from headwise.recording.run import Run
 from headwise_papers.core import Claim, Experiment, Result, draw_bars, draw_lines, panels
 from headwise_papers.measures.relevance import at, best_step, floor
@@ -152,7 +153,7 @@ def _hr_curve(trained: Trained) -> Tensor:
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw hr and the rise of beta through training, and Fig. 3."""
-    config = out.read_settings("config.json", Config)
+    config = from_json(Config, out.config())
     through, left = set_panels(config.sets)
     rising, right = set_panels(config.sets)
     for name, hr_axes, rise_axes in zip(config.sets, left, right, strict=True):

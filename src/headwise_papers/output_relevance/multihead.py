@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from headwise.config import from_json
 from headwise.recording.run import Run
 from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, find_or_train, panels
 from headwise_papers.output_relevance._copying import SUCCESS, Setup
@@ -133,7 +134,7 @@ def per_pool(by_pool: list[dict[str, list[float]]]) -> dict[str, Result]:
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw failure by number of heads, and by numbers of good and bad heads."""
-    config = out.read_settings("config.json", Config)
+    config = from_json(Config, out.config())
     outcomes = [x for job in models(config) for x in _outcomes(find_or_train(*job), config.pool)]
     sizes, ((axes,),) = panels(1, width=5.5, height=3.6)
     by_kind: dict[str, dict[float, list[float]]] = {BAD_ONLY: {}, WITH_GOOD: {}}

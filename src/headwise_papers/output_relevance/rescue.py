@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from headwise.config import from_json
 from headwise.guidance import Guidance, Plan, guide, pattern
 from headwise.ops.entmax import entmax_attention, sparsemax_attention
 from headwise.ops.topk import topk_attention
@@ -204,7 +205,7 @@ def against_control(name: str, good_S: Tensor, control_S: Tensor) -> dict[str, R
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw shares of runs."""
-    names = [arm.name for arm in arms(out.read_settings("config.json", Config))]
+    names = [arm.name for arm in arms(from_json(Config, out.config()))]
     figure, ((axes,),) = panels(1, width=9.0, height=4.4)
     bars = {
         what: {name: results[f"{name}: {what}"] for name in names if f"{name}: {what}" in results}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from headwise.config import from_json
 from headwise.recording.run import Run
 from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, find_or_train, panels
 from headwise_papers.data.classification import Labelled
@@ -212,7 +213,7 @@ def _passes_half(curve_ES: Tensor, step_E: Tensor) -> Tensor:
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw Fig. 2 left, "on a 1", and hr through training."""
-    config = out.read_settings("config.json", Config)
+    config = from_json(Config, out.config())
     normal, uniform, _ = _traces(config, positive=True)
     step_E = normal["step"]
     soon_E = step_E <= min(config.early // 2, 30)

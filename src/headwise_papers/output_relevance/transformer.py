@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from headwise.config import from_json
 from headwise.hf import adopt
 from headwise.ops.fixed import uniform_attention
 from headwise.recording.run import Run
@@ -224,7 +225,7 @@ def run(config: Config, out: Run) -> dict[str, Result]:
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw hr of alpha* through training, in other seeds and in uniform models."""
-    config = out.read_settings("config.json", Config)
+    config = from_json(Config, out.config())
     figure, (axes,) = panels(len(KINDS))
     for panel, kind in zip(axes, KINDS, strict=True):
         normal, uniform = (_traces(config, kind, uniform=x) for x in (False, True))

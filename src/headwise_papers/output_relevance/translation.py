@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from headwise.config import from_json
 from headwise.recording.run import Run
 from headwise_papers.core import Claim, Experiment, Result, draw_lines, find_or_train, panels
 from headwise_papers.measures.relevance import agreement, at, best_step, crossing, from_others
@@ -194,7 +195,7 @@ def _early_results(config: Config) -> dict[str, Result]:
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw Fig. 2 right, on a linear and a logarithmic axis, and hr through training."""
-    config = out.read_settings("config.json", Config)
+    config = from_json(Config, out.config())
     found = _early(config)[2]
     first, (axes,) = panels(len(found) + 1)
     titles = ["as in Fig. 2", "logarithmic from update 10 on", "alpha* not on the end token"]
