@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ENGLISH = "debian-docs-en"
-STANDS_FOR = "Debian documentation for Wikipedia"
+STANDS_FOR = "Debian docs"
 MLM, GUIDED, ALL = "MLM", "guided", "guided 1"
 ARMS = {MLM: 0.0, "guided 1/4": 1 / 4, GUIDED: 1 / 2, "guided 3/4": 3 / 4, ALL: 1.0}
 CONVERGED = 1.0  # nats below the unigram loss; fixed before any result

@@ -140,7 +140,8 @@ def _judgements(claims: Sequence[Claim], result: Result | None) -> list[list[str
 def _claims_table(judged: Sequence[Judged]) -> list[str]:
     if not judged:
         return []
-    return ["## Claims", f"{_tally(_by_number(judged))} {HOW_TO_READ}", _judged_table(judged)]
+    told = f"{_tally(_by_number(judged))} {HOW_TO_READ} *Recorded* links to command and values."
+    return ["## Claims", told, _judged_table(judged)]
 
 
 def _judged_table(judged: Iterable[Judged]) -> str:
@@ -229,7 +230,7 @@ def _section(name: str) -> str:
     title, _, body = runner.docstring_of(name).partition("\n")
     records = recorded(name)
     own = [one for one in judged_claims(name) if one.claim.number is None]
-    questions = ["Our own questions and self-tests:", _judged_table(own)] if own else []
+    questions = ["Our own questions:", _judged_table(own)] if own else []
     shown = [text for part, record in records.items() for text in _shown(record, part)]
     missing = [] if records else ["No full run has been recorded yet."]
     parts = [f"## {title}", body.strip("\n"), *questions, *shown, *missing]
@@ -242,22 +243,25 @@ def _shown(record: Record, part: str) -> Iterator[str]:
     )
     for figure in record.figures:
         yield f"![{Path(figure).stem}]({folder.as_posix()}/{figure})"
-    yield (f"Part `{part}`: recorded" if part else "Recorded") + _provenance(record)
+    own = record.experiment.partition("/")[2]
+    file = f"results/{'/'.join(filter(None, (own, part)))}.json"
+    recorded_in = f"Part `{part}`: [recorded]({file})" if part else f"[Recorded]({file})"
+    yield f"{recorded_in} {_provenance(record)}"
 
 
 def _provenance(record: Record) -> str:
-    """Say by which command, how long, and on which machine and commit."""
+    """Say how long, and on which machine and commit; the command is in the record."""
     starts = [record.environment, *record.environment.get("resumed", ())]
-    machines = [
-        f"{start['gpu'] or start['cpu']}, torch {start['versions']['torch']}, commit "
-        f"{str(start['commit'])[:10]}{' with changes' if start['dirty'] else ''}"
-        for start in starts
-    ]
-    where = " and, resumed, ".join(dict.fromkeys(machines))
+    commits: dict[str, list[str]] = {}
+    for start in starts:
+        machine = f"{start['gpu'] or start['cpu']}, torch {start['versions']['torch']}"
+        commit = f"{str(start['commit'])[:10]}{' with changes' if start['dirty'] else ''}"
+        commits.setdefault(machine, []).append(commit)
+    where = " and, resumed, ".join(
+        f"{machine}, commit {', '.join(dict.fromkeys(some))}" for machine, some in commits.items()
+    )
     last = "last start took" if len(starts) > 1 else "took"
-    plain = record.command == f"headwise reproduce {record.experiment}"
-    command = "" if plain else f" by `{record.command}`"
-    return f"{command} on {where}; {last} {record.seconds:,.0f} s."
+    return f"on {where}; {last} {record.seconds:,.0f} s."
 
 
 def _text(claim: Claim) -> str:

@@ -51,7 +51,7 @@ def test_a_page_has_introduction_claims_and_a_section_per_experiment(tmp_path: P
     assert "Deviations: the paper has no line." in section
     assert "![slopes](figures/fitted-line/slopes.png)" in section
     assert "\n    headwise reproduce small_paper/fitted-line\n" in section
-    assert "\nRecorded on " in section
+    assert "\n[Recorded](results/fitted-line.json) on " in section
 
 
 def test_fault_6_claims_count_once_and_our_own_questions_stand_apart(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_the_main_part_of_a_record_counts_and_others_fill_what_it_lacks() -> Non
     text = paper_page("small_paper")
     assert "|2 ± 0.3|2|reproduced|" in text
     assert "|2 ± 0.1|2|reproduced|" in text
-    assert "Part `longer`: recorded by" in text
+    assert "Part `longer`: [recorded](results/fitted-line/longer.json) on" in text
 
 
 def save(results: dict[str, Result], part: str = "") -> None:
@@ -93,7 +93,7 @@ def test_a_resumed_run_names_both_machines() -> None:
     save({"8 steps": Result([2.0, 2.0])})
     text = paper_page("small_paper")
     machines = f"C, torch 2, commit {'a' * 10} with changes and, resumed, G, torch 2"
-    assert f"Recorded by `headwise` on {machines}" in text
+    assert f"[Recorded](results/fitted-line.json) on {machines}" in text
     assert "last start took 60 s" in text
 
 
