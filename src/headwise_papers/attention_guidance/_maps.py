@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from headwise.guidance import CONVENTIONS, Aim
-from headwise.guidance.schedule import ConventionName
-from headwise.ops.attended import Attended
-from headwise.ops.guidance import Pattern
-from headwise.ops.guidance.rows import targets
-from headwise.ops.scores import Scores
+from headwise.guidance import CONVENTIONS, Aim, ConventionName
+from headwise.ops import Attended, Scores
+from headwise.ops.guidance import Pattern, targets
 from headwise.sites import Site, observe
 from headwise_papers.core import panels
 from headwise_papers.models.encoder import Encoder

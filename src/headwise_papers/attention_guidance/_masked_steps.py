@@ -17,11 +17,9 @@ from transformers import PreTrainedModel
 
 from headwise.guidance import Plan, guide
 from headwise.hf import adopt
-from headwise.ops.attended import Attended
-from headwise.ops.guidance import FIRST, NEXT, PREVIOUS
-from headwise.ops.guidance.rows import targets
+from headwise.ops import Attended, Scores
+from headwise.ops.guidance import FIRST, NEXT, PREVIOUS, targets
 from headwise.ops.rows import softmax_rows
-from headwise.ops.scores import Scores
 from headwise.sites import in_backward, replace
 from headwise_papers.models import Encoder, EncoderConfig, MaskedLM
 from headwise_papers.models.encoder_weights import to_hugging_face

@@ -14,14 +14,10 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from headwise.ops.attended import Attended
-from headwise.recording.pointing import Pointing
-from headwise.recording.reading import Gold, Reading, Words
+from headwise.ops import Attended
+from headwise.recording import Gold, Pointing, Reading, Words
 from headwise.sites import Head, Site
-from headwise.workflows.inspect.annotation import Annotation
-from headwise.workflows.inspect.sentence import Sentence
-from headwise.workflows.inspect.stream import Stream, read_through
-from headwise.workflows.inspect.subject import Prepared, Subject
+from headwise.workflows.inspect import Annotation, Prepared, Sentence, Stream, Subject, read_through
 
 __all__ = ["Among", "Probed", "Score", "among_mentions", "among_tokens", "probe"]
 

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from headwise.hf import adopt, release
-from headwise.recording.run import Run
-from headwise.workflows.inspect.corpus import coreference_corpus
-from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
-from headwise.workflows.inspect.opening import chosen_device, open_subject
-from headwise.workflows.inspect.sentence import Sentence
-from headwise.workflows.inspect.subject import Subject
+from headwise.recording import Run
+from headwise.workflows.inspect import (
+    HuggingFaceSubject,
+    Sentence,
+    Subject,
+    chosen_device,
+    coreference_corpus,
+    open_subject,
+)
 from headwise_papers.attention_guidance._encoders import pretrain_encoder
 from headwise_papers.attention_guidance._probe import Probed, probe
 from headwise_papers.core import Result, find_or_train, panels

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.attention_guidance._encoders import TINY, jobs, pretrain_encoder
 from headwise_papers.core import Job, Result, find_or_train
 from headwise_papers.recipes.finetuning import FinetuningConfig, finetune, read_task

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headwise.config import from_json
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.attention_guidance._encoders import (
     ENGLISH,
     MLM,

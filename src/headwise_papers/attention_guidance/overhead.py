@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from headwise.recording.run import Run
-from headwise.workflows.inspect.opening import chosen_device
+from headwise.recording import Run
+from headwise.workflows.inspect import chosen_device
 from headwise_papers.attention_guidance._masked_steps import (
     ENCODER,
     ROBERTA,

@@ -15,7 +15,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from headwise.config import changed
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.attention_guidance._encoders import (
     ENGLISH,
     GUIDED,

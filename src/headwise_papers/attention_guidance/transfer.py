@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.attention_guidance._encoders import ENGLISH, GUIDED, MLM, encoder_config
 from headwise_papers.attention_guidance._tuning import (
     TINY_ENCODER,

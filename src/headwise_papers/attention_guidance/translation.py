@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headwise.config import changed, from_json, override, suggestion
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise.training import FitConfig
 from headwise_papers.core import (
     Claim,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from filelock import FileLock
 
 from headwise.config import Dataclass, to_json
-from headwise.recording.run import Run
+from headwise.recording import Run
 
 __all__ = ["find_or_train", "is_trained", "trained_in_parallel", "using_cache"]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from headwise.recording.run import Run
+    from headwise.recording import Run
 
 __all__ = ["Claim", "Experiment", "Job", "Result", "Verdict", "minus", "share", "verdict"]
 

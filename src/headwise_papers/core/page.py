@@ -17,7 +17,7 @@ from typing import NamedTuple, get_args
 
 from headwise.config import suggestion
 from headwise.json_files import read_json
-from headwise.recording.files import write_text
+from headwise.recording import write_text
 from headwise_papers.core import runner
 from headwise_papers.core.experiment import Claim, Experiment, Result, Verdict, verdict
 from headwise_papers.core.record import PAPERS_FOLDER, Record, figure_folder, recorded

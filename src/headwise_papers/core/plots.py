@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core.experiment import Result
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from typing import Any, cast
 
 from headwise.config import Dataclass, to_json
 from headwise.json_files import read_json
-from headwise.recording.files import write_text
-from headwise.recording.run import Run
+from headwise.recording import Run, write_text
 from headwise_papers.core.experiment import Result
 
 __all__ = ["PAPERS_FOLDER", "Record", "changes_since", "figure_folder", "recorded", "save_record"]

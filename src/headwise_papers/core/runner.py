@@ -15,8 +15,7 @@ from pathlib import Path
 
 import headwise_papers
 from headwise.config import Dataclass, suggestion
-from headwise.recording.files import writing_alone
-from headwise.recording.run import Run
+from headwise.recording import Run, writing_alone
 from headwise_papers.core.cache import (
     cache_folder,
     find_or_train,

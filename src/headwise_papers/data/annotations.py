@@ -22,10 +22,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from headwise.config import suggestion
-from headwise.text.mentions import Passage, Span, make_mention
-from headwise.text.source import DataFile, github
-from headwise.text.treebank import Tree, trees_in
-from headwise.text.words import words_in
+from headwise.text import DataFile, Passage, Tree, github, make_mention, trees_in, words_in
+from headwise.text.mentions import Span
 from headwise_papers.data.provenance import entry, known_file, read_lines
 
 __all__ = [

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from headwise.text.source import DataFile, data_folder, github, write_whole
+from headwise.text import DataFile, data_folder, github, write_whole
 from headwise_papers.data.provenance import known_file, read_table
 from headwise_papers.data.vocabulary import Vocabulary
 

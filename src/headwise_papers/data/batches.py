@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from headwise.text.batching import batches_by_length, rounded_up
+from headwise.text import batches_by_length, rounded_up
 from headwise_papers.data.vocabulary import BOS, EOS
 
 __all__ = ["Padded", "ParallelBatch", "ParallelData", "Ragged", "pad", "parallel_batch"]

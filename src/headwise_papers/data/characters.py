@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Int, Integer, UInt8
 from torch import Tensor
 
-from headwise.text.source import DataFile, data_folder
+from headwise.text import DataFile, data_folder
 from headwise_papers.data.provenance import entry, known_file
 
 __all__ = [

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
-from headwise.text.source import DataFile, data_folder, github
+from headwise.text import DataFile, data_folder, github
 from headwise_papers.data.bags import sst_file
 from headwise_papers.data.provenance import (
     ag_news_table,

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headwise.text.corpus import all_lines
+from headwise.text import all_lines
 from headwise_papers.data.characters import CHARACTER_FILES
 from headwise_papers.data.provenance import entry, known_file, read_lines
 from headwise_papers.data.translation import PARTS, corpus_file, plain_text

@@ -40,7 +40,7 @@ from statistics import median
 from typing import NamedTuple
 
 from headwise.config import suggestion
-from headwise.text.source import DataFile, data_folder, github
+from headwise.text import DataFile, data_folder, github
 from headwise_papers.data.provenance import entry, known_file, tied, unzipped
 from headwise_papers.data.subword import CodecPair, Kind, SubwordModel, train_subwords
 

@@ -25,8 +25,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from headwise.ops.checks import check_whole_number
-from headwise.recording import files
-from headwise.recording.checksums import read_tensors, sealed_note
+from headwise.recording import files, read_tensors, sealed_note
 from headwise_papers.data.batches import parallel_batch
 from headwise_papers.data.vocabulary import EOS
 from headwise_papers.ops.relevance import holds, packed, peak_positions, top_positions

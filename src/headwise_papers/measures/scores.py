@@ -18,7 +18,8 @@ from typing import Any, cast
 
 import torch
 
-from headwise.analysis.scores import Score, Tokens, bleu
+from headwise.analysis import Score, bleu
+from headwise.analysis.scores import Tokens
 
 
 @dataclass(frozen=True)

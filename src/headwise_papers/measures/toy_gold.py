@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from headwise.recording.reading import Gold
+from headwise.recording import Gold
 from headwise_papers.data.toy import ToyPair
 
 

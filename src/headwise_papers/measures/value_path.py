@@ -21,9 +21,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from headwise.analysis import eval_with_gradients
-from headwise.ops.attended import Attended
+from headwise.ops import Attended, softmax_attention
 from headwise.ops.scores import spread_groups
-from headwise.ops.softmax import softmax_attention
 from headwise.sites import Attend, Site, Where, find_sites, replace
 from headwise_papers.measures.influence import Batch, logits_of
 from headwise_papers.ops.relevance import Looked, output_relevance, output_relevance_of_each

@@ -11,8 +11,7 @@ from torch.nn.functional import linear
 from torch.nn.modules import module as torch_module
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from headwise.ops._impl import Impl
-from headwise.ops.attended import Attended
+from headwise.ops import Attended, Impl, softmax_attention
 from headwise.ops.entmax import entmax_attention
 from headwise.ops.named import (
     INSTEAD,
@@ -23,7 +22,6 @@ from headwise.ops.named import (
     is_positional,
 )
 from headwise.ops.scores import WIDEST_HEAD
-from headwise.ops.softmax import softmax_attention
 from headwise.sites import Attend, Site, find_sites
 from headwise_papers.models.cache import KeysValues
 

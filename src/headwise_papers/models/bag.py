@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headwise.ops.softmax import softmax_attention
+from headwise.ops import softmax_attention
 from headwise.sites import Site
 
 __all__ = ["BagClassifier", "BagConfig"]

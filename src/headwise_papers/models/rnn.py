@@ -22,8 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from headwise.ops.fixed import uniform_attention
-from headwise.ops.softmax import softmax_attention
+from headwise.ops import softmax_attention, uniform_attention
 from headwise.sites import Site
 from headwise_papers.models.cache import Cache, KeysValues
 from headwise_papers.models.rebuilding import Rebuildable

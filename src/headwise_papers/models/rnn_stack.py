@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
-from headwise.ops.softmax import softmax_attention
+from headwise.ops import softmax_attention
 from headwise.sites import Site
 from headwise_papers.models.rnn import (
     RnnClassifier,

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headwise.config import suggestion
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise.training import progress_bar
 from headwise_papers.core import Job, find_or_train
 from headwise_papers.data.batches import Ragged

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headwise.guidance import Guidance
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise.training import progress_bar
 from headwise_papers.data.synthetic import Copying, CopyTask, copying
 from headwise_papers.measures.sen_curves import Records

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.models.rnn import Heads, Seq2Seq, Seq2SeqConfig
 from headwise_papers.models.rnn_stack import Seq2SeqStack
 from headwise_papers.output_relevance._copying import SUCCESS, Setup, at_step, release, train

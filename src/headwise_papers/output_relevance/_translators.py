@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headwise.config import suggestion
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise.training import progress_bar
 from headwise_papers.core import Job
 from headwise_papers.data.batches import Ragged, parallel_batch

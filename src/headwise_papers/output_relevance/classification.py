@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import Tensor
 
 from headwise.config import from_json
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Result, draw_bars, panels, share
 from headwise_papers.measures.relevance import at, best_step, expected_floor
 from headwise_papers.output_relevance._classifiers import SMOKE, Config, Trained, models

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from headwise.config import from_json
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Result, draw_bars, draw_lines, panels
 from headwise_papers.measures.relevance import at, best_step
 from headwise_papers.models.rnn import Variant

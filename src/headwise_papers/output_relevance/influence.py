@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headwise.config import from_json
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Result, draw_bars, draw_lines, panels
 from headwise_papers.measures.relevance import at, best_step, floor
 from headwise_papers.output_relevance._classifiers import SMOKE, Config, Trained, models

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from headwise.config import from_json
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, find_or_train, panels
 from headwise_papers.output_relevance._copying import SUCCESS, Setup
 from headwise_papers.output_relevance._pools import PoolConfig, done_chunks, train_pool

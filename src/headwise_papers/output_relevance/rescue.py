@@ -22,7 +22,7 @@ from headwise.config import from_json
 from headwise.guidance import Guidance, Plan, guide, pattern
 from headwise.ops.entmax import entmax_attention, sparsemax_attention
 from headwise.ops.topk import topk_attention
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise.sites import Attend, replace
 from headwise_papers.core import (
     Claim,

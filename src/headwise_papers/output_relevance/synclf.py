@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from headwise.config import from_json
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, find_or_train, panels
 from headwise_papers.data.classification import Labelled
 from headwise_papers.data.synthetic import IMPORTANT, SynClf, synclf

@@ -19,8 +19,8 @@ from torch.nn.functional import cross_entropy
 
 from headwise.config import from_json
 from headwise.hf import adopt
-from headwise.ops.fixed import uniform_attention
-from headwise.recording.run import Run
+from headwise.ops import uniform_attention
+from headwise.recording import Run
 from headwise.sites import find_sites, replace
 from headwise.training import progress_bar
 from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, find_or_train, panels

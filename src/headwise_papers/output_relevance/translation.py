@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headwise.config import from_json
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Result, draw_lines, find_or_train, panels
 from headwise_papers.measures.relevance import agreement, at, best_step, crossing, from_others
 from headwise_papers.output_relevance._table import (

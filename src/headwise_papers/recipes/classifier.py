@@ -10,11 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.config import to_json
-from headwise.recording import Run
-from headwise.recording.checksums import check_checksums, write_checksums
-from headwise.text.batching import Epochs
-from headwise.text.words import characters_for, first_words
-from headwise.workflows.inspect.opening import opened, quiet_transformers
+from headwise.recording import Run, check_checksums, write_checksums
+from headwise.text import Epochs, characters_for, first_words
+from headwise.workflows.inspect import opened, quiet_transformers
 from headwise_papers.data.batches import pad
 from headwise_papers.data.subword import ByteLevelCodec
 from headwise_papers.data.tasks import Example, TaggedSentence

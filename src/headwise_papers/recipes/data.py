@@ -12,8 +12,7 @@ from typing import NamedTuple
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from headwise.config import suggestion
-from headwise.text.coreference import coreference_file, coreference_parts
-from headwise.text.source import DataFile
+from headwise.text import DataFile, coreference_file, coreference_parts
 from headwise_papers.data.annotations import ALIGNMENTS, REFLEXIVES, TREEBANKS, treebank_file
 from headwise_papers.data.bags import SPLITS, sst_file
 from headwise_papers.data.captions import FLICKR8K

@@ -14,10 +14,17 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from headwise.analysis import ablate, with_roles
-from headwise.analysis.scores import bleu
-from headwise.recording import HeadTable, Pointing, Profile, Reading, Run, Samples, Words
-from headwise.recording.files import writing_alone
+from headwise.analysis import ablate, bleu, with_roles
+from headwise.recording import (
+    HeadTable,
+    Pointing,
+    Profile,
+    Reading,
+    Run,
+    Samples,
+    Words,
+    writing_alone,
+)
 from headwise.reporting import write_report
 from headwise.sites import observe
 from headwise.training import FitConfig, check_at_least, fit, label_smoothed_loss, progress_bar

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise.training import Report
 from headwise_papers.data.bags import Bags
 from headwise_papers.measures.sen_curves import Records

@@ -12,16 +12,17 @@ from torch import Tensor
 from headwise.config import to_json
 from headwise.hf import adopt
 from headwise.recording import Run
-from headwise.workflows.inspect.hugging_face import HuggingFaceSubject, padding_right
-from headwise.workflows.inspect.sentence import Sentence
-from headwise.workflows.inspect.subject import (
+from headwise.workflows.inspect import (
     NO_WORD,
+    HuggingFaceSubject,
     Output,
     Prepared,
+    Sentence,
     Subject,
     check_finite,
     check_special,
     no_token,
+    padding_right,
     without,
     word_numbers,
 )

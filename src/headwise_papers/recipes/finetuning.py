@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from headwise.json_files import check_shape, parse_json
 from headwise.recording import Run
-from headwise.text.batching import Epochs
+from headwise.text import Epochs
 from headwise.training import (
     BEST,
     CHECKPOINT,

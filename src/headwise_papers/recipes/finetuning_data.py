@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from headwise.config import suggestion
 from headwise.recording import Run
 from headwise.training import FitConfig, check_at_least
-from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
-from headwise.workflows.inspect.opening import load_model, load_tokenizer, opened
+from headwise.workflows.inspect import HuggingFaceSubject, load_model, load_tokenizer, opened
 from headwise_papers.data.subword import (
     MAX_VOCABULARY,
     MIN_VOCABULARY,

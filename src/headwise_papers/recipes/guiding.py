@@ -7,13 +7,15 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from headwise.guidance import Guidance, Plan, guide
-from headwise.guidance.schedule import (
+from headwise.guidance import (
     CONSTANT_FOR,
     ConventionName,
+    Guidance,
+    Plan,
     Schedule,
     Strength,
     convention_of,
+    guide,
 )
 from headwise.ops.named import is_positional
 from headwise.sites import find_sites

@@ -12,17 +12,19 @@ from torch import Tensor
 
 from headwise.config import to_json
 from headwise.recording import Run
-from headwise.workflows.inspect.sentence import Linked, Sentence, Span
-from headwise.workflows.inspect.subject import (
+from headwise.workflows.inspect import (
     MAX_TOKENS,
     NO_WORD,
+    Linked,
     Output,
     Prepared,
+    Sentence,
     check_finite,
     check_special,
     without,
     word_numbers,
 )
+from headwise.workflows.inspect.sentence import Span
 from headwise_papers.data.batches import pad, parallel_batch
 from headwise_papers.data.marian import marian_folder
 from headwise_papers.data.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary

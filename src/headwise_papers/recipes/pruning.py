@@ -8,11 +8,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from headwise.analysis.scores import bleu
+from headwise.analysis import bleu
 from headwise.pruning import check_replaceable, record_of, seal
-from headwise.recording import Run
-from headwise.recording.files import recover, replacing_folder
-from headwise.workflows.inspect.opening import open_subject
+from headwise.recording import Run, recover, replacing_folder
+from headwise.workflows.inspect import open_subject
 from headwise.workflows.prune import (
     IGNORED,
     Batch,

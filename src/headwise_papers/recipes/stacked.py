@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise.training import Report
 from headwise_papers.recipes.descent import STATE, Recorder, Training, under
 

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from headwise.analysis.scores import Score, bleu
+from headwise.analysis import Score, bleu
 from headwise.guidance import Guidance
 from headwise.recording import Run
-from headwise.text.batching import Epochs
+from headwise.text import Epochs
 from headwise.training import (
     Clock,
     FitConfig,

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from headwise.config import to_json
-from headwise.pruning.cutting import rebuild
-from headwise.pruning.record import PruningRecord, check_whole, record_of
+from headwise.pruning import PruningRecord, check_whole, rebuild, record_of
 from headwise.recording import Run
 from headwise_papers.data.batches import ParallelBatch, pad, parallel_batch
 from headwise_papers.data.marian import MarianCodec, MarianFolder, marian_folder

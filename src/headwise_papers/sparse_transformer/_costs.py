@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import Result, trained_in_parallel
 
 __all__ = ["costs"]

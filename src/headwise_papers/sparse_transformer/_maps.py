@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from headwise.ops.attended import Attended
-from headwise.recording.run import Run
+from headwise.ops import Attended
+from headwise.recording import Run
 from headwise.sites import Site, observe
 from headwise.training import FitConfig, fit, label_smoothed_loss
 from headwise_papers.data.batches import ParallelBatch, ParallelData

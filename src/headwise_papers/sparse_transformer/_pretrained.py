@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from headwise.workflows.inspect.hugging_face import HuggingFaceSubject
-from headwise.workflows.inspect.opening import open_subject
+from headwise.workflows.inspect import HuggingFaceSubject, open_subject
 from headwise_papers.data.characters import as_text, read_characters
 from headwise_papers.sparse_transformer._translators import attending
 

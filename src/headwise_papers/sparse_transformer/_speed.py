@@ -11,10 +11,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from headwise.ops.attended import Attended
+from headwise.ops import Attended
 from headwise.ops.graphs import on_a_stream
 from headwise.sites import replace
-from headwise.text.batching import Epochs
+from headwise.text import Epochs
 from headwise.training import label_smoothed_sum
 from headwise.training.replaying import Replayed
 from headwise_papers.data.batches import ParallelBatch, pad, parallel_batch

@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from headwise import sites
-from headwise.analysis.scores import bleu
+from headwise.analysis import bleu
 from headwise.config import changed, override, suggestion
 from headwise.ops.named import attention_op
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise.training import FitConfig
 from headwise_papers.core import Job, Result, find_or_train, minus, panels
 from headwise_papers.data.translation import Lines, read_parallel_texts, read_part

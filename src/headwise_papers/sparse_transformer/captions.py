@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from headwise.config import changed, from_json, override
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise.training import FitConfig
 from headwise_papers.core import (
     Claim,

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, panels, share
 from headwise_papers.recipes.translation import TranslationConfig
 from headwise_papers.sparse_transformer._translators import (

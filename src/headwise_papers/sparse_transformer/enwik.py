@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headwise.config import changed, from_json, override
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise.training import FitConfig
 from headwise_papers.core import (
     Claim,

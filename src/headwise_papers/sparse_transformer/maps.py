@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from headwise.config import from_json
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Job, Result, find_or_train, minus
 from headwise_papers.data.batches import ParallelBatch
 from headwise_papers.data.toy import ToyPair

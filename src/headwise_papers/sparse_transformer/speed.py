@@ -26,7 +26,7 @@ import torch
 
 from headwise.config import override
 from headwise.ops.named import check_attention
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise.training import progress_bar
 from headwise_papers.core import Claim, Experiment, Result, draw_bars, panels, share
 from headwise_papers.models import Transformer, TransformerConfig

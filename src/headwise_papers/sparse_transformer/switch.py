@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, minus, panels
 from headwise_papers.recipes.translation import train_translation
 from headwise_papers.sparse_transformer._pretrained import kind_of, long_paragraphs, open_pretrained

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import (
     Claim,
     Experiment,

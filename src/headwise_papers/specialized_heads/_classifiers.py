@@ -8,11 +8,10 @@ from typing import Any
 import torch
 
 from headwise.hf import release
-from headwise.recording import Run
-from headwise.recording.checksums import write_checksums
-from headwise.text.source import data_folder
+from headwise.recording import Run, write_checksums
+from headwise.text import data_folder
 from headwise.training import fit, training_bar
-from headwise.workflows.inspect.opening import quiet_transformers
+from headwise.workflows.inspect import quiet_transformers
 from headwise.workflows.prune import PruneConfig, open_task
 from headwise_papers.data.bags import ORIGIN, sst_file
 

@@ -5,8 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from headwise.recording import Run
-from headwise.recording.checksums import write_checksums
+from headwise.recording import Run, write_checksums
 from headwise_papers.core import find_or_train
 
 __all__ = ["Conversion", "convert", "folder_of", "translator_folder"]

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.analysis.gold import rare_gold
-from headwise.analysis.roles import POSITIONAL_SHARE
+from headwise.analysis import POSITIONAL_SHARE, rare_gold
 from headwise.recording import HeadTable
 from headwise.sites import Head
 from headwise_papers.measures.ranks import rank_correlation

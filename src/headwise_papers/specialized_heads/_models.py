@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
-from headwise.analysis.scores import bleu
+from headwise.analysis import bleu
 from headwise.config import changed, suggestion
 from headwise.recording import Run
 from headwise.training import (

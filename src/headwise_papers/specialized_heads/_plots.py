@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwise.recording import HeadTable
-from headwise.reporting.role_groups import group_of, short_name
+from headwise.reporting import group_of, short_name
 from headwise_papers.core import panels
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from headwise.pruning.hard_concrete import HardConcrete, logistic
+from headwise.pruning import HardConcrete, logistic
 from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Job, Result, minus, panels
 from headwise_papers.specialized_heads._models import Model, by_name, scored

@@ -14,20 +14,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from headwise.analysis import with_roles
-from headwise.analysis.gold import (
+from headwise.analysis import (
     duplicate_gold,
     first_gold,
     neighbour_gold,
     punctuation_gold,
     rare_gold,
+    with_roles,
 )
-from headwise.recording import HeadTable, Pointing, Profile, Reading, Run, Words
-from headwise.recording.heads import Row
-from headwise.recording.reading import Gold
+from headwise.recording import Gold, HeadTable, Pointing, Profile, Reading, Row, Run, Words
 from headwise.sites import observe
-from headwise.text.frequencies import WordRanks
-from headwise.text.treebank import Tree
+from headwise.text import Tree, WordRanks
 from headwise.workflows.inspect import inspect
 from headwise_papers.core import Claim, Experiment, Result, share
 from headwise_papers.data.toy import ToyLanguage, ToyPair

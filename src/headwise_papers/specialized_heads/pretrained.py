@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwise.recording import HeadTable, Run
-from headwise.text.frequencies import WordRanks
-from headwise.text.treebank import read_treebank
-from headwise.text.words import words_in
+from headwise.text import WordRanks, read_treebank, words_in
 from headwise.workflows.inspect import InspectConfig, inspect_folder
 from headwise_papers.core import Experiment, Result
 from headwise_papers.data.annotations import TREEBANKS, read_named_treebank

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headwise.recording import Run
-from headwise.reporting.role_groups import group_of
+from headwise.reporting import group_of
 from headwise_papers.core import Claim, Experiment, Job, Result, lines
 from headwise_papers.specialized_heads._inspection import Inspection, inspect_model, inspected
 from headwise_papers.specialized_heads._models import SUBTITLES, Model, by_name, scored

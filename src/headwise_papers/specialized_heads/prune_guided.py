@@ -17,7 +17,7 @@ import torch
 
 from headwise.config import changed
 from headwise.guidance import Plan
-from headwise.ops.attended import Attended
+from headwise.ops import Attended
 from headwise.pruning import PruningRecord
 from headwise.recording import Run
 from headwise.sites import Site, observe

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from headwise.ops.attended import Attended
+from headwise.ops import Attended
 from headwise.recording import Run
 from headwise.sites import Head, Site, observe
-from headwise.text.words import words_in
+from headwise.text import words_in
 from headwise_papers.core import Claim, Experiment, Job, Result, minus, share
 from headwise_papers.recipes.translator import open_translator
 from headwise_papers.specialized_heads._inspection import (

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headwise.analysis.gold import relative_positions
+from headwise.analysis import relative_positions
 from headwise.recording import Run
-from headwise.text.treebank import read_treebank
+from headwise.text import read_treebank
 from headwise_papers.core import Claim, Experiment, Job, Result, draw_bars, minus, panels
 from headwise_papers.specialized_heads._inspection import SHORT, Study, inspected, short_trees
 from headwise_papers.specialized_heads._measures import best_figures

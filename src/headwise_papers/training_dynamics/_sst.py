@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import Job, find_or_train
 from headwise_papers.data.bags import Bags, Sst, read_sst
 from headwise_papers.measures.sen_curves import AttendedWords, SenCurves

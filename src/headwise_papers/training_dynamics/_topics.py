@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import find_or_train
 from headwise_papers.data.synthetic import TopicTask
 from headwise_papers.measures.sen_curves import SenCurves

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from headwise.ops.attended import Attended
-from headwise.ops.softmax import softmax_attention
-from headwise.recording.run import Run
+from headwise.ops import Attended, softmax_attention
+from headwise.recording import Run
 from headwise.sites import replace
-from headwise.text.batching import batches_by_length
+from headwise.text import batches_by_length
 from headwise_papers.data.bags import Bags, Sst, read_sst
 from headwise_papers.models.classifier import ClassifierConfig, TransformerClassifier
 from headwise_papers.models.stacking import best_device

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from headwise.config import from_json
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, panels, share
 from headwise_papers.models.bag import BagConfig
 from headwise_papers.ops.sen import predicted_velocities

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from headwise.config import from_json
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Job, Result, find_or_train, panels
 from headwise_papers.data.synthetic import PairTask
 from headwise_papers.measures.ranks import rank_correlation

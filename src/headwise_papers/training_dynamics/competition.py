@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from headwise.config import from_json
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Result, draw_lines, minus, panels, share
 from headwise_papers.ops.sen import theoretical_norm, theoretical_score
 from headwise_papers.training_dynamics._plots import curve, draw_sen

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from headwise.config import from_json
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Result, minus, panels
 from headwise_papers.measures.ranks import rank_correlation
 from headwise_papers.models.bag_stack import BagStack

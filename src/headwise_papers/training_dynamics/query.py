@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from headwise.config import from_json
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Job, Result, minus, panels
 from headwise_papers.measures.ranks import rank_correlation
 from headwise_papers.models.bag import BagConfig

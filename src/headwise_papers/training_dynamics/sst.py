@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from headwise.config import from_json
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, panels, share
 from headwise_papers.ops.sen import theoretical_norm
 from headwise_papers.training_dynamics._plots import COLOURS, curve, draw_sen

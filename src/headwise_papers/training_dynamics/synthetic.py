@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from headwise.config import from_json
-from headwise.recording.run import Run
+from headwise.recording import Run
 from headwise_papers.core import (
     Claim,
     Experiment,

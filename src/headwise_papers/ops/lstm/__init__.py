@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headwise.ops._impl import Impl, choose, kernel_obstacle
+from headwise.ops import Impl
+from headwise.ops._impl import choose, kernel_obstacle
 from headwise_papers.ops.lstm import reference, stacked
 
 __all__ = ["LstmOut", "lstm"]
