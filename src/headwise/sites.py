@@ -8,7 +8,7 @@ of a `with` block or by `.undo()`. They nest, and may be undone in any order.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -446,7 +446,7 @@ def in_backward() -> bool:
 
 
 @contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Generator[None]:
     """Put a model into eval mode; restore every module's own mode afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
@@ -458,7 +458,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def constant_parameters(model: nn.Module) -> Iterator[None]:
+def constant_parameters(model: nn.Module) -> Generator[None]:
     """Disable gradients of parameters, which makes backward passes cheaper."""
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in learning:

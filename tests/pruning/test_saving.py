@@ -502,11 +502,12 @@ def test_a_pickle_is_never_opened(saved, tmp_path, monkeypatch):
         ({"class_name": "Trainer"}, "holds a Trainer, which transformers .* does not have"),
         ({"class_name": "RobertaForMaskedLM"}, "do not fit a RobertaForMaskedLM of these versions"),
         ({"files": {"../model.safetensors": "0"}}, "is not whole"),
-        ({"record": {}}, "Expected a pruning record"),
+        ({"record": {}}, "A pruning record must hold the field 'heads'"),
+        ({"record": {"heads": {"a": 2}, "kept": {"a": [2]}, "settings": {}}}, "that a site has"),
         ({"buffers": {"nothing": "os"}}, "names a buffer nothing in os; there is none"),
-        ({"buffers": {"nothing": 3}}, "was changed after it was written"),
-        ({"versions": None}, "was changed after it was written"),
-        ({"tied": {"nothing": ["cls"]}}, "was changed after it was written"),
+        ({"buffers": {"nothing": 3}}, "must hold text in buffers.nothing"),
+        ({"versions": None}, "must hold a JSON object in versions"),
+        ({"tied": {"nothing": ["cls"]}}, "must hold text in tied.nothing"),
     ],
 )
 def test_a_recipe_that_asks_for_something_else_is_refused(saved, changes, message):
@@ -535,7 +536,7 @@ def test_a_recipe_without_versions_is_refused(saved):
     held = json.loads((saved / RECIPE).read_text())
     del held["versions"], held["checksum"]
     (saved / RECIPE).write_text(json.dumps({**held, "checksum": record._checksum(held)}))
-    with pytest.raises(ValueError, match=r"pruning\.json was changed after it was written"):
+    with pytest.raises(ValueError, match=r"pruning\.json must hold the field 'versions'"):
         load(saved)
 
 

@@ -1,5 +1,6 @@
 """Adoption of Hugging Face models: `adopt` adds sites, `release` removes them."""
 
+from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
 from torch import nn
@@ -118,6 +119,20 @@ def is_adopted(host: PreTrainedModel) -> bool:
 def backend_of(config: PreTrainedConfig) -> str:
     """Return the attention implementation of a configuration; "eager" if it names none."""
     return config._attn_implementation or "eager"  # pyright: ignore[reportPrivateUsage]
+
+
+def positions_of(model: nn.Module) -> Iterator[int]:
+    """Yield the numbers of positions that a model names, of which the smallest is its limit."""
+    config: Any = getattr(model, "config", None)
+    hosted = isinstance(model, PreTrainedModel)
+    named = getattr(config, "max_position_embeddings" if hosted else "max_length", None)
+    if isinstance(named, int) and named > 0:
+        yield named
+    for name, module in model.named_modules():
+        # RoBERTa and similar models count positions from the one after that of padding
+        if name.split(".")[-1] == "position_embeddings" and isinstance(module, nn.Embedding):
+            before = 0 if module.padding_idx is None else module.padding_idx + 1
+            yield module.num_embeddings - before
 
 
 def _check_reachable(host: PreTrainedModel, modules: dict[str, nn.Module]) -> None:

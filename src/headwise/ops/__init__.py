@@ -20,11 +20,13 @@ Tensor names end in their axes. The legend:
     S seeds run in parallel   X any leading axes (rows)
 """
 
-from headwise.ops._impl import Impl
+from headwise.ops import graphs
+from headwise.ops._impl import Impl, choose, kernel_obstacle, outside_compilation
 from headwise.ops.attended import Attended
 from headwise.ops.entmax import entmax, entmax_attention, sparsemax, sparsemax_attention
 from headwise.ops.fixed import gaussian_attention, uniform_attention
-from headwise.ops.scores import Scores
+from headwise.ops.rows import softmax_rows
+from headwise.ops.scores import Scores, spread_groups
 from headwise.ops.softmax import softmax_attention
 from headwise.ops.topk import Selected, topk, topk_attention, topk_selected
 
@@ -33,12 +35,18 @@ __all__ = [
     "Impl",
     "Scores",
     "Selected",
+    "choose",
     "entmax",
     "entmax_attention",
     "gaussian_attention",
+    "graphs",
+    "kernel_obstacle",
+    "outside_compilation",
     "softmax_attention",
+    "softmax_rows",
     "sparsemax",
     "sparsemax_attention",
+    "spread_groups",
     "topk",
     "topk_attention",
     "topk_selected",

@@ -10,9 +10,12 @@ from typing import Any, cast
 from torch import nn
 
 from headwise.hf.adoption import innermost
-from headwise.json_files import read_json
+from headwise.json_files import check_shape, read_json
 from headwise.recording.checksums import check_files
 from headwise.sites import PRUNED, Head, Site
+
+# shape of a record, as in headwise.json_files
+RECORD = {"heads": {...: int}, "kept": {...: [int]}, "settings": dict}
 
 
 @dataclass(frozen=True)
@@ -74,14 +77,17 @@ class PruningRecord:
     @staticmethod
     def from_json(value: object) -> "PruningRecord":
         """Return the record that `to_json` wrote; raise if it is something else."""
-        if not isinstance(value, dict) or not _is_record(cast(dict[str, Any], value)):
-            raise ValueError(
-                "Expected a pruning record, {'heads': {site: count}, 'kept': {site: numbers}, "
-                f"'settings': {{}}}}; got {str(cast(object, value))[:80]!r}."
-            )
+        check_shape(value, RECORD, name="A pruning record")
         held = cast(dict[str, Any], value)
-        kept = {name: tuple(numbers) for name, numbers in held["kept"].items()}
-        return PruningRecord(held["heads"], kept, held["settings"])
+        heads, kept = (
+            held["heads"],
+            {name: tuple(numbers) for name, numbers in held["kept"].items()},
+        )
+        if heads.keys() != kept.keys() or not all(_fit(kept[name], heads[name]) for name in kept):
+            raise ValueError(
+                f"A pruning record keeps heads that a site has, in order, got {str(held)[:80]!r}."
+            )
+        return PruningRecord(heads, kept, held["settings"])
 
 
 def record_of(model: nn.Module) -> PruningRecord | None:
@@ -90,34 +96,15 @@ def record_of(model: nn.Module) -> PruningRecord | None:
     return record if isinstance(record, PruningRecord) else None
 
 
-def _is_record(held: dict[str, Any]) -> bool:
-    heads, kept = held.get("heads"), held.get("kept")
-    if not (isinstance(heads, dict) and isinstance(kept, dict)):
-        return False
-    counts, numbers = cast(dict[str, Any], heads), cast(dict[str, Any], kept)
-    return (
-        counts.keys() == numbers.keys()
-        and isinstance(held.get("settings"), dict)
-        and all(_is_count(count) for count in counts.values())
-        and all(_are_numbers(numbers[name], counts[name]) for name in numbers)
-    )
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _are_numbers(value: object, count: int) -> bool:
-    if not isinstance(value, list) or not all(map(_is_count, cast(list[object], value))):
-        return False
-    numbers = cast(list[int], value)
-    return numbers == sorted(set(numbers)) and all(number < count for number in numbers)
+def _fit(kept: Sequence[int], count: int) -> bool:
+    """Return whether numbers of heads rise, and lie below their count."""
+    return count >= 0 and list(kept) == sorted({head for head in kept if 0 <= head < count})
 
 
 FORMAT = 2
 RECIPE = "pruning.json"
-TEXTS = ("files", "tied", "buffers", "attention")  # {name: text} each
-FIELDS = {"kind": str, "class_name": str, "versions": dict, **dict.fromkeys(TEXTS, dict)}
+TEXTS = {name: {...: str} for name in ("files", "tied", "buffers", "attention")}
+FIELDS = {"kind": str, "class_name": str, "versions": dict, **TEXTS}  # besides the record
 
 
 @dataclass(frozen=True)
@@ -160,9 +147,9 @@ class Recipe:
                 f"{path} is of format {held.get('format')!r}, written by headwise "
                 f"{_written_by(held)}; this version reads format {FORMAT}. Use that version."
             )
-        checksum = held.pop("checksum", None)
-        if checksum != _checksum(held) or not _fits(held):
+        if held.pop("checksum", None) != _checksum(held):
             raise ValueError(f"{path} was changed after it was written; save the model again.")
+        check_shape(held, FIELDS, name=str(path))
         return Recipe(
             **{name: held[name] for name in FIELDS},
             record=PruningRecord.from_json(held.get("record")),
@@ -210,12 +197,6 @@ def _read_json(path: Path) -> dict[str, Any]:
             "by headwise.pruning.save."
         )
     return read_json(path, dict)
-
-
-def _fits(held: dict[str, Any]) -> bool:
-    return all(isinstance(held.get(name), kind) for name, kind in FIELDS.items()) and all(
-        isinstance(text, str) for name in TEXTS for text in held[name].values()
-    )
 
 
 def _written_by(held: dict[str, Any]) -> str:

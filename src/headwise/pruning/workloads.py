@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
-from headwise.hf.adoption import innermost
+from headwise.hf.adoption import innermost, positions_of
 
 Inputs = Mapping[str, Tensor]
 MakeInputs = Callable[[nn.Module, int, int], Inputs]
@@ -80,20 +80,7 @@ def _special_ids(settings: Any) -> Iterator[int]:
 
 def max_length_of(model: nn.Module) -> int | None:
     """Return the maximum length of a model's input; None if it names none."""
-    return min(_positions(innermost(model)), default=None)
-
-
-def _positions(model: nn.Module) -> Iterator[int]:
-    config: Any = getattr(model, "config", None)
-    hosted = isinstance(model, PreTrainedModel)
-    named = getattr(config, "max_position_embeddings" if hosted else "max_length", None)
-    if isinstance(named, int) and named > 0:
-        yield named
-    for name, module in model.named_modules():
-        # RoBERTa and similar models count positions from the one after that of padding
-        if name.split(".")[-1] == "position_embeddings" and isinstance(module, nn.Embedding):
-            before = 0 if module.padding_idx is None else module.padding_idx + 1
-            yield module.num_embeddings - before
+    return min(positions_of(innermost(model)), default=None)
 
 
 def decodes(model: nn.Module) -> bool:

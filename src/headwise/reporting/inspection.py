@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from headwise.analysis.roles import MARGIN
 from headwise.recording import HeadTable, Run
 from headwise.recording.columns import COLUMNS
 from headwise.recording.pointing import baselines_at
@@ -29,7 +30,6 @@ from headwise.reporting.measures import (
 )
 from headwise.reporting.role_groups import colour_of, group_of, grouped, legend, short_name
 
-MARGIN = 0.10  # above the baseline (Voita et al., 2019, section 5.2), as for the syntactic role
 IMPORTANCES = sorted(  # the first of these that was measured sorts the heads
     (column for column in COLUMNS if column.importance is not None),
     key=lambda column: column.importance or 0,

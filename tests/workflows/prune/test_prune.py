@@ -245,11 +245,11 @@ def test_without_an_inspection_a_look_at_dev_lines_tells_functions(kind, tmp_pat
     assert "was not inspected; --set inspect_lines=200 or" in run.path("report.html").read_text()
 
 
-def test_a_look_that_fails_is_a_note(tmp_path, monkeypatch):
+def test_a_failed_inspection_is_a_note(tmp_path, monkeypatch):
     def fail(*given):
         raise ValueError("No such words.")
 
-    monkeypatch.setattr("headwise.workflows.prune.pruning.Examination", fail)
+    monkeypatch.setattr("headwise.workflows.prune.pruning.Examination.examined", fail)
     model = saved("masked", tmp_path / "host")
     config = config_for("masked", model, inspect_lines=5, choose="random", steps=0)
     page = prune_folder(config, tmp_path / "small").path("report.html").read_text()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from headwise.analysis.antecedents import antecedent_baselines
 from headwise.analysis.gold import (
+    RELATIONS,
     alignment_gold,
     coreference_gold,
     duplicate_gold,
@@ -22,7 +23,7 @@ from headwise.analysis.gold import (
 from headwise.recording.reading import Gold, Words
 from headwise.text.frequencies import WordRanks
 from headwise.text.mentions import Mention, Passage
-from headwise.workflows.inspect.config import ALL, RELATIONS
+from headwise.workflows.inspect.config import ALL
 from headwise.workflows.inspect.sentence import Sentence
 from headwise.workflows.inspect.subject import NO_WORD, Prepared
 

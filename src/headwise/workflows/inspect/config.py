@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from headwise.analysis.gold import RELATIONS
 from headwise.recording.columns import known_columns
 
-RELATIONS = ("nsubj", "obj", "amod", "advmod")  # of Voita et al. (2019), section 5.2
 ALL = "all"  # stands for every relation of a treebank
 MAX_TRANSLATION = 64  # tokens
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headwise.hf import adopt, release
-from headwise.hf.adoption import is_adopted, unwrapped
+from headwise.hf.adoption import innermost, is_adopted, positions_of, unwrapped
 from headwise.sites import eval_mode, find_sites
 from headwise.workflows.inspect.config import MAX_TRANSLATION
 from headwise.workflows.inspect.sentence import Sentence
@@ -307,17 +307,7 @@ class HuggingFaceSubject:
 
     @cached_property
     def _limits(self) -> list[int]:
-        return list(self._positions())
-
-    def _positions(self) -> Iterator[int]:
-        """Yield the numbers of positions that the model names."""
-        if named := getattr(self.model.config, "max_position_embeddings", None):
-            yield named
-        for name, module in self.model.named_modules():
-            # RoBERTa and models like it count positions from the one after that of padding
-            if name.split(".")[-1] == "position_embeddings" and isinstance(module, nn.Embedding):
-                before = 0 if module.padding_idx is None else module.padding_idx + 1
-                yield module.num_embeddings - before
+        return list(positions_of(innermost(self.model)))
 
 
 @contextmanager

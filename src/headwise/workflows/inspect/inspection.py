@@ -17,12 +17,13 @@ from typing import Any, Literal
 
 from torch import nn
 
+from headwise.analysis.gold import RELATIONS
 from headwise.json_files import check_shape
 from headwise.recording import HeadTable, Run
 from headwise.recording.files import writing_alone
 from headwise.text.frequencies import WordRanks
 from headwise.text.treebank import Tree
-from headwise.workflows.inspect.config import ALL, RELATIONS, InspectConfig
+from headwise.workflows.inspect.config import ALL, InspectConfig
 from headwise.workflows.inspect.corpus import (
     Corpus,
     aligned_corpus,
