@@ -314,7 +314,7 @@ def test_a_narrow_console_has_whole_columns_and_the_names_of_the_others(table):
 @pytest.mark.parametrize("width", range(30, 70))
 def test_no_cell_is_cut_at_any_width(width):
     names = ("role", "first_share", "accuracy_drop", "output_change")
-    columns = {name: ("0.53 [0.52]",) for name in names}
+    columns = dict.fromkeys(names, ("0.53 [0.52]",))
     console = Console(width=width, record=True, file=StringIO())
     console.print(HeadTable((Head("encoder.0.self", 0),), columns))
     table, _, _ = console.export_text().partition(" more columns")
