@@ -131,8 +131,10 @@ def _write_page(page: Path, folder: Path) -> None:
 
 def _dev_text(model: Path) -> Path:
     """Return the dev sentences of a pruned model, which are read where no data are given."""
+    from headwise.workflows.inspect.opening import kind_of
     from headwise.workflows.prune.pruning import dev_text
 
+    kind_of(model)  # refuses a wrong folder
     if (path := dev_text(model)) is None:
         raise ValueError(
             f"Say what {model} is to read: --data FILE, text with a sentence a line or a treebank. "

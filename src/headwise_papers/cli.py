@@ -165,8 +165,6 @@ def data(
     if name is None:
         _list_data(chosen)
         return
-    if chosen is None:
-        raise ValueError(f"Say where to put {name}: give --folder, or set {VARIABLE}.")
     with interruptible("nothing was left half-written."):
         paths = fetch_set(name, chosen)
     for path in paths:

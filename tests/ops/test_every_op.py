@@ -288,3 +288,12 @@ def test_whole_numbers_are_numbers():
     torch.testing.assert_close(
         ALL["entmax"](q, k, v, alpha=2).out, ALL["sparsemax"](q, k, v).out, atol=1e-5, rtol=0
     )
+
+
+@every_op
+def test_weights_are_exponentials_where_the_op_says_so(name):
+    attended = ALL[name](*inputs(7))
+    if attended.exponential:
+        expected = (attended.scores.rows() - attended.lse[..., None]).exp()
+        kept = attended.weights > 0
+        torch.testing.assert_close(attended.weights[kept], expected[kept])

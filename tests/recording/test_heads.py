@@ -314,6 +314,17 @@ def test_a_narrow_console_has_whole_columns_and_the_names_of_the_others(table):
     assert "1 more columns do not fit here: role." in " ".join(shown.split())
 
 
+@pytest.mark.parametrize("width", range(30, 70))
+def test_no_cell_is_cut_at_any_width(width):
+    names = ("role", "first_share", "accuracy_drop", "output_change")
+    columns = dict.fromkeys(names, ("0.53 [0.52]",))
+    console = Console(width=width, record=True, file=StringIO())
+    console.print(HeadTable((Head("encoder.0.self", 0),), columns))
+    table, _, _ = console.export_text().partition(" more columns")
+    row = next(line for line in table.splitlines() if line.startswith("encoder"))
+    assert row.count("0.53 [") == row.count("0.53 [0.52]") > 0
+
+
 def test_repr_is_short(table):
     assert repr(table) == "HeadTable(5 heads: confidence, role)"
 

@@ -11,7 +11,9 @@ An op declares `**options: Unpack[AttentionOptions]` and is decorated with `shar
     ) -> Attended:
         call = AttentionCall.of(q, k, v, options)
         chosen = call.choose(triton_obstacle="my_attention has no Triton kernel")
-        return Attended(call.sum_values(my_rows, chosen), call.scores, my_rows)
+        return Attended(call.sum_values(my_rows, chosen), call.scores, my_rows, exponential=False)
+
+`exponential=True`, the default, says that weights are exp(score - lse) on the keys that are kept.
 """
 
 from collections.abc import Callable

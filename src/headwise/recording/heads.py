@@ -231,14 +231,16 @@ class HeadTable:
             name: max(map(len, (*texts, *name.split("_"))))
             for name, texts in cells.items()
         }
-        room = options.max_width - max((len(str(head)) for head in self.heads), default=4)
-        shown: list[str] = []
+        whole = options.max_width - max((len(str(head)) for head in self.heads), default=4)
+        room, shown = whole, list[str]()
         for name, width in widths.items():
             room -= width + BETWEEN
             if room < 0:
                 break
             shown.append(name)
-        yield self._printed({name: cells[name] for name in shown}, widths)
+        unbroken = sum(max(widths[name], len(name)) + BETWEEN for name in shown)
+        narrow = widths if unbroken > whole else {}
+        yield self._printed({name: cells[name] for name in shown}, narrow)
         if left := [name for name in cells if name not in shown]:
             said = f"{len(left)} more columns do not fit here: {', '.join(left)}."
             yield Text(printable(said))
@@ -250,7 +252,7 @@ class HeadTable:
             is_text = any(isinstance(value, str) for value in self.columns[name])
             side = "left" if is_text else "right"
             shown = Text(printable(name.replace("_", " ")))
-            table.add_column(shown, justify=side, min_width=widths[name])
+            table.add_column(shown, justify=side, width=widths.get(name))
         for head, *row in zip(self.heads, *cells.values(), strict=True):
             # Text, because Rich would read brackets in a plain string as markup
             texts = (Text(printable(cell), no_wrap=True) for cell in (str(head), *row))

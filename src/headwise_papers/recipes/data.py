@@ -13,6 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from headwise.config import suggestion
 from headwise.text import DataFile, coreference_file, coreference_parts
+from headwise.text.source import VARIABLE
 from headwise_papers.data.annotations import ALIGNMENTS, REFLEXIVES, TREEBANKS, treebank_file
 from headwise_papers.data.bags import SPLITS, sst_file
 from headwise_papers.data.captions import FLICKR8K
@@ -239,7 +240,7 @@ def _found(public: PublicSet, folder: Path | None) -> tuple[Path | None, int]:
     return None, 0
 
 
-def fetch_set(name: str, folder: Path) -> list[Path]:
+def fetch_set(name: str, folder: Path | None) -> list[Path]:
     """Download a set into a data folder, with a progress bar, and return the paths of its files.
 
     Args:
@@ -249,6 +250,8 @@ def fetch_set(name: str, folder: Path) -> list[Path]:
     sets = _sets()
     if name not in sets:
         raise ValueError(f"There is no data set {name!r}. {suggestion(name, sets)}")
+    if folder is None:
+        raise ValueError(f"Say where to put {name}: give --folder, or set {VARIABLE}.")
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
     with Progress(*columns, TransferSpeedColumn(), transient=True) as bar:
         tasks = {}

@@ -21,7 +21,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Result]]:
-    """Run an experiment small: every claim can be judged, every recorded figure is drawn."""
+    """Run an experiment small: every claim can be judged, what is recorded is drawn again."""
 
     def run(name: str) -> dict[str, Result]:
         name = f"training_dynamics/{name}"
@@ -31,12 +31,12 @@ def smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], di
             if claim.result in results:  # small settings may leave a curve too short
                 assert verdict(claim, results[claim.result])
         monkeypatch.chdir(ROOT)
-        (record,) = recorded(name).values()
-        for claim in experiment.claims:
-            if claim.result in record.results:
-                assert record.results[claim.result].kind == results[claim.result].kind
         figures = list((tmp_path / "run/figures").iterdir())
-        assert {file.name for file in figures} == set(record.figures)
+        for record in recorded(name).values():  # a new experiment has none
+            for claim in experiment.claims:
+                if claim.result in record.results:
+                    assert record.results[claim.result].kind == results[claim.result].kind
+            assert {file.name for file in figures} == set(record.figures)
         assert all(file.stat().st_size > 5000 for file in figures)
         return results
 

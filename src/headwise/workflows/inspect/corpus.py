@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappush, heappushpop
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from headwise.analysis.gold import links_in
@@ -105,13 +105,13 @@ class Corpus:
         """Count sentences and words; None for a corpus that can be read only once."""
         if not self.again:
             return None
-        if next(self.given(), None) is None:
+        given, sentences = self.given(), 0
+        if (first := next(given, None)) is None:
             raise ValueError(NO_TEXT)
-        sentences = 0
 
         def words() -> Iterator[Sequence[str]]:
             nonlocal sentences
-            for one in self.given():
+            for one in chain([first], given):
                 sentences += 1
                 yield from _words(one)
 
