@@ -1,20 +1,18 @@
 """How fast Headwise is, against its peers, in one run on one machine.
 
-    python -m benchmarks                                # everything that can run here
-    python -m benchmarks ops --threads 2 --repeat 5     # one of them
-    python -m benchmarks ops --save                     # also write benchmarks/results/ops-cpu.json
-    python -m benchmarks relevance --device cuda --save # also write benchmarks/results/relevance-gpu.json
-    python -m benchmarks ops --device cuda                    # the same, and benchmarks/results/ops-….json
-    python -m benchmarks ops --only topk,guidance             # some, in ops-topk-guidance-….json
-    python -m benchmarks guided-step                          # a training step with guidance; needs a GPU
-    python -m benchmarks guided-step --only usual             # and nothing compiled: half a minute
-    python -m benchmarks translation                          # a Transformer against Marian
-    python -m benchmarks fit                                  # a whole training, against the Trainer
-    python -m benchmarks mlm                                  # an encoder's training, against RoBERTa's
-    python -m benchmarks inspect                              # all heads, against output_attentions=True
-    python -m benchmarks prune                                # a pruned encoder, against Torch-Pruning
+    python -m benchmarks                             # everything that can run here
+    python -m benchmarks ops --threads 2 --repeat 5  # one of them
+    python -m benchmarks ops --save                  # write benchmarks/results/ops-cpu.json
+    python -m benchmarks ops --only topk,guidance    # some parts
+    python -m benchmarks guided-step                 # a training step with guidance; needs a GPU
+    python -m benchmarks guided-step --only usual    # without compiled steps: half a minute
+    python -m benchmarks translation                 # a Transformer against Marian
+    python -m benchmarks fit                         # a whole training, against the Trainer
+    python -m benchmarks mlm                         # an encoder's training, against RoBERTa's
+    python -m benchmarks inspect                     # all heads, against output_attentions=True
+    python -m benchmarks prune                       # a pruned encoder, against Torch-Pruning
 
-Trust the ratios more than the milliseconds: contestants take turns, and the best turn counts, so
+Trust the ratios more than the milliseconds: timing is interleaved and the best round counts, so
 that a busy machine disturbs all of them alike. A contestant that gives wrong answers is not timed.
 """
 

@@ -4,8 +4,8 @@ The attention itself stays with SDPA; the loss is computed beside it from q and 
 The peer is the usual way: eager attention that returns its matrices, and the loss from those.
 A host that is adopted and not guided takes part too: compiled alone, transformers makes a mask that
 hides nothing, for which SDPA has no fused kernel. The fastest plain step is the yardstick.
-Weights are random: nothing is downloaded. The experiment `attention_guidance/overhead` also has our `Encoder`
-and gradient checkpointing, and nothing compiled.
+Weights are random: nothing is downloaded. The experiment `attention_guidance/overhead` also has our
+`Encoder` and gradient checkpointing, and nothing compiled.
 """
 
 import time

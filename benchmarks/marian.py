@@ -113,7 +113,7 @@ def check_scores(model: Transformer, batch: ParallelBatch) -> None:
 
 
 class _EndsAtSourceLength(LogitsProcessor):
-    """As `EndingAtSourceLength` of `sparse_transformer/speed`: outputs get as long as their sources."""
+    """Ends outputs at the length of their sources, like `sparse_transformer/speed`."""
 
     def __init__(self, lengths_B: Tensor, beams: int) -> None:
         self.lengths_X = lengths_B.repeat_interleave(beams)

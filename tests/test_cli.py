@@ -494,7 +494,7 @@ def test_help_of_each_training_names_its_options(command, kind):
         (("translation", "--corpus", "multi30k", "--test", "a"), "Give either --corpus or"),
         (("lm", "--corpus", "enwik"), "Did you mean 'enwik8'?"),
         (("lm", "--file", "no.txt"), "There is no text file no.txt"),
-        (("mlm", "--corpus", "debian"), "There is no text 'debian' to pre-train on."),
+        (("mlm", "--corpus", "debian"), "There is no pre-training text 'debian'."),
         (("mlm", "--file", "no.txt", "--guide", "next=1"), "There is no text file no.txt"),
         (("mlm", "--guide", "nxt=1"), "There is no pattern 'nxt'. Did you mean 'next'?"),
         (("mlm", "--alpha", "5"), "alpha=5.0 is a setting of guidance, but no heads are guided"),

@@ -236,7 +236,7 @@ class Seq2Seq(Rebuildable):
         _freeze(self, config.variant, ("heads.score_",))
 
     def headwise_subject(self, tokenizer: object, special: frozenset[str]) -> Any:
-        """Return how `headwise.inspect` reads the model; the tokenizer is the codecs of source and target."""
+        """Return how `headwise.inspect` reads the model; `tokenizer` is a pair of codecs."""
         from headwise_papers.recipes.own_subjects import (
             TranslatorSubject,  # lazy: it imports this module
         )
