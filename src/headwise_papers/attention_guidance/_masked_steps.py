@@ -103,7 +103,7 @@ def drawn_batch(
 def drawn_model(
     config: EncoderConfig, device: torch.device, *, checkpointing: bool = False
 ) -> MaskedLM:
-    """The same weights whenever it is called."""
+    """Return a model with the same weights at every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         return MaskedLM(Encoder(config, checkpointing=checkpointing)).to(device)
@@ -132,7 +132,7 @@ def plain(
     checkpointing: bool = False,
     adopted: bool = False,
 ) -> Trainee:
-    """What everybody does; adopted, RoBERTa makes no masks that a compiled graph must obey."""
+    """Run the usual step; adopted, RoBERTa makes no masks that a compiled graph must obey."""
     model, batch = _model(settings, device, host, checkpointing), _batch(settings, device)
     if adopted:
         adopt(model)

@@ -43,7 +43,7 @@ class Score(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """What was found of a model on a set of passages, by label as in `coreference_gold`.
+    """Scores of a model on a set of passages, by label as in `coreference_gold`.
 
     Labels without a mention that could be asked for are left out.
     """
@@ -55,7 +55,7 @@ class Probed(NamedTuple):
     mentions: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """As it is written to disk."""
+        """Return the scores as JSON can hold them."""
         scores = {
             among: {label: score._asdict() for label, score in getattr(self, among).items()}
             for among in get_args(Among)
@@ -69,7 +69,7 @@ class Probed(NamedTuple):
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Probed":
-        """What `to_json` wrote."""
+        """Rebuild the scores from JSON."""
         scores = {
             among: {label: Score(**score) for label, score in data[among].items()}
             for among in get_args(Among)
@@ -142,7 +142,7 @@ def among_mentions(reading: Reading) -> Tensor:
 
 
 def _weighing_only(attended: Attended, mask_B1QK: Tensor) -> Attended:
-    """The same call with weight 0 where the mask is False; other weights stay as they are."""
+    """Return the call with weight 0 where the mask is False; other weights stay as they are."""
 
     def weigh(scores: Tensor, mask: Tensor, *parameters: Tensor) -> Tensor:
         return attended.row_function(scores, *parameters) * mask[..., : scores.shape[-1]]
@@ -151,7 +151,7 @@ def _weighing_only(attended: Attended, mask_B1QK: Tensor) -> Attended:
 
 
 def among_tokens(reading: Reading) -> Reading:
-    """The same batch with a number for every position that is no word, and gold in these numbers.
+    """Return the batch with a number for every position that is no word, and gold to match.
 
     Padding gets numbers too, and no weight, so that it is never the strongest.
     """
@@ -183,7 +183,7 @@ def _moved(right_N3: Tensor, words: Words, counted: Words) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _Asking:
-    """What heads are asked of a batch; counts its mentions."""
+    """Questions to the heads about a batch; counts its mentions."""
 
     whole_words: bool  # ask only where every word of a passage is one token
     annotation: Annotation = field(default_factory=Annotation)

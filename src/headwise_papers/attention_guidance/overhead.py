@@ -61,7 +61,7 @@ CLAIMS = tuple(
 
 @dataclass(frozen=True)
 class Config:
-    """What is measured; the defaults are for a GPU."""
+    """Settings of the measurement; the defaults are for a GPU."""
 
     hosts: tuple[Host, ...] = (ROBERTA, ENCODER)
     checkpointing: bool = True  # also with it

@@ -117,7 +117,7 @@ def as_text(ids: Integer[Tensor, " T"]) -> str:
 
 
 class Segment(NamedTuple):
-    """What each row of a stream reads next, and what follows each of its symbols."""
+    """Symbols that each row of a stream reads next, and the ones that follow them."""
 
     inputs: Int[Tensor, "B T"]
     targets: Int[Tensor, "B T"]  # the same, one symbol later

@@ -80,7 +80,7 @@ def published(width: int) -> DataFile:
 
 
 def _lines(folder: Path, width: int, *, verify: bool) -> Iterator[str]:
-    """Of the published file, which is not held in memory, or else of the commonest words."""
+    """Yield lines of the published file, unloaded, or else of the commonest words."""
     whole = folder / published(width).name
     if whole.is_file():
         with whole.open(encoding="utf-8", newline="\n") as file:

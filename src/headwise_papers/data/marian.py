@@ -33,7 +33,7 @@ END, UNKNOWN = 0, 1  # Marian's ids
 
 
 class MarianFile(NamedTuple):
-    """What a model file holds."""
+    """Contents of a model file."""
 
     settings: dict[str, str]  # lists as text, parted by commas
     tensors: dict[str, Tensor]  # float32, matrices as (inputs, outputs)

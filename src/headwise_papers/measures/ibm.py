@@ -105,7 +105,7 @@ class IbmModel1:
 
     @property
     def perplexity(self) -> Tensor:
-        """Of a target word: at the start, then after each iteration; exp(-log-likelihood)."""
+        """Return exp(-log-likelihood) per target word, at the start and after each iteration."""
         return (-self.log_likelihood).exp()
 
     def scores(
@@ -192,7 +192,7 @@ def _check_pairs(pairs: Sequence[Pair], *, null: bool) -> None:
 
 
 class _Expected(NamedTuple):
-    """What the E step finds."""
+    """Expected counts of the E step."""
 
     counts_P: Tensor  # how often the pair is expected to be an alignment
     log_likelihood: Tensor  # of the table it was given, mean a target word
@@ -208,7 +208,7 @@ class _Block(NamedTuple):
 
 
 class _Corpus(NamedTuple):
-    """Where each pair of words occurs; sums over pairs, in an order that is always the same."""
+    """Positions of each pair of words, for sums over pairs in a fixed order."""
 
     blocks: list[_Block]
     keys_P: Tensor

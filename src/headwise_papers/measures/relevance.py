@@ -65,7 +65,7 @@ class Best(NamedTuple):
 
 
 def best_step(curve: Float[Tensor, "E ..."]) -> Best:
-    """Where curves are largest, the first evaluation on ties: s* of accuracy, s' of hr.
+    """Return where curves are largest, first on ties: s* of accuracy, s' of hr.
 
     >>> best_step(torch.tensor([0.5, 0.9, 0.9]))
     Best(evaluation=tensor(1), value=tensor(0.9000))

@@ -83,7 +83,7 @@ class RelevanceCurves:
             self._kept[name].append(value)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What was recorded.
+        """Return the recorded tensors.
 
         `step` (E,), `accuracy` (E, S), `alpha_peak` and `beta_peak` (E, S, N), `alpha_top` and
         `beta_top` (E, S, N, P), eight positions to a byte (`headwise_papers.ops.relevance.packed`),
@@ -103,7 +103,7 @@ class RelevanceCurves:
 
 
 def _summary(looked: Looked) -> dict[str, Tensor]:
-    """What is kept of a chunk, still on its device."""
+    """Return the kept tensors of a chunk, still on its device."""
     alpha_SNK, beta_SNK, lengths_N, right_SN = looked
     rows = tuple(alpha_SNK.shape[:2])
     if (

@@ -33,7 +33,7 @@ Unembed = Callable[[Tensor], Tensor]  # values (B, H, K, E) -> their logits (B, 
 
 
 class ValuePath(NamedTuple):
-    """What each head of a layer attends to, and what it finds there."""
+    """Attention of each head of a layer, and the output relevance of its values."""
 
     alpha: Float[Tensor, "B H ... K"]  # weights; a mean where the logits read several queries
     beta: Float[Tensor, "B H ... K"]  # output relevance of the target
@@ -42,7 +42,7 @@ class ValuePath(NamedTuple):
     right: Bool[Tensor, "B ..."]  # whether the model's prediction is the target
 
     def looked(self) -> Looked:
-        """The same for `mode_match`, `highly_ranked` and recorders: heads in the place of seeds.
+        """Return it as `mode_match` and recorders take it, with heads in the place of seeds.
 
         Rows are those of the batch, or queries of each of them in turn.
         """

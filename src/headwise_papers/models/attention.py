@@ -54,7 +54,7 @@ class ChosenAttention(nn.Module):
         return 1.1 + 0.89 * self.sharpness.float().sigmoid()
 
     def op(self, impl: Impl = "auto") -> Attend:
-        """What is computed now; `impl` is for a learned alpha."""
+        """Return the op in use now; `impl` is for a learned alpha."""
         if self.only_in_training and not self.training:
             return softmax_attention
         if self.fixed is not None:

@@ -1,4 +1,4 @@
-"""What decoding remembers, so that one word at a time is cheap.
+"""Caches of keys and values, so that decoding one word at a time is cheap.
 
 `Cache` grows with every word. `FixedCache` has room from the start and stays where it is, so that
 one step can be recorded as a CUDA graph and replayed for every word. Models use them alike.
@@ -16,7 +16,7 @@ MORE_ROOM = 16  # positions, at least, by which a cache grows
 
 
 class KeysValues(NamedTuple):
-    """What can be looked at: keys and values, split into heads."""
+    """Keys and values, split into heads."""
 
     k: Float[Tensor, "B H K D"]
     v: Float[Tensor, "B H K D"]
@@ -35,7 +35,7 @@ class Known:
     by_sentence: set[str] = field(default_factory=set[str])  # of `known`; the others are by row
 
     def once(self, name: str, compute: Callable[[], KeysValues]) -> KeysValues:
-        """What is known of the source at a site, a row a sentence; computed at the first call."""
+        """Return keys and values of the source at a site, computed at the first call."""
         if name not in self.known:
             self.known[name] = compute()
             self.by_sentence.add(name)
@@ -49,7 +49,7 @@ class Known:
 
 @dataclass(eq=False)
 class Cache(Known):
-    """What decoding has computed so far: the target's length, and keys and values by site name.
+    """State of a decoding: the target's length, and keys and values by site name.
 
     Start with an empty one and hand the same one to every call of `decode`. For decoding alone: it
     is written in place, and no gradient goes through it.
@@ -73,7 +73,7 @@ class Cache(Known):
         return None
 
     def advance(self, count: int) -> None:
-        """So many positions more have been seen by all sites."""
+        """Count positions that all sites have seen."""
         self.length += count
 
     def extend(self, name: str, new: KeysValues) -> KeysValues:
@@ -92,7 +92,7 @@ class Cache(Known):
         self._reorder_sentences(index)
 
     def swap_beams(self, index: Int[Tensor, " N"]) -> None:
-        """The same where each row continues one of its own sentence, whose source stays."""
+        """Reorder rows within each sentence; the source stays."""
         for name in self.known.keys() - self.by_sentence:
             self.known[name] = _select(self.known[name], index)
         for name, held in self.growing.items():
@@ -141,7 +141,7 @@ class FixedCache(Known):
         return self.seen_N + 1
 
     def advance(self, count: int) -> None:
-        """So many positions more have been seen by all sites."""
+        """Count positions that all sites have seen."""
         self.seen_N.add_(count)
 
     def extend(self, name: str, new: KeysValues) -> KeysValues:

@@ -158,7 +158,7 @@ class CaptionModel(Rebuildable):
         return len(self.embed_target.positions) if own and recordable(self) else 0
 
     def encode(self, source: Tensor, source_lengths: Int[Tensor, " B"]) -> Float[Tensor, "B K M"]:
-        """What the decoder looks at: a vector for each square or region.
+        """Return a vector for each square or region, for the decoder to attend to.
 
         Args:
             source: images (B, channels, image_size, image_size), floats from 0 to 1 or bytes; or

@@ -30,7 +30,7 @@ LEAVE_SHARE = 1 / 8  # of the sentences have ended when they leave, as leaving c
 
 @runtime_checkable
 class Translator(Protocol):
-    """What decoding needs of a model; `headwise_papers.models.Transformer` is one.
+    """Methods that decoding needs of a model, such as `headwise_papers.models.Transformer`.
 
     With beams, `decode` is given the hypotheses of a sentence as neighbouring rows, `cache.beams`
     of them, and memory and lengths repeated for each.
@@ -109,7 +109,7 @@ def hypothesis(words: list[int], total: float, *, eos: int) -> Hypothesis:
 
 
 class Found(NamedTuple):
-    """Where a search stands; words that are still to come are end marks."""
+    """State of a search; words that are still to come are end-of-sentence tokens."""
 
     last_NW: Tensor
     words_NWT: Tensor
@@ -121,13 +121,13 @@ class Found(NamedTuple):
     ended_N: Tensor  # how many have
 
     def up_to(self, length: int | None) -> "Found":
-        """The same with the first words alone; None takes all."""
+        """Return the state with the first words alone; None takes all."""
         words_NWT, ended_NRT = self.words_NWT[..., :length], self.ended_words_NRT[..., :length]
         return self._replace(words_NWT=words_NWT, ended_words_NRT=ended_NRT)
 
 
 class Ended(NamedTuple):
-    """What of that changes when hypotheses end."""
+    """Parts of the state that change when hypotheses end."""
 
     score_NR: Tensor
     ended_total_NR: Tensor
@@ -266,7 +266,7 @@ _ONE_AT_A_TIME = Lock()  # of all threads: nobody may wait for a device that is 
 
 
 def search_replayed(search: Search, source_length: int) -> dict[int, list[Hypothesis]]:
-    """What is found for each sentence.
+    """Return the result for each sentence.
 
     Sentences that have ended stay until there is no room for the others: with twice the room a step
     must be recorded again, and is recorded without them.
@@ -431,7 +431,7 @@ def n_best(
 
 
 def _search_stepwise(search: Search) -> dict[int, list[Hypothesis]]:
-    """What is found for each sentence."""
+    """Return the result for each sentence."""
     found: dict[int, list[Hypothesis]] = {}
     for step in range(1, search.max_length + 1):
         search.step(step)

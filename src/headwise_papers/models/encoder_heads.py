@@ -1,4 +1,4 @@
-"""What an `Encoder` is trained to say: masked words, next sentences, replaced tokens, classes.
+"""Output layers of an `Encoder`: masked words, next sentences, replaced tokens, classes.
 
 A model is an encoder and a head; all take the options of `Encoder.forward`. Losses are the
 caller's business: `cross_entropy(model(ids, places), ids_before.flatten()[places])`.
@@ -132,7 +132,7 @@ class MaskedLMWithNextSentence(_Headed):
         lengths: Lengths | None = None,
         token_types: Ids | None = None,
     ) -> WordsAndNext:
-        """As `MaskedLM` and as `NextSentence`."""
+        """Return the outputs of `MaskedLM` and of `NextSentence`."""
         states_BTM = self.encoder(ids, lengths=lengths, token_types=token_types)
         return WordsAndNext(
             self.words(states_BTM, places, self.encoder.embed.words.weight),
@@ -236,7 +236,7 @@ class _WordHead(nn.Module):
 
 
 class _Pool(nn.Module):
-    """What the first position says of the whole."""
+    """Pooling by the first position."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()

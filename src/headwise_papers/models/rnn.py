@@ -156,7 +156,7 @@ class Seq2SeqConfig:
 
     @property
     def width(self) -> int:
-        """Of the encoder's hidden states."""
+        """Width of the encoder's hidden states."""
         return self.hidden * (2 if self.bidirectional else 1)
 
     def part_of_head(self, head: int) -> float:
@@ -186,12 +186,12 @@ class Heads(nn.Module):
         self.output_bias = nn.Parameter(torch.stack([x.bias.detach() for x in outputs]))
 
     def queries(self, d: Float[Tensor, "B T D"]) -> Float[Tensor, "B H T M"]:
-        """What each head asks, times the root of the width (see the module)."""
+        """Return each head's queries, times the root of the width (see the module)."""
         query_BHTM = torch.einsum("btd,hmd->bhtm", d, self.score_weight)
         return (query_BHTM + self.score_bias[:, None]) * math.sqrt(self.score_weight.shape[1])
 
     def outputs(self, context: Float[Tensor, "B H T M"]) -> Float[Tensor, "B H T D"]:
-        """What each head adds."""
+        """Return each head's output."""
         out_BHTD = torch.einsum("bhtm,hdm->bhtd", context, self.output_weight)
         return out_BHTD + self.output_bias[:, None]
 
@@ -255,7 +255,7 @@ class Seq2Seq(Rebuildable):
     def encode(
         self, source: Int[Tensor, "B K"], source_lengths: Int[Tensor, " B"]
     ) -> Float[Tensor, "B K X"]:
-        """What the decoder looks at and, in the last columns, the states it starts from."""
+        """Return vectors to attend to and, in the last columns, the decoder's first states."""
         hidden_BKM, (h_LBD, c_LBD) = _run(self.encoder, self.embed(source), source_lengths)
         start_BX = torch.cat([self._start(h_LBD), self._start(c_LBD)], dim=1)
         return torch.cat([hidden_BKM, start_BX[:, None].expand(-1, source.shape[1], -1)], dim=-1)

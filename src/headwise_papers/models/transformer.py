@@ -165,7 +165,7 @@ class Transformer(Rebuildable):
     def encode(
         self, source: Int[Tensor, "B K"], source_lengths: Int[Tensor, " B"]
     ) -> Float[Tensor, "B K M"]:
-        """What the decoder looks at: a vector for each source position.
+        """Return a vector for each source position, for the decoder to attend to.
 
         Args:
             source: ids, padded at the end.

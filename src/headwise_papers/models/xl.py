@@ -121,7 +121,7 @@ class RelativeAttention(nn.Module):
         return relative_shift(torch.einsum("bhqd,chd->bhqc", asks_BHQD, r_CHD))
 
     def _turned(self, asks_BHQD: Tensor, distance_CP: Tensor) -> Tensor:
-        """What queries ask of distances from themselves, as asked of distances from the end.
+        """Shift scores by distance from the query to scores by distance from the end.
 
         Those are the same for all queries, so they can stand beside the keys.
         """

@@ -51,5 +51,5 @@ class _Lookup(torch.autograd.Function):
 
 
 def _places(ids_SN: Tensor, rows: int) -> Tensor:
-    """Where the rows are when all tables lie one after the other."""
+    """Return row numbers in the tables laid one after the other."""
     return ids_SN + rows * torch.arange(len(ids_SN), device=ids_SN.device)[:, None]

@@ -37,7 +37,7 @@ SHARE = 20  # hr asks whether a position is in the largest 1/20 of its row, the 
 
 
 class Looked(NamedTuple):
-    """What S attention models show on the same N rows: a sentence each, or a target word each."""
+    """Attention and relevance of S models on the same N rows (sentences or target words)."""
 
     alpha: Float[Tensor, "S N K"]  # attention scores, or anything of the same order
     beta: Float[Tensor, "S N K"]  # output relevance
@@ -187,7 +187,7 @@ def shuffled(
 
 
 def expected_floor(lengths: Int[Tensor, "..."]) -> float:
-    """What hr is on average when beta is shuffled: the mean of ceil(L / 20) / L over rows.
+    """Return the mean hr when beta is shuffled: the mean of ceil(L / 20) / L over rows.
 
     >>> round(expected_floor(torch.tensor([40, 10])), 6)
     0.075
@@ -210,7 +210,7 @@ def packed(chosen: Bool[Tensor, "*x K"]) -> UInt8[Tensor, "*x P"]:
 
 
 def unpacked(bytes_: UInt8[Tensor, "*x P"]) -> Bool[Tensor, "*x K"]:
-    """What `packed` packed, up to a multiple of eight positions."""
+    """Undo `packed`, up to a multiple of eight positions."""
     shift_8 = torch.arange(8, device=bytes_.device, dtype=torch.uint8)
     return ((bytes_[..., None] >> shift_8) & 1).bool().flatten(-2)
 

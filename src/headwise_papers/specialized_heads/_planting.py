@@ -53,7 +53,7 @@ class Term:
     constant: Tensor  # (n,)
 
     def times(self, weight: float | int) -> "Term":
-        """The same, weighing more or less."""
+        """Return it with another weight."""
         return Term(weight * self.query, self.key, weight * self.constant)
 
 

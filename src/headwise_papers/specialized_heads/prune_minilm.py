@@ -55,7 +55,7 @@ class Pruning:
 
 @dataclass(frozen=True)
 class Config:
-    """What is pruned, how far and in which ways."""
+    """Settings: the model, how many heads are left, and the ways to choose them."""
 
     model: str = ""  # folder of an encoder
     seeds: int = 3

@@ -59,7 +59,7 @@ class Pruning:
 
 @dataclass(frozen=True)
 class Config:
-    """What is pruned, how far and in which ways."""
+    """Settings: the model, how many heads are left, and the ways to choose them."""
 
     model: str = ""  # folder or GGUF file of a causal model
     keep: tuple[int, ...] = (270, 240, 210, 180, 135)

@@ -19,7 +19,7 @@ __all__ = ["LstmOut", "lstm"]
 
 
 class LstmOut(NamedTuple):
-    """What S LSTMs give."""
+    """Outputs of S LSTMs."""
 
     hidden: Float[Tensor, "S T B D"]  # the hidden state after every step
     h: Float[Tensor, "S B D"]  # the last hidden state
