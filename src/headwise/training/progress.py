@@ -39,17 +39,6 @@ def progress_bar(steps: int, *, label: str = "training") -> Generator[Report]:
         yield report
 
 
-@contextmanager
-def clock(label: str) -> Generator[None]:
-    """Show a label and the time that a block takes, where its end is not known."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-    with Progress(*columns) as shown:
-        shown.add_task(label, total=None)
-        yield
-
-
 def _shown(metrics: Mapping[str, float]) -> str:
     parts = [f"{name} {value:.3f}" for name, value in metrics.items() if name not in _HIDDEN]
     if metrics.get("tokens_per_second"):
