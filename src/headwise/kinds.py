@@ -1,4 +1,4 @@
-"""What other packages bring, found by entry points; above all `headwise.kinds`.
+"""Kinds of runs, and other parts that installed packages bring by entry points.
 
 A run writes its kind into `config.json`, and the folder of a pruned model names the kind that
 rebuilds it. Only installed packages (or `register`) say what code belongs to a kind, never a

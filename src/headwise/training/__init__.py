@@ -8,11 +8,16 @@ from headwise.training.checkpoint import (
     keep_weights,
     kept_checkpoints,
 )
-from headwise.training.fit import Diverged, Evaluate, fit
+from headwise.training.fit import Diverged, Evaluate, Report, fit, progress_bar
 from headwise.training.loss import Summed, label_smoothed_loss, label_smoothed_sum
-from headwise.training.optimizer import constant, cosine, inverse_square_root, linear
-from headwise.training.progress import Report, progress_bar
-from headwise.training.settings import FitConfig, check_at_least
+from headwise.training.settings import (
+    FitConfig,
+    check_at_least,
+    constant,
+    cosine,
+    inverse_square_root,
+    linear,
+)
 
 __all__ = [
     "BEST",
