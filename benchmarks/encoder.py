@@ -30,8 +30,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import SEED, Measured, name_of, wait_for
 from benchmarks.peers import FAILURES, one_line
-from headwise.ops.graphs import on_a_stream
-from headwise.training.replaying import COMPILED_WARM, Replayed
+from headwise.ops.graphs import Replayed, on_a_stream
+from headwise.training.settings import COMPILED_WARM
 from headwise_papers.attention_guidance._masked_steps import (
     Batch,
     drawn_batch,

@@ -28,7 +28,7 @@ from transformers import BertConfig, BertModel
 from benchmarks import SEED, Measured, name_of
 from headwise import adopt, masked, release
 from headwise.pruning import prune, speed
-from headwise.pruning.workloads import random_text
+from headwise.pruning.timing import random_text
 
 OURS, PEER = "headwise", "Torch-Pruning"
 TOLERANCE = 1e-4

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks import SEED, Measured, name_of, wait_for
-from headwise.text.source import VARIABLE
 from headwise_papers.data.bags import Bags, read_sst
+from headwise_papers.data.source import VARIABLE
 from headwise_papers.data.synthetic import TopicTask
 from headwise_papers.models.bag import BagClassifier, BagConfig
 from headwise_papers.models.bag_stack import BagStack

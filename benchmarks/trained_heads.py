@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from benchmarks import SEED
-from headwise.text.source import DataFile, data_folder
+from headwise_papers.data.source import DataFile, data_folder
 from headwise_papers.models.transformer import EncoderLayer, TransformerConfig
 
 TEXT = DataFile(

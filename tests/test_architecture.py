@@ -19,7 +19,8 @@ LAYERS = [  # a module may import from lower lines only, or from its own package
     {"workflows"},
     {"reporting"},
     {"training", "guidance", "analysis", "pruning"},
-    {"hf", "recording", "text"},
+    {"hf", "text"},
+    {"recording"},
     {"sites"},
     {"ops", "config", "json_files", "kinds"},
 ]

@@ -1,14 +1,13 @@
-"""Parts of commands: shared options, tables of results, and interruption by Ctrl-C."""
+"""Parts of commands: the console, shared options, and interruption by Ctrl-C."""
 
 import os
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 from typer import Exit, Option
 
@@ -39,20 +38,6 @@ CONTINUES = "the same command resumes where this one stopped."
 def say(text: str) -> None:
     """Print a sentence or a path on one line, which only the terminal breaks."""
     console.print(text, soft_wrap=True)
-
-
-def show_figures(figures: Mapping[str, object], folder: Path) -> None:
-    """Print the results of a training and its run folder, in the first process."""
-    from headwise.training import is_first_process
-
-    if not is_first_process():
-        return
-    table = Table("result", "value", box=None, header_style="bold", pad_edge=False)
-    for name, value in figures.items():
-        shown = f"{value:,.4g}" if isinstance(value, float) else str(value)
-        table.add_row(name.replace("_", " "), shown)
-    console.print(table)
-    say(f"Run: {folder}")
 
 
 @contextmanager

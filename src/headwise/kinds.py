@@ -1,4 +1,4 @@
-"""Kinds of runs and models that other packages bring, found by the entry points `headwise.kinds`.
+"""Kinds of runs, and other parts that installed packages bring by entry points.
 
 A run writes its kind into `config.json`, and the folder of a pruned model names the kind that
 rebuilds it. Only installed packages (or `register`) say what code belongs to a kind, never a
@@ -36,26 +36,37 @@ class Kind:
     refusal: Callable[[Path], str] | None = None
 
 
-_REGISTERED: dict[str, Callable[[], Kind]] = {}
+_REGISTERED: dict[tuple[str, str], Callable[[], Any]] = {}
 
 
-def register(name: str, load: Callable[[], Kind]) -> None:
-    """Add a kind for this process, for packages that are not installed."""
-    _REGISTERED[name] = load
+def register(name: str, load: Callable[[], Any], *, group: str = GROUP) -> None:
+    """Add a kind for this process, or a part of another group, for packages not installed."""
+    _REGISTERED[group, name] = load
+
+
+def names(group: str) -> list[str]:
+    """Return the names of all that is known of a group."""
+    registered = {name for place, name in _REGISTERED if place == group}
+    return sorted({*registered, *(point.name for point in entry_points(group=group))})
 
 
 def kinds() -> list[str]:
     """Return the names of all kinds."""
-    return sorted({*_REGISTERED, *(point.name for point in entry_points(group=GROUP))})
+    return names(GROUP)
+
+
+def find(group: str, name: str) -> Any:
+    """Load what has a name in a group, and nothing else; None if there is no such name."""
+    if (group, name) in _REGISTERED:
+        return _REGISTERED[group, name]()
+    return next((point.load() for point in entry_points(group=group, name=name)), None)
 
 
 @cache
 def find_kind(name: str) -> Kind:
     """Load one kind, and nothing of the others."""
-    if name in _REGISTERED:
-        return _REGISTERED[name]()
-    for point in entry_points(group=GROUP, name=name):
-        return point.load()
+    if (found := find(GROUP, name)) is not None:
+        return found
     raise ValueError(
         f"No installed package knows the kind {name!r}. Runs of the papers' commands need the "
         "package headwise_papers, which comes with Headwise."

@@ -157,7 +157,7 @@ def data(
     ] = None,
 ) -> None:
     """List the public data sets and where they are, or download one."""
-    from headwise.text.source import VARIABLE
+    from headwise_papers.data.source import VARIABLE
     from headwise_papers.recipes.data import fetch_set
 
     named = os.environ.get(VARIABLE)

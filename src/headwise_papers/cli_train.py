@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from rich.table import Table
 from typer import Option, Typer
 
-from headwise.cli_parts import CONTINUES, Continued, Settings, interruptible, show_figures
+from headwise.cli_parts import CONTINUES, Continued, Settings, console, interruptible, say
 
 if TYPE_CHECKING:
     from headwise.recording import Run
@@ -205,7 +206,21 @@ def _run(train: Callable[[Any, Path], "Run"], config: Any, out: Path) -> None:
     """Train into a folder, and show the results."""
     with interruptible(CONTINUES):
         run = train(config, out)
-    show_figures(run.figures(), out)
+    _show_figures(run.figures(), out)
+
+
+def _show_figures(figures: Mapping[str, object], folder: Path) -> None:
+    """Print the results of a training and its run folder, in the first process."""
+    from headwise_papers.recipes.training_run import is_first_process
+
+    if not is_first_process():
+        return
+    table = Table("result", "value", box=None, header_style="bold", pad_edge=False)
+    for name, value in figures.items():
+        shown = f"{value:,.4g}" if isinstance(value, float) else str(value)
+        table.add_row(name.replace("_", " "), shown)
+    console.print(table)
+    say(f"Run: {folder}")
 
 
 def _text(corpus: str | None, file: Path | None) -> Options:

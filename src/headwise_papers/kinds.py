@@ -5,6 +5,7 @@ Opening one kind imports its own parts alone, so everything heavy is imported in
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -91,10 +92,16 @@ MARIAN = Kind(
 
 
 def register_all() -> None:
-    """Register the kinds where the package is not installed, so that no entry point names them."""
+    """Register the kinds and coreference sets where no entry point names them."""
     for kind in (
         *(TRANSLATION, DEMO, PRETRAINING, CLASSIFIER),
         *(FINETUNING, LANGUAGE, CAPTIONING, MARIAN),
     ):
         register(kind.name, lambda kind=kind: kind)
     register("model", lambda: import_module("headwise_papers.models.rebuilding").MODEL)
+    for name in ("gap", "litbank", "winobias", "winogender"):
+        register(name, partial(_coreference, name), group="headwise.coreference")
+
+
+def _coreference(name: str) -> Any:
+    return getattr(import_module("headwise_papers.data.coreference"), name.upper())

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from headwise.analysis import ablate
-from headwise.analysis.ablation import ablate_items
+from headwise.analysis.importance import ablate_items
 from headwise.hf import adopt
 from headwise.sites import find_sites, masked
 from headwise_papers.models.attention import MultiHeadAttention

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headwise.pruning.hard_concrete import HardConcrete, counted_uniform, logistic
+from headwise.pruning.gates import HardConcrete, counted_uniform, logistic
 
 LOG_ALPHA = torch.tensor([-2.0, 0.0, 1.0, 2.5], dtype=torch.float64)
 # for temperature 0.33 and limits -0.1 and 1.1

@@ -12,8 +12,7 @@ from torch import nn
 import headwise
 from headwise import pruning
 from headwise.hf.adoption import is_adopted
-from headwise.pruning.timing import Ratio
-from headwise.pruning.workloads import count_flops, max_length_of, peak_memory, random_text
+from headwise.pruning.timing import Ratio, count_flops, max_length_of, peak_memory, random_text
 from tests.hf.families import SIZES, TWO_STACKS
 from tests.support.small_transformer import SmallConfig, SmallTransformer
 

@@ -1,5 +1,4 @@
 import io
-import re
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,6 @@ from headwise.recording import Run
 from headwise.training import (
     CHECKPOINT,
     FitConfig,
-    clock,
     fit,
     label_smoothed_loss,
     label_smoothed_sum,
@@ -331,14 +329,6 @@ def test_the_progress_bar_shows_steps_and_loss(new_run, monkeypatch):
     shown = console.file.getvalue()
     assert "toy" in shown
     assert "20/20  loss " in shown
-
-
-def test_a_clock_says_what_is_done_and_may_run_within_a_bar(monkeypatch):
-    console = Console(file=io.StringIO(), width=100, force_terminal=True)
-    monkeypatch.setattr("rich.progress.get_console", lambda: console)
-    with progress_bar(2, label="pre-trainings"), clock("learning 8,000 pieces"):
-        pass
-    assert re.search(r"learning 8,000 pieces .*0:00:00", console.file.getvalue())
 
 
 def test_the_progress_bar_keeps_the_last_evaluation_in_sight(monkeypatch):

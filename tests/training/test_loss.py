@@ -1,7 +1,9 @@
+import doctest
+
 import pytest
 import torch
 
-from headwise.training import label_smoothed_loss, label_smoothed_sum
+from headwise.training import label_smoothed_loss, label_smoothed_sum, loss
 
 PAD = 0
 
@@ -36,3 +38,7 @@ def test_the_sum_divided_by_its_number_is_the_loss():
     total, words = label_smoothed_sum(logits, target, pad=PAD)
     assert words.item() == 5
     torch.testing.assert_close(total / words, label_smoothed_loss(logits, target, pad=PAD))
+
+
+def test_examples_in_docstrings_hold():
+    assert doctest.testmod(loss).failed == 0

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten
 
+from headwise.ops.graphs import Replayed
 from headwise.recording import Run
 from headwise.training import FitConfig, fit, label_smoothed_sum
-from headwise.training.replaying import Replayed
 from headwise_papers.data.batches import parallel_batch
 from headwise_papers.models import Transformer, TransformerConfig
 

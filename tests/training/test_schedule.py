@@ -2,7 +2,7 @@ import doctest
 
 import pytest
 
-from headwise.training import constant, cosine, inverse_square_root, linear, optimizer
+from headwise.training import constant, cosine, inverse_square_root, linear, settings
 
 ALL = [
     constant(warmup=10),
@@ -51,6 +51,6 @@ def test_settings_that_cannot_be_are_refused():
 
 
 def test_examples_in_docstrings_hold():
-    result = doctest.testmod(optimizer)
+    result = doctest.testmod(settings)
     assert result.attempted > 0
     assert result.failed == 0

@@ -10,8 +10,8 @@ from headwise.config import from_json
 from headwise.recording import Run
 from headwise.recording.checksums import write_checksums
 from headwise.workflows.inspect.opening import open_subject
-from headwise.workflows.training_run import check_models
 from headwise_papers.recipes.classifier import Classifier, TruncatingTokenizer
+from headwise_papers.recipes.training_run import check_models
 from headwise_papers.recipes.translation import TranslationConfig, train_translation
 from tests.papers.recipes.small_finetuning import small_config, write_classes
 from tests.recording.test_checksums import flip

@@ -2,11 +2,12 @@
 
 import pytest
 
-from headwise.training import FitConfig, shared_run
+from headwise.training import FitConfig
 from headwise.workflows.inspect import InspectConfig, inspect_folder
 from headwise_papers.core.runner import load_experiment, reproduce
 from headwise_papers.recipes.demo import DemoConfig, demo
 from headwise_papers.recipes.finetuning import finetune
+from headwise_papers.recipes.training_run import shared_run
 from tests.papers.recipes.small_finetuning import small_config, write_classes
 from tests.recording.second_process import another_process_in
 from tests.workflows.small_hosts import LINES, classifier, save, tokenizer_for

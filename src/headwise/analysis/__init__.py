@@ -1,6 +1,5 @@
 """Analysis of heads: importance, relevance, ablation, roles."""
 
-from headwise.analysis.ablation import ablate, ablate_items
 from headwise.analysis.gold import (
     duplicate_gold,
     first_gold,
@@ -9,8 +8,14 @@ from headwise.analysis.gold import (
     rare_gold,
     relative_positions,
 )
-from headwise.analysis.gradients import eval_with_gradients
-from headwise.analysis.importance import OutputNorms, gradient_importance, output_norms
+from headwise.analysis.importance import (
+    OutputNorms,
+    ablate,
+    ablate_items,
+    eval_with_gradients,
+    gradient_importance,
+    output_norms,
+)
 from headwise.analysis.propagation import Propagation, head_relevance, linearised, top_class
 from headwise.analysis.roles import POSITIONAL_SHARE, with_roles
 from headwise.analysis.scores import Score, bleu

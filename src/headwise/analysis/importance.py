@@ -1,23 +1,85 @@
-"""Importance of heads for each item: by gradient, and by the norm of their output.
+"""Importance of heads: by gradient, by the norm of their output, and by switching them off.
 
-Each function returns {site name: (B, H)}, so that items can be averaged with an interval. Relevance
-is in `headwise.analysis.propagation`, switching heads off in `headwise.analysis.ablation`.
+Functions for single items return {site name: (B, H)}, so that items can be averaged with an
+interval. Gradients are those by gates of ones: d(result)/d(gate) is the effect of a head's output.
+Relevance is in `headwise.analysis.propagation`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from headwise.analysis.gradients import (
-    check_dependence,
-    eval_with_gradients,
-    item_gates,
-    slopes,
-)
 from headwise.ops.attended import Attended
-from headwise.sites import Site, Where, constant_parameters, find_sites, observe
+from headwise.sites import (
+    Head,
+    Site,
+    Where,
+    constant_parameters,
+    eval_mode,
+    find_sites,
+    gated,
+    masked,
+    observe,
+)
+
+
+@contextmanager
+def eval_with_gradients(model: nn.Module) -> Generator[None, None, None]:
+    """Enable gradients and disable dropout; restore every module's mode afterwards.
+
+    Recurrent layers of cuDNN have no backward pass in evaluation mode; PyTorch's own have.
+    """
+    cudnn = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        with eval_mode(model), torch.enable_grad():
+            yield
+    finally:
+        torch.backends.cudnn.enabled = cudnn
+
+
+@contextmanager
+def item_gates(model: nn.Module, *, where: Where = "*") -> Generator[dict[str, Tensor], None, None]:
+    """Put gates of ones on the chosen sites, {site name: (B, H)}, at their first call.
+
+    The gradient of any number by a gate is sum(out * d number/d out) over the queries and features
+    of that head and item. A site that is called several times has one gate for all calls.
+    """
+    gates: dict[str, Tensor] = {}
+
+    def put(site: Site, attended: Attended) -> None:
+        # watchers are called before gates are applied
+        if site.name not in gates:
+            gates[site.name] = attended.out.new_ones(attended.out.shape[:2], requires_grad=True)
+            site.gates.append(gates[site.name])
+
+    try:
+        with observe(model, put, where=where):
+            yield gates
+    finally:
+        for site in find_sites(model, where=where):
+            site.gates[:] = [gate for gate in site.gates if gate is not gates.get(site.name)]
+
+
+def slopes(total: Tensor, gates: dict[str, Tensor], *, again: bool = False) -> dict[str, Tensor]:
+    """Return the gradient of a number by each gate; zeros if it does not depend on one."""
+    found = torch.autograd.grad(
+        total, list(gates.values()), retain_graph=again, allow_unused=True, materialize_grads=True
+    )
+    return dict(zip(gates, found, strict=True))
+
+
+def check_dependence(result: Tensor, source: Callable[..., object], wanted: str) -> None:
+    """Raise if the result has no gradient, so that it cannot depend on heads."""
+    if not result.requires_grad:
+        name = getattr(source, "__name__", type(source).__name__)
+        raise ValueError(
+            f"{name} must give {wanted} that depend on the model's heads, with gradients; it gave "
+            "a tensor without. Call the model inside it, not under no_grad() and not before."
+        )
 
 
 def gradient_importance(
@@ -141,3 +203,96 @@ def output_norms(
     with eval_with_gradients(model), torch.no_grad(), observe(model, norms, where=where):
         forward()
     return norms.values
+
+
+def ablate(
+    model: nn.Module,
+    measure: Callable[[], Mapping[str, float]],
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, dict[str, list[float]]]:
+    """Measure the model once for each head, with that head alone switched off.
+
+    Use it for measures of a whole corpus, like BLEU. `ablate_items` is for measures of single items
+    and switches many heads off in one forward pass.
+
+    Args:
+        model: anything with sites.
+        measure: evaluates the model and returns metrics by name, e.g. {"bleu": 93.1}.
+        progress: called with (heads done, heads in all).
+
+    Returns:
+        {name: {site: [value with that head off, for each head]}}.
+    """
+    heads = [head for site in find_sites(model) for head in site.heads]
+    columns: dict[str, dict[str, list[float]]] = {}
+    for done, head in enumerate(heads):
+        progress(done, len(heads))
+        with masked(model, {head.site: [head.index]}):
+            for name, value in measure().items():
+                columns.setdefault(name, {}).setdefault(head.site, []).append(value)
+    progress(len(heads), len(heads))
+    return columns
+
+
+def ablate_items(
+    model: nn.Module,
+    measure: Callable[[Tensor], Tensor],
+    *,
+    items: int,
+    together: int = 8,
+    where: Where = "*",
+    device: torch.device | str | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Float[Tensor, "B H"]]:
+    """Measure how each item changes when each head is switched off: value off - value on.
+
+    A forward pass reads `together` copies of the items, each with another head off, so it needs
+    `together` times the memory. The number changes results only by rounding.
+
+    Args:
+        model: anything with sites; it is left as it was. Computed in eval mode, without gradients.
+        measure: takes indices of items (N,), which may repeat; returns e.g. their losses (N,).
+        items: number of items.
+        together: number of heads off in one forward pass, each in a copy of the items.
+        where: the sites wanted.
+        device: of the indices; by default that of the model's parameters.
+        progress: called with (heads done, heads in all).
+    """
+    if together < 1:
+        raise ValueError(f"together must be at least 1, got {together}.")
+    sites = find_sites(model, where=where)
+    heads = [head for site in sites for head in site.heads]
+    number_B = torch.arange(items, device=device or next(model.parameters()).device)
+    with eval_with_gradients(model), torch.no_grad():
+        whole_B = _measured(measure, number_B)
+        changes: list[Tensor] = []
+        for start in range(0, len(heads), together):
+            progress(start, len(heads))
+            chosen = heads[start : start + together]
+            with gated(model, _gates(sites, chosen, items, whole_B)):
+                off_X = _measured(measure, number_B.repeat(len(chosen)))
+            changes += list(off_X.view(len(chosen), items) - whole_B)
+    progress(len(heads), len(heads))
+    by_head = dict(zip(heads, changes, strict=True))
+    return {site.name: torch.stack([by_head[head] for head in site.heads], 1) for site in sites}
+
+
+def _gates(sites: list[Site], chosen: list[Head], items: int, like: Tensor) -> dict[str, Tensor]:
+    """Return gates (copies of the items, H); the n-th copy has the n-th chosen head off."""
+    gates: dict[str, Tensor] = {}
+    for site in sites:
+        if any(head.site == site.name for head in chosen):
+            off_NH = torch.tensor([[head == other for other in site.heads] for head in chosen])
+            gates[site.name] = (~off_NH).to(like).repeat_interleave(items, dim=0)
+    return gates
+
+
+def _measured(measure: Callable[[Tensor], Tensor], numbers_N: Tensor) -> Tensor:
+    values_N = measure(numbers_N)
+    if values_N.shape != numbers_N.shape:
+        raise ValueError(
+            f"measure must give one number per item, shape {tuple(numbers_N.shape)}, got "
+            f"{tuple(values_N.shape)}."
+        )
+    return values_N

@@ -4,15 +4,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headwise.guidance.guiding import Guidance, guide
-from headwise.guidance.plan import Aim, Plan, pattern
-from headwise.guidance.schedule import (
+from headwise.guidance.plan import (
     CONSTANT_FOR,
     CONVENTIONS,
+    Aim,
     Convention,
     ConventionName,
+    Plan,
     Schedule,
     Strength,
     convention_of,
+    pattern,
 )
 
 if TYPE_CHECKING:

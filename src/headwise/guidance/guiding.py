@@ -22,14 +22,15 @@ from headwise.guidance.loss import (
     has_token,
     site_plan,
 )
-from headwise.guidance.plan import Plan, check_token
-from headwise.guidance.schedule import (
+from headwise.guidance.plan import (
     CONSTANT_FOR,
     Convention,
     ConventionName,
+    Plan,
     Schedule,
     Strength,
     check_alpha,
+    check_token,
     convention_of,
 )
 from headwise.ops._impl import Number

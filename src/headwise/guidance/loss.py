@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from headwise.guidance.plan import Aim, Plan
-from headwise.guidance.schedule import Convention
+from headwise.guidance.plan import Aim, Convention, Plan
 from headwise.ops.guidance import GuidedHeads, Pattern, guidance_rows, guided_heads
 from headwise.ops.scores import Scores
 from headwise.sites import Site

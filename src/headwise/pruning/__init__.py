@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.pruning import choosing
 from headwise.pruning.choosing import Keep
-from headwise.pruning.gates import Gates
-from headwise.pruning.hard_concrete import HardConcrete, logistic
+from headwise.pruning.gates import Gates, HardConcrete, logistic
 from headwise.pruning.record import PruningRecord, check_whole, record_of
 from headwise.pruning.target import Target, penalised
 

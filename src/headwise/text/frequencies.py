@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from headwise.json_files import read_json
-from headwise.text.source import write_whole
+from headwise.recording.files import write_text
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class WordRanks:
         """Write counts as JSON, the most common word first."""
         ordered = dict(sorted(self.counts.items(), key=lambda item: (-item[1], item[0])))
         content = {"lower": self.lower, "counts": ordered}
-        write_whole(path, json.dumps(content, ensure_ascii=False, indent=0).encode())
+        write_text(path, json.dumps(content, ensure_ascii=False, indent=0))
 
     @staticmethod
     def load(path: Path) -> "WordRanks":

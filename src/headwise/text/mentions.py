@@ -1,9 +1,14 @@
-"""Mentions: expressions in a passage, and their antecedents."""
+"""Mentions: expressions in a passage, and their antecedents.
 
-from collections.abc import Iterable, Sequence
+Sets of passages come from other packages, by the entry points `headwise.coreference`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from headwise.config import suggestion
+from headwise.kinds import find, names
 from headwise.text.words import is_punctuation, word_spans, words_in
 
 MentionKind = Literal["pronoun", "proper", "nominal"]
@@ -18,6 +23,7 @@ PRONOUNS = frozenset(
 _POSTMODIFIERS = frozenset(
     words_in("of in on at to for from with by who whom whose which that , ; : ( -- — and or")
 )
+GROUP = "headwise.coreference"
 Span = tuple[int, int]  # first word and one past the last; or characters
 
 
@@ -107,3 +113,23 @@ def make_mention(
         tuple(sorted(antecedents)),
         tuple(sorted(distractors)),
     )
+
+
+@dataclass(frozen=True)
+class CoreferenceSet:
+    """Passages that a package brings, for `headwise inspect --coreference NAME`.
+
+    Args:
+        parts: their names; an undivided set has one part named "".
+        read: from the name of a part to its passages; raises at once if there is no such part.
+    """
+
+    parts: tuple[str, ...]
+    read: Callable[[str], Iterator[Passage]]
+
+
+def coreference_set(name: str) -> CoreferenceSet:
+    """Load the coreference set with this name."""
+    if name not in (known := names(GROUP)):
+        raise ValueError(f"There is no coreference set {name!r}. {suggestion(name, known)}")
+    return find(GROUP, name)

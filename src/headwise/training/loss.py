@@ -1,8 +1,7 @@
-"""Losses from a model's scores and the right words, and running means of a loss."""
+"""Losses from a model's scores and the right words."""
 
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -69,53 +68,3 @@ def label_smoothed_sum(
         reduction="sum",
     )
     return Summed(total, (target != pad).sum())
-
-
-class RunningLoss:
-    """Running means of a loss: over all batches, and over the last ones.
-
-        average_n = average_(n-1) + (x_n - average_(n-1)) / n
-        recent_n  = recent_(n-1) + (x_n - recent_(n-1)) / min(n, window)
-
-    Given to `fit` as `extra_state=running.tensors` they are in its checkpoints, so that a resumed
-    training has the same means. Nothing waits for a GPU. With several processes each averages its
-    own batches, and those of the first are kept.
-
-    >>> running = RunningLoss(window=2)
-    >>> for loss in (4.0, 2.0, 0.0):
-    ...     running.add(torch.tensor(loss))
-    >>> running.average, running.recent
-    (2.0, 1.5)
-
-    Args:
-        window: number of batches that `recent` is about.
-    """
-
-    def __init__(self, *, window: int) -> None:
-        self.window = max(window, 1)
-        self._held_3 = torch.zeros(3)  # number of batches, mean of all, mean of the last
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the state, which may be filled in place."""
-        return {"running_loss": self._held_3}
-
-    @torch.no_grad()
-    def add(self, loss: Tensor) -> None:
-        """Add the loss of one more batch, a scalar."""
-        if self._held_3.device != loss.device:  # the first time, before a graph is recorded
-            self._held_3 = self._held_3.to(loss.device)
-        held_3 = self._held_3
-        number = held_3[0] + 1
-        share_2 = torch.stack([number, number.clamp(max=self.window)]).reciprocal()
-        held_3[1:] += (loss.float() - held_3[1:]) * share_2
-        held_3[0] = number
-
-    @property
-    def average(self) -> float:
-        """Mean over all batches so far."""
-        return self._held_3[1].item()
-
-    @property
-    def recent(self) -> float:
-        """Mean over about the last `window` batches, the newest weighted most."""
-        return self._held_3[2].item()

@@ -48,7 +48,7 @@ class Config:
 
     corpus: str = ENGLISH
     layers: int = 12
-    attentions: tuple[str, ...] = (SOFTMAX, TOPK)  # see headwise.ops.named
+    attentions: tuple[str, ...] = (SOFTMAX, TOPK)  # see headwise_papers.ops.named
     seeds: int = 3
     changes: tuple[str, ...] = ()  # of every pre-training, for example fit.steps=500
 

@@ -10,9 +10,10 @@
 - `pretraining`: texts to pre-train on; `masking`: blocks of them, masked or replaced.
 - `characters`: enwik8 and other texts as bytes.
 - `captions`: Flickr8k.
-- `annotations`: treebanks, gold word alignments and reflexives by name.
+- `annotations`: treebanks, gold word alignments and reflexives by name; `coreference`: GAP,
+  WinoBias, Winogender and LitBank.
 - `marian`: model files of Marian.
-- `provenance`: checksums, tables and downloads; `headwise.text.source`: files of public sets.
+- `provenance`: checksums, tables and downloads; `source`: files of public sets.
 
 Each part is imported from its own module, so that torch is loaded only where it is needed.
 """

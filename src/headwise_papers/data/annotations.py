@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from headwise.config import suggestion
-from headwise.text import DataFile, Passage, Tree, github, make_mention, trees_in, words_in
+from headwise.text import Passage, Tree, make_mention, trees_in, words_in
 from headwise.text.mentions import Span
 from headwise_papers.data.provenance import entry, known_file, read_lines
+from headwise_papers.data.source import DataFile, github
 
 __all__ = [
     "ALIGNMENTS",

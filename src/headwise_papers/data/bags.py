@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from headwise.text import DataFile, data_folder, github, write_whole
 from headwise_papers.data.provenance import known_file, read_table
+from headwise_papers.data.source import DataFile, data_folder, github, write_whole
 from headwise_papers.data.vocabulary import Vocabulary
 
 __all__ = ["Bags", "Sst", "from_trees", "read_sst", "sst_file", "words_of"]

@@ -19,9 +19,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from headwise.text import DataFile, data_folder
 from headwise_papers.data.batches import pad
 from headwise_papers.data.provenance import known_file
+from headwise_papers.data.source import DataFile, data_folder
 from headwise_papers.data.vocabulary import BOS, EOS, Vocabulary
 
 __all__ = [

@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Int, Integer, UInt8
 from torch import Tensor
 
-from headwise.text import DataFile, data_folder
 from headwise_papers.data.provenance import entry, known_file
+from headwise_papers.data.source import DataFile, data_folder
 
 __all__ = [
     "BYTES",

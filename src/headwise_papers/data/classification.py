@@ -20,7 +20,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
-from headwise.text import DataFile, data_folder, github
 from headwise_papers.data.bags import sst_file
 from headwise_papers.data.provenance import (
     ag_news_table,
@@ -33,6 +32,7 @@ from headwise_papers.data.provenance import (
     reviews_in,
     yelp_table,
 )
+from headwise_papers.data.source import DataFile, data_folder, github
 from headwise_papers.data.vocabulary import Vocabulary
 
 __all__ = [

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from headwise.text import DataFile, data_folder
 from headwise_papers.data.provenance import glove_commonest, known_file
+from headwise_papers.data.source import DataFile, data_folder
 from headwise_papers.data.vocabulary import SPECIALS, Vocabulary
 
 __all__ = ["GloveVectors", "published", "read_glove"]

@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import urlparse
 
 from headwise.config import suggestion
-from headwise.text import DataFile, data_folder, write_whole
+from headwise_papers.data.source import DataFile, data_folder, write_whole
 
 Value = TypeVar("Value")
 Progress = Callable[[str, int, int], None]  # (what, bytes so far, bytes in all or 0)

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
-from headwise.text import write_whole
+from headwise_papers.data.source import write_whole
 from headwise_papers.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 
 __all__ = [

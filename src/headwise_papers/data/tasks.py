@@ -26,9 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from headwise.text import DataFile, all_lines, data_folder
+from headwise.text import all_lines
 from headwise_papers.data.bags import sst_file
 from headwise_papers.data.provenance import entry, known_file, read_lines, read_table, tied
+from headwise_papers.data.source import DataFile, data_folder
 
 __all__ = [
     "TAGGING_SETS",

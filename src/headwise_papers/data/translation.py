@@ -40,8 +40,8 @@ from statistics import median
 from typing import NamedTuple
 
 from headwise.config import suggestion
-from headwise.text import DataFile, data_folder, github
 from headwise_papers.data.provenance import entry, known_file, tied, unzipped
+from headwise_papers.data.source import DataFile, data_folder, github
 from headwise_papers.data.subword import CodecPair, Kind, SubwordModel, train_subwords
 
 __all__ = [

@@ -13,7 +13,10 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from headwise.ops import Attended, Impl, softmax_attention
 from headwise.ops.entmax import entmax_attention
-from headwise.ops.named import (
+from headwise.ops.scores import WIDEST_HEAD
+from headwise.sites import Attend, Site, find_sites
+from headwise_papers.models.cache import KeysValues
+from headwise_papers.ops.named import (
     INSTEAD,
     LEARNED,
     attention_op,
@@ -21,9 +24,6 @@ from headwise.ops.named import (
     is_graph_safe,
     is_positional,
 )
-from headwise.ops.scores import WIDEST_HEAD
-from headwise.sites import Attend, Site, find_sites
-from headwise_papers.models.cache import KeysValues
 
 Phases = Literal["both", "training"]
 
@@ -36,7 +36,7 @@ class ChosenAttention(nn.Module):
     1 + sigmoid(a), cut off below 1.01; this has a gradient everywhere.
 
     Args:
-        spec: as in `headwise.ops.named`.
+        spec: as in `headwise_papers.ops.named`.
         heads: how many.
         phases: "training" attends with softmax in eval mode.
     """
@@ -116,7 +116,7 @@ class MultiHeadAttention(nn.Module):
         heads: how many.
         name: of the site, like "encoder.0.self".
         dropout: of the attention weights, while training.
-        attention: the op's name, as in `headwise.ops.named`.
+        attention: the op's name, as in `headwise_papers.ops.named`.
         sparse_in: "both" phases, or "training" alone with softmax in eval mode.
     """
 
@@ -245,7 +245,7 @@ def check_phases(
     """Refuse attention that a model cannot have, or not in the phases given.
 
     Args:
-        spec: as in `headwise.ops.named`.
+        spec: as in `headwise_papers.ops.named`.
         sparse_in: as `MultiHeadAttention` takes it.
         within: whether a text attends to itself and to all of it.
         instead: what to do where it does not, as the end of a sentence.

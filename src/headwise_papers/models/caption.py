@@ -54,7 +54,7 @@ class CaptionConfig:
     norm: Norm = "pre"
     max_length: int = 64  # words of the longest caption, marks included
     share_embeddings: bool = True  # the output projection is the embedding
-    encoder_attention: str = "softmax"  # ops by name, see `headwise.ops.named`
+    encoder_attention: str = "softmax"  # ops by name, see `headwise_papers.ops.named`
     decoder_attention: str = "softmax"
     cross_attention: str = "softmax"
     sparse_in: Phases = "both"  # "training": softmax in eval mode

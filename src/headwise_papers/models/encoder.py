@@ -56,7 +56,7 @@ class EncoderConfig:
     padding_id: int = 1
     norm_eps: float = 1e-5
     init_std: float = 0.02
-    attention: str = "softmax"  # an op by name, see `headwise.ops.named`
+    attention: str = "softmax"  # an op by name, see `headwise_papers.ops.named`
     sparse_in: Phases = "both"  # "training": softmax in eval mode
     family: Family = "roberta"  # what `to_hugging_face` makes, and the activation of classifiers
 

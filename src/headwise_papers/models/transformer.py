@@ -59,7 +59,7 @@ class TransformerConfig:
     max_length: int = 256  # positions of the longest sentence, marks included
     # True is "target", False "none"; None is "target", or "all" in a training with one vocabulary
     share_embeddings: Shared | bool | None = None
-    encoder_attention: str = "softmax"  # as in headwise.ops.named; of the encoder to itself
+    encoder_attention: str = "softmax"  # as in headwise_papers.ops.named; of the encoder to itself
     decoder_attention: str = "softmax"  # of the decoder to itself
     cross_attention: str = "softmax"  # of the decoder to the encoder
     sparse_in: Phases = "both"  # "training": softmax in eval mode, whatever is said above

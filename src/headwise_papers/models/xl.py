@@ -173,7 +173,7 @@ class XLConfig:
     feed_forward_dropout: float = 0.0  # inside the feed-forward layers
     attention_dropout: float = 0.0  # of attention weights
     norm: Norm = "post"
-    attention: str = "softmax"  # an op by name, see `headwise.ops.named`
+    attention: str = "softmax"  # an op by name, see `headwise_papers.ops.named`
     sparse_in: Phases = "both"  # "training": softmax in eval mode
     share_embeddings: bool = True  # the output projection is the embedding
     distance_width: int = 0  # of the sinusoids of distances; 0 is the model's width

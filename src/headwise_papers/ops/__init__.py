@@ -1,1 +1,1 @@
-"""Ops of single papers: stacked LSTMs, output relevance, score and norm."""
+"""Ops of single papers, and the names of all ops in settings."""

@@ -18,22 +18,7 @@ from torch import Tensor, nn
 
 from headwise.config import to_json
 from headwise.recording import Run
-from headwise.training import (
-    Clock,
-    FitConfig,
-    Summed,
-    check_at_least,
-    checksum_of,
-    choose_weights,
-    fit,
-    fit_here,
-    is_first_process,
-    label_smoothed_sum,
-    shared_run,
-    training_bar,
-    training_figures,
-)
-from headwise.workflows.training_run import complete_report
+from headwise.training import FitConfig, Summed, check_at_least, fit, label_smoothed_sum
 from headwise_papers.data.captions import (
     CaptionBatch,
     CaptionData,
@@ -45,6 +30,17 @@ from headwise_papers.data.vocabulary import BOS, EOS, PAD, Vocabulary
 from headwise_papers.measures.scores import caption_scores
 from headwise_papers.models import beam
 from headwise_papers.models.caption import CaptionConfig, CaptionModel
+from headwise_papers.recipes.training_run import (
+    Clock,
+    checksum_of,
+    choose_weights,
+    complete_report,
+    fit_here,
+    is_first_process,
+    shared_run,
+    training_bar,
+    training_figures,
+)
 from headwise_papers.recipes.translator import (
     check_trained,
     load_weights,

@@ -12,8 +12,6 @@ from typing import NamedTuple
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from headwise.config import suggestion
-from headwise.text import DataFile, coreference_file, coreference_parts
-from headwise.text.source import VARIABLE
 from headwise_papers.data.annotations import ALIGNMENTS, REFLEXIVES, TREEBANKS, treebank_file
 from headwise_papers.data.bags import SPLITS, sst_file
 from headwise_papers.data.captions import FLICKR8K
@@ -28,9 +26,11 @@ from headwise_papers.data.classification import (
     YELP,
     YELP_REVIEWS,
 )
+from headwise_papers.data.coreference import coreference_file, coreference_parts
 from headwise_papers.data.glove import COMMONEST, published
 from headwise_papers.data.pretraining import PRETRAINING_FILES
 from headwise_papers.data.provenance import fetch
+from headwise_papers.data.source import VARIABLE, DataFile
 from headwise_papers.data.tasks import TAGGING_SETS, tagging_files, task_files
 from headwise_papers.data.translation import CORPORA, corpus_file
 

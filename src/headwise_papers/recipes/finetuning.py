@@ -22,21 +22,7 @@ from torch.nn.functional import cross_entropy
 from headwise.json_files import check_shape, parse_json
 from headwise.recording import Run
 from headwise.text import Epochs
-from headwise.training import (
-    BEST,
-    CHECKPOINT,
-    MINUTES,
-    Clock,
-    FitConfig,
-    Summed,
-    checksum_of,
-    fit,
-    process_count,
-    shared_run,
-    training_bar,
-    training_figures,
-)
-from headwise.workflows.training_run import complete_report
+from headwise.training import BEST, CHECKPOINT, FitConfig, Summed, fit
 from headwise_papers.data.tasks import TextTask
 from headwise_papers.measures import classification
 from headwise_papers.measures.classification import PairedTest, Part, confusion, paired_test
@@ -61,6 +47,16 @@ from headwise_papers.recipes.finetuning_data import (
     reads_of,
     splits_of,
     start_of,
+)
+from headwise_papers.recipes.training_run import (
+    MINUTES,
+    Clock,
+    checksum_of,
+    complete_report,
+    process_count,
+    shared_run,
+    training_bar,
+    training_figures,
 )
 
 PREDICTIONS = "predictions.jsonl"

@@ -17,9 +17,9 @@ from headwise.guidance import (
     convention_of,
     guide,
 )
-from headwise.ops.named import is_positional
 from headwise.sites import find_sites
 from headwise.training import Summed
+from headwise_papers.ops.named import is_positional
 
 Tokens = Mapping[str, Sequence[int]]  # ids of the patterns "delim" and "period"
 

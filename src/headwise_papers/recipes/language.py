@@ -17,23 +17,21 @@ from torch.nn.functional import cross_entropy
 
 from headwise.config import to_json
 from headwise.recording import Run
-from headwise.training import (
+from headwise.training import FitConfig, check_at_least, fit
+from headwise_papers.data.characters import BYTES, CharacterData, CharacterStream, read_characters
+from headwise_papers.measures.scores import bits_per_character
+from headwise_papers.models.xl import TransformerXL, XLConfig, segment_loss
+from headwise_papers.recipes.training_run import (
     Clock,
-    FitConfig,
-    check_at_least,
     checksum_of,
     choose_weights,
-    fit,
+    complete_report,
     fit_here,
     process_count,
     shared_run,
     training_bar,
     training_figures,
 )
-from headwise.workflows.training_run import complete_report
-from headwise_papers.data.characters import BYTES, CharacterData, CharacterStream, read_characters
-from headwise_papers.measures.scores import bits_per_character
-from headwise_papers.models.xl import TransformerXL, XLConfig, segment_loss
 from headwise_papers.recipes.translator import check_trained, load_weights
 
 SIZES = {

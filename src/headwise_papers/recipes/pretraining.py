@@ -19,22 +19,7 @@ from torch import Tensor, nn
 from headwise.config import from_json, to_json
 from headwise.guidance import Guidance
 from headwise.recording import Run
-from headwise.training import (
-    Clock,
-    Report,
-    RunningLoss,
-    fit,
-    fit_here,
-    in_first_process_first,
-    is_first_process,
-    keep_weights,
-    logged_rows,
-    process_count,
-    shared_run,
-    training_bar,
-    training_figures,
-)
-from headwise.workflows.training_run import complete_report
+from headwise.training import Report, fit, keep_weights
 from headwise_papers.data.subword import ByteLevelCodec
 from headwise_papers.models.encoder import EncoderConfig, training_flops
 from headwise_papers.recipes.guiding import guided
@@ -52,6 +37,19 @@ from headwise_papers.recipes.pretraining_data import (
     training_batches,
     validate,
     validation_batches,
+)
+from headwise_papers.recipes.training_run import (
+    Clock,
+    RunningLoss,
+    complete_report,
+    fit_here,
+    in_first_process_first,
+    is_first_process,
+    logged_rows,
+    process_count,
+    shared_run,
+    training_bar,
+    training_figures,
 )
 from headwise_papers.recipes.translator import load_weights
 

@@ -11,7 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from headwise.config import from_json
 from headwise.recording import Run
-from headwise.training import CHECKPOINT, FitConfig, check_at_least, clock
+from headwise.training import CHECKPOINT, FitConfig, check_at_least
 from headwise_papers.data.masking import (
     EncodedText,
     MaskedBatch,
@@ -35,6 +35,7 @@ from headwise_papers.data.subword import (
 from headwise_papers.models.encoder import Encoder, EncoderConfig
 from headwise_papers.models.encoder_heads import MaskedLM, MaskedLMWithNextSentence, ReplacedToken
 from headwise_papers.recipes.guiding import GuideSettings
+from headwise_papers.recipes.training_run import clock
 
 PretrainingModel = MaskedLM | MaskedLMWithNextSentence | ReplacedToken
 Batch = MaskedBatch | PairBatch | ReplacedBatch

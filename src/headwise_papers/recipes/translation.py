@@ -20,25 +20,7 @@ from headwise.analysis import Score, bleu
 from headwise.guidance import Guidance
 from headwise.recording import Run
 from headwise.text import Epochs
-from headwise.training import (
-    Clock,
-    FitConfig,
-    RunningLoss,
-    Summed,
-    check_at_least,
-    checksum_of,
-    choose_weights,
-    clock,
-    fit,
-    fit_here,
-    in_first_process_first,
-    is_first_process,
-    label_smoothed_sum,
-    shared_run,
-    training_bar,
-    training_figures,
-)
-from headwise.workflows.training_run import complete_report
+from headwise.training import FitConfig, Summed, check_at_least, fit, label_smoothed_sum
 from headwise_papers.data.batches import ParallelBatch, parallel_batch
 from headwise_papers.data.subword import Kind, train_subwords
 from headwise_papers.data.translation import Lines, ParallelTexts, read_parallel_texts
@@ -46,6 +28,20 @@ from headwise_papers.data.vocabulary import BOS, EOS, PAD, SPECIALS
 from headwise_papers.measures.scores import tokenised_bleu
 from headwise_papers.models import Transformer, TransformerConfig
 from headwise_papers.recipes.guiding import GuideSettings, Tokens, guided, with_guidance
+from headwise_papers.recipes.training_run import (
+    Clock,
+    RunningLoss,
+    checksum_of,
+    choose_weights,
+    clock,
+    complete_report,
+    fit_here,
+    in_first_process_first,
+    is_first_process,
+    shared_run,
+    training_bar,
+    training_figures,
+)
 from headwise_papers.recipes.translator import (
     Codec,
     SubwordCodec,

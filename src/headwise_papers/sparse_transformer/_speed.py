@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from headwise.ops import Attended
-from headwise.ops.graphs import on_a_stream
+from headwise.ops.graphs import Replayed, on_a_stream
 from headwise.sites import replace
 from headwise.text import Epochs
 from headwise.training import label_smoothed_sum
-from headwise.training.replaying import Replayed
 from headwise_papers.data.batches import ParallelBatch, pad, parallel_batch
 from headwise_papers.data.vocabulary import BOS, EOS, PAD, SPECIALS
 from headwise_papers.models import Transformer, TransformerConfig

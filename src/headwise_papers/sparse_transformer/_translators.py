@@ -16,13 +16,13 @@ from torch.nn.functional import cross_entropy
 from headwise import sites
 from headwise.analysis import bleu
 from headwise.config import changed, override, suggestion
-from headwise.ops.named import attention_op
 from headwise.recording import Run
 from headwise.training import FitConfig
 from headwise_papers.core import Job, Result, find_or_train, minus, panels
 from headwise_papers.data.translation import Lines, read_parallel_texts, read_part
 from headwise_papers.data.vocabulary import PAD
 from headwise_papers.measures.scores import tokenised_bleu
+from headwise_papers.ops.named import attention_op
 from headwise_papers.recipes.translation import (
     SIZES,
     TOKENISED,

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from headwise.config import override
-from headwise.ops.named import check_attention
 from headwise.recording import Run
 from headwise.training import progress_bar
 from headwise_papers.core import Claim, Experiment, Result, draw_bars, panels, share
 from headwise_papers.models import Transformer, TransformerConfig
+from headwise_papers.ops.named import check_attention
 from headwise_papers.sparse_transformer._speed import (
     Training,
     check_loss,

@@ -9,11 +9,12 @@ import torch
 
 from headwise.hf import release
 from headwise.recording import Run, write_checksums
-from headwise.text import data_folder
-from headwise.training import fit, training_bar
+from headwise.training import fit
 from headwise.workflows.inspect import quiet_transformers
 from headwise.workflows.prune import PruneConfig, open_task
 from headwise_papers.data.bags import ORIGIN, sst_file
+from headwise_papers.data.source import data_folder
+from headwise_papers.recipes.training_run import training_bar
 
 __all__ = ["Classifier", "settings_of", "spread", "tune_classifier", "write_files"]
 

@@ -7,10 +7,11 @@ from typing import Any, Literal, NamedTuple
 
 from headwise.analysis import with_roles
 from headwise.recording import HeadTable, Run
-from headwise.text import WordRanks, data_folder, words_in
+from headwise.text import WordRanks, words_in
 from headwise.workflows.inspect import InspectConfig, inspect_folder
 from headwise_papers.core import Job, find_or_train
 from headwise_papers.data.annotations import TREEBANKS, treebank_file
+from headwise_papers.data.source import data_folder
 from headwise_papers.recipes.translation import TranslationConfig
 from headwise_papers.specialized_heads._models import (
     RECIPE,

@@ -12,21 +12,18 @@ from torch import nn
 from headwise.analysis import bleu
 from headwise.config import changed, suggestion
 from headwise.recording import Run
-from headwise.training import (
-    Clock,
-    FitConfig,
-    Summed,
-    choose_weights,
-    fit,
-    fit_here,
-    label_smoothed_sum,
-    training_bar,
-    training_figures,
-)
+from headwise.training import FitConfig, Summed, fit, label_smoothed_sum
 from headwise_papers.core import Job, Result, find_or_train, share
 from headwise_papers.data.batches import ParallelBatch
 from headwise_papers.data.translation import Lines, ParallelTexts, read_parallel_texts
 from headwise_papers.data.vocabulary import PAD
+from headwise_papers.recipes.training_run import (
+    Clock,
+    choose_weights,
+    fit_here,
+    training_bar,
+    training_figures,
+)
 from headwise_papers.recipes.translation import (
     SIZES,
     TranslationConfig,

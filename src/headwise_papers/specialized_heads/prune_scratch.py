@@ -20,11 +20,12 @@ import torch
 
 from headwise.pruning import rebuild
 from headwise.recording import Run
-from headwise.training import average_checkpoints, fit, fit_here, training_bar
+from headwise.training import average_checkpoints, fit
 from headwise.workflows.prune import PruneConfig
 from headwise_papers.core import Claim, Experiment, Job, Result, find_or_train, lines, minus
 from headwise_papers.models import Transformer
 from headwise_papers.recipes.pruning import translator_task
+from headwise_papers.recipes.training_run import fit_here, training_bar
 from headwise_papers.recipes.translation import TranslationConfig
 from headwise_papers.recipes.translator import Translator
 from headwise_papers.specialized_heads._models import recipe_of, scored, trained

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.pruning import load
 from headwise.recording import Run
-from headwise.text import data_folder
 from headwise.workflows.inspect import InspectConfig, inspect_folder
 from headwise.workflows.prune import PruneConfig, prune_folder
 from headwise_papers.core import Experiment, Job, Result, find_or_train, lines, share
 from headwise_papers.data.characters import CHARACTER_FILES
+from headwise_papers.data.source import data_folder
 from headwise_papers.specialized_heads._folders import folder_of
 
 if TYPE_CHECKING:

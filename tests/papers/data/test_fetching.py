@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headwise.text.source import DataFile
 from headwise_papers.data.provenance import fetch, unzipped
+from headwise_papers.data.source import DataFile
 
 TEXT = b"1\tgood\n" * 50_000
 

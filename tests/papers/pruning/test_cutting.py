@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from headwise.pruning import PruningRecord, export, load, prune, rebuild, record_of, save
-from headwise.pruning.workloads import random_text
+from headwise.pruning.timing import random_text
 from headwise.sites import find_sites, masked
 from headwise_papers.models import (
     Encoder,

@@ -97,7 +97,7 @@ def test_batches_hold_every_example_once_with_its_label():
 LONG_LINES = """
 import resource
 from types import SimpleNamespace
-from headwise.workflows.prune.hugging_face import _encoded
+from headwise.workflows.prune.task import _encoded
 from headwise_papers.recipes.classifier import read_example, read_sentence
 from tests.workflows.small_hosts import tokenizer_for
 from tests.papers.recipes.test_classifier import pieces

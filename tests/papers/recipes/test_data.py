@@ -1,9 +1,9 @@
 import pytest
 
-from headwise.text.coreference import COREFERENCE
 from headwise_papers.data.annotations import TREEBANKS
 from headwise_papers.data.characters import CHARACTER_FILES
 from headwise_papers.data.classification import READERS
+from headwise_papers.data.coreference import COREFERENCE
 from headwise_papers.data.pretraining import PRETRAINING_FILES
 from headwise_papers.data.tasks import TAGGING_SETS, TEXT_TASKS
 from headwise_papers.data.translation import CORPORA

@@ -13,14 +13,15 @@ from typer.testing import CliRunner
 from headwise.config import override
 from headwise.guidance import Plan
 from headwise.sites import observe
-from headwise.training import RunningLoss, Summed, average_checkpoints
-from headwise.training import loss as loss_module
+from headwise.training import Summed, average_checkpoints
 from headwise_papers.cli import add_commands
 from headwise_papers.data.batches import parallel_batch
 from headwise_papers.data.vocabulary import Vocabulary
 from headwise_papers.models import Transformer, TransformerConfig
+from headwise_papers.recipes import training_run
 from headwise_papers.recipes.guiding import GuideSettings, guided, with_guidance
 from headwise_papers.recipes.pretraining import PretrainingConfig
+from headwise_papers.recipes.training_run import RunningLoss
 from headwise_papers.recipes.translation import TranslationConfig, train_translation
 from headwise_papers.recipes.translator import Translator, WordCodec
 from tests.papers.recipes.configured import configured
@@ -247,4 +248,4 @@ def test_the_command_takes_a_plan(monkeypatch, tmp_path):
 
 
 def test_examples_in_docstrings_hold():
-    assert doctest.testmod(loss_module).failed == 0
+    assert doctest.testmod(training_run).failed == 0

@@ -22,7 +22,7 @@ pytestmark = [
 # the command, which says when it records a step
 TELLING = """
 from headwise.cli import main
-from headwise.training.replaying import Replayed
+from headwise.ops.graphs import Replayed
 record = Replayed._record
 def told(*given):
     print("a step was recorded")

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from headwise.recording import Run
-from headwise.training import Clock, FitConfig, choose_weights
+from headwise.training import FitConfig
 from headwise.workflows.inspect import InspectConfig, inspect_folder
+from headwise_papers.recipes.training_run import Clock, choose_weights
 from headwise_papers.recipes.translation import TranslationConfig, train_translation
 from headwise_papers.recipes.translator import SubwordCodec, Translator, WordCodec, save_codecs
 from tests.papers.recipes.configured import configured

@@ -118,7 +118,7 @@ def test_a_long_pruning_that_was_killed_resumes(everything, tmp_path, monkeypatc
     changes = {"keep": (5,), "steps": 30}
     monkeypatch.setattr(_pruning, "OFTEN", 5)
     with monkeypatch.context() as patch:
-        patch.setattr(choosing_heads, "training_bar", stopping(choosing_heads.training_bar, 20))
+        patch.setattr(choosing_heads, "progress_bar", stopping(choosing_heads.progress_bar, 20))
         patch.setattr(choosing_heads, "SHOWN", ("loss",))
         with pytest.raises(KeyboardInterrupt):
             quietly("prune-all", tmp_path / "run", **changes)

@@ -146,11 +146,11 @@ def test_a_killed_pruning_goes_on_as_if_nothing_had_happened(tmp_path, monkeypat
     model = saved("classification", tmp_path / "host")
     config = config_for("classification", model)
     whole = prune_folder(config, tmp_path / "whole")
-    place = "headwise.workflows.prune.choosing_heads.training_bar"
-    from headwise.workflows.prune.choosing_heads import training_bar
+    place = "headwise.workflows.prune.choosing_heads.progress_bar"
+    from headwise.workflows.prune.choosing_heads import progress_bar
 
     with monkeypatch.context() as patch:
-        patch.setattr(place, stopping(training_bar, 20))
+        patch.setattr(place, stopping(progress_bar, 20))
         patch.setattr("headwise.workflows.prune.choosing_heads.SHOWN", ("loss",))
         with pytest.raises(KeyboardInterrupt):
             prune_folder(config, tmp_path / "killed")

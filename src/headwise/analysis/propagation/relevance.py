@@ -17,12 +17,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from headwise.analysis.gradients import (
-    check_dependence,
-    eval_with_gradients,
-    item_gates,
-    slopes,
-)
+from headwise.analysis.importance import check_dependence, eval_with_gradients, item_gates, slopes
 from headwise.analysis.propagation import rules
 from headwise.analysis.propagation.redistribution import pass_through
 from headwise.analysis.propagation.rules import (

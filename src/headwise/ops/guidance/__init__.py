@@ -18,16 +18,19 @@ from torch import Tensor
 
 from headwise.ops._impl import Impl, choose
 from headwise.ops.attention import ScoreOptions, scores_of, shares_options
-from headwise.ops.guidance.patterns import (
+from headwise.ops.guidance.rows import (
     FIRST,
     NEXT,
     PREVIOUS,
     Edges,
     GuidedHeads,
     Pattern,
+    blocked_rows,
+    defined_rows,
     guided_heads,
+    guided_only,
+    targets,
 )
-from headwise.ops.guidance.rows import blocked_rows, defined_rows, guided_only, targets
 from headwise.ops.scores import Scores, attention_obstacle
 
 __all__ = [

@@ -15,9 +15,9 @@ from pathlib import Path
 from headwise.analysis.gold import links_in
 from headwise.config import suggestion
 from headwise.recording.checksums import digest
-from headwise.text.coreference import COREFERENCE, coreference_parts, read_coreference
 from headwise.text.corpus import all_lines, read_lines
 from headwise.text.frequencies import WordRanks
+from headwise.text.mentions import coreference_set
 from headwise.text.treebank import Tree, parse_lines, read_treebank
 from headwise.text.words import words_in
 from headwise.workflows.inspect.sentence import Linked, Sentence
@@ -169,17 +169,16 @@ def check_relations(corpus: Corpus, relations: Sequence[str]) -> None:
 
 
 def coreference_corpus(name: str) -> Corpus:
-    """Read a set of `headwise.text.coreference`: "gap" is all of it, "gap:test" a part."""
+    """Read a set of the entry points `headwise.coreference`: "gap" is all, "gap:test" a part."""
     known, _, part = name.partition(":")
-    if known not in COREFERENCE:
-        raise ValueError(f"There is no coreference set {known!r}. {suggestion(known, COREFERENCE)}")
-    parts = [part] if part else coreference_parts(known)
+    found = coreference_set(known)
+    parts = [part] if part else found.parts
     for each in parts:
-        read_coreference(known, each)  # raises at once if the set is not there
+        found.read(each)  # raises at once if the set is not there
 
     def given() -> Iterator[Sentence]:
         for each in parts:
-            yield from map(Sentence.of_passage, read_coreference(known, each))
+            yield from map(Sentence.of_passage, found.read(each))
 
     return Corpus(_Source(given))
 

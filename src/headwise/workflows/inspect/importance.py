@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from headwise.analysis.ablation import ablate_items
-from headwise.analysis.importance import gradient_importance, output_norms
+from headwise.analysis.importance import ablate_items, gradient_importance, output_norms
 from headwise.analysis.propagation import Rule, head_relevance, top_class
 from headwise.recording.tally import Tallies, bootstrap_weights
 from headwise.sites import find_sites

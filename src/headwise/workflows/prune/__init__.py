@@ -1,7 +1,6 @@
 """Prune a model from end to end: choose heads, train, cut, measure, save."""
 
 from headwise.workflows.prune.config import PruneConfig
-from headwise.workflows.prune.hugging_face import as_hugging_face, hugging_face_task, task_of
 from headwise.workflows.prune.pruning import (
     dev_text,
     open_task,
@@ -17,8 +16,11 @@ from headwise.workflows.prune.task import (
     Pairs,
     Predicted,
     Task,
+    as_hugging_face,
+    hugging_face_task,
     read_labelled,
     read_pairs,
+    task_of,
 )
 
 __all__ = [

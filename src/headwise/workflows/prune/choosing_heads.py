@@ -16,7 +16,7 @@ from headwise.pruning.parts import anatomy
 from headwise.pruning.target import Target, penalised
 from headwise.recording import HeadTable, Run
 from headwise.sites import find_sites
-from headwise.training import fit, training_bar
+from headwise.training import fit, progress_bar
 from headwise.workflows.progress import counting
 from headwise.workflows.prune.config import GATES, GREEDY, RANDOM, PruneConfig
 from headwise.workflows.prune.task import Task
@@ -200,7 +200,7 @@ def _fit(
     def evaluate(model: nn.Module) -> Mapping[str, float]:
         return {**task.evaluate(model, size=config.batch_size), **metrics()}
 
-    with training_bar(config.steps) as show:
+    with progress_bar(config.steps) as show:
         fit(
             task.model,
             loss,

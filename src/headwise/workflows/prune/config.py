@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_origin, get_type_hints
 
-from headwise.training import FitConfig, process_count
+from headwise.training import FitConfig
 
 GATES, GREEDY, RANDOM = "gates", "greedy", "random"
 NOT_NEGATIVE = (
@@ -95,8 +95,7 @@ class PruneConfig:
         own = {field.name for field in fields(self)}
         shared = {f.name: getattr(self, f.name) for f in fields(FitConfig) if f.name in own}
         settings = FitConfig(**shared, average=1, keep_best=False)
-        processes = process_count() if cuda else 1
-        return settings.on_device(cuda=cuda, replayable=replayable, processes=processes)
+        return settings.on_device(cuda=cuda, replayable=replayable)
 
     def _check_given(self) -> None:
         for name in ("model", "data", "dev"):

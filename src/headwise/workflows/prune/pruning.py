@@ -26,8 +26,7 @@ from torch import Tensor, nn
 from headwise.json_files import check_shape
 from headwise.pruning.record import RECIPE, check_whole, record_of
 from headwise.pruning.saving import check_replaceable
-from headwise.pruning.timing import Speed, speed, speed_table
-from headwise.pruning.workloads import count_parameters
+from headwise.pruning.timing import Speed, count_parameters, speed, speed_table
 from headwise.recording import HeadTable, Run
 from headwise.recording.checksums import digest
 from headwise.recording.files import recover, writing_alone
@@ -46,8 +45,7 @@ from headwise.workflows.prune.choosing_heads import (
     inspected,
 )
 from headwise.workflows.prune.config import PruneConfig
-from headwise.workflows.prune.hugging_face import hugging_face_task
-from headwise.workflows.prune.task import Task
+from headwise.workflows.prune.task import Task, hugging_face_task
 
 # files of a run
 DEV = "dev.txt"  # the sentences of the dev set, one per line

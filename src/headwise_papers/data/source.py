@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
+
+from headwise.recording.files import replacing
 
 VARIABLE = "HEADWISE_DATA"
 
@@ -110,10 +111,5 @@ def data_folder(folder: Path | None, *, wanted: str, origin: str) -> Path:
 
 def write_whole(path: Path, contents: bytes) -> None:
     """Write a file under a temporary name and rename it. Missing folders are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{path.name}.{uuid4().hex[:8]}.partial"
-    try:
+    with replacing(path) as temporary:
         temporary.write_bytes(contents)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -7,12 +7,12 @@ import torch
 from headwise.ops import (
     entmax_attention,
     gaussian_attention,
-    named,
     softmax_attention,
     sparsemax_attention,
     topk_attention,
 )
-from headwise.ops.named import LEARNED, attention_op, check_attention
+from headwise_papers.ops import named
+from headwise_papers.ops.named import LEARNED, attention_op, check_attention
 from tests.ops.attention_cases import inputs
 
 OPS = {

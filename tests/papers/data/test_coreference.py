@@ -1,12 +1,12 @@
 import pytest
 
-from headwise.text.coreference import (
+from headwise.text.mentions import head_word, mention_kind
+from headwise_papers.data.coreference import (
     COREFERENCE,
     coreference_file,
     coreference_parts,
     read_coreference,
 )
-from headwise.text.mentions import head_word, mention_kind
 
 GAP_HEAD = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL"
 GAP_TEXT = "Ann Lee's aunt met Mary. She paid."

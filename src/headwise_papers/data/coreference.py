@@ -14,13 +14,22 @@ also later ones), and with its distractors, the words of mentions of other entit
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from headwise.config import suggestion
-from headwise.text.mentions import PRONOUNS, Mention, Passage, Span, make_mention, mention_kind
-from headwise.text.source import DataFile, data_folder, github
+from headwise.text.mentions import (
+    PRONOUNS,
+    CoreferenceSet,
+    Mention,
+    Passage,
+    Span,
+    make_mention,
+    mention_kind,
+)
 from headwise.text.words import words_in
+from headwise_papers.data.source import DataFile, data_folder, github
 
 _THIRD_PERSON = frozenset(words_in("he him his she her hers they them their theirs"))
 _ARTICLES = ("the", "a", "an")
@@ -354,3 +363,10 @@ def _passage(words: Sequence[str], marked: Sequence[_Marked]) -> Iterator[Passag
             mentions.append(make_mention(words, span, right=right, wrong=wrong))
     if mentions:
         yield Passage(tuple(words), " ".join(words), tuple(mentions))
+
+
+def _set(name: str) -> CoreferenceSet:
+    return CoreferenceSet(coreference_parts(name), partial(read_coreference, name))
+
+
+GAP, WINOBIAS, WINOGENDER, LITBANK = map(_set, COREFERENCE)

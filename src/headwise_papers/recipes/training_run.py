@@ -1,4 +1,4 @@
-"""Training runs: a run folder shared by processes, its data, its minutes and its results."""
+"""Training runs: a folder shared by processes, its data, minutes, losses, results and report."""
 
 import hashlib
 import json
@@ -15,11 +15,19 @@ from torch import Tensor, nn
 
 from headwise.config import Dataclass, to_json
 from headwise.recording import Run
+from headwise.recording.checksums import LIST, check_checksums
 from headwise.recording.files import writing_alone
-from headwise.training.checkpoint import BEST, CHECKPOINT, average_checkpoints, kept_checkpoints
-from headwise.training.fit import Evaluate
-from headwise.training.progress import Report, progress_bar
-from headwise.training.settings import FitConfig
+from headwise.reporting import write_report
+from headwise.training import (
+    BEST,
+    CHECKPOINT,
+    Evaluate,
+    FitConfig,
+    Report,
+    average_checkpoints,
+    kept_checkpoints,
+    progress_bar,
+)
 
 MINUTES = "minutes"  # a metric
 DATA = "data.json"  # of a run: the checksum of its data
@@ -218,3 +226,90 @@ def training_figures(run: Run, model: nn.Module) -> dict[str, float | int]:
         "tokens_per_second": speeds[len(speeds) // 2] if speeds else 0.0,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
     }
+
+
+@contextmanager
+def clock(label: str) -> Generator[None]:
+    """Show a label and the time that a block takes, where its end is not known."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    with Progress(*columns) as shown:
+        shown.add_task(label, total=None)
+        yield
+
+
+class RunningLoss:
+    """Running means of a loss: over all batches, and over the last ones.
+
+        average_n = average_(n-1) + (x_n - average_(n-1)) / n
+        recent_n  = recent_(n-1) + (x_n - recent_(n-1)) / min(n, window)
+
+    Given to `fit` as `extra_state=running.tensors` they are in its checkpoints, so that a resumed
+    training has the same means. Nothing waits for a GPU. With several processes each averages its
+    own batches, and those of the first are kept.
+
+    >>> running = RunningLoss(window=2)
+    >>> for loss in (4.0, 2.0, 0.0):
+    ...     running.add(torch.tensor(loss))
+    >>> running.average, running.recent
+    (2.0, 1.5)
+
+    Args:
+        window: number of batches that `recent` is about.
+    """
+
+    def __init__(self, *, window: int) -> None:
+        self.window = max(window, 1)
+        self._held_3 = torch.zeros(3)  # number of batches, mean of all, mean of the last
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the state, which may be filled in place."""
+        return {"running_loss": self._held_3}
+
+    @torch.no_grad()
+    def add(self, loss: Tensor) -> None:
+        """Add the loss of one more batch, a scalar."""
+        if self._held_3.device != loss.device:  # the first time, before a graph is recorded
+            self._held_3 = self._held_3.to(loss.device)
+        held_3 = self._held_3
+        number = held_3[0] + 1
+        share_2 = torch.stack([number, number.clamp(max=self.window)]).reciprocal()
+        held_3[1:] += (loss.float() - held_3[1:]) * share_2
+        held_3[0] = number
+
+    @property
+    def average(self) -> float:
+        """Mean over all batches so far."""
+        return self._held_3[1].item()
+
+    @property
+    def recent(self) -> float:
+        """Mean over about the last `window` batches, the newest weighted most."""
+        return self._held_3[2].item()
+
+
+def complete_report(run: Run) -> None:
+    """Write the report of a finished run, unless it is newer than the results.
+
+    A run that was killed between the two gets its report when it is started again. A damaged model
+    is refused first, as the results would not be those of the model that is there.
+    """
+    check_models(run)
+    if is_first_process() and not _has_new_report(run):
+        write_report(run)
+
+
+def check_models(run: Run) -> None:
+    """Raise if the model of a run, or of a training in it, was damaged; one may be missing."""
+    for name in (*run.names("model.safetensors"), *run.names("*/model.safetensors")):
+        run.load_tensors(name)
+    for path in sorted(run.folder.glob(f"*/*/{LIST}")):
+        check_checksums(path.parent)
+
+
+def _has_new_report(run: Run) -> bool:
+    if not run.has("report.html"):
+        return False
+    results, report = (run.path(name).stat() for name in ("figures.json", "report.html"))
+    return report.st_mtime_ns >= results.st_mtime_ns

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from headwise.text.source import DataFile, data_folder, write_whole
+from headwise_papers.data.source import DataFile, data_folder, write_whole
 
 TEXT = b"1\tgood\n"
 FILE = DataFile("set/part.tsv", hashlib.sha256(TEXT).hexdigest(), "example.org")
