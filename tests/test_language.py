@@ -9,7 +9,13 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
 # Packages whose docstrings do not follow the rule yet.
-UNCONVERTED = ("headwise_papers",)
+UNCONVERTED = tuple(
+    f"headwise_papers.{name}"
+    for name in sorted(
+        path.stem for path in (SOURCE / "headwise_papers").iterdir() if path.suffix in ("", ".py")
+    )
+    if name not in ("attention_guidance", "sparse_transformer", "__pycache__")
+)
 DEPENDENT = r"The same|Of|As|What|Those|So|Where"
 NO_VERB = (
     r"The|A|An|Whether|How|Which|Who|Whose|Why|When|While|If|That|These|This|Its|It|All|Any|Each|"
@@ -35,8 +41,10 @@ def _wrong(text: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, Documented):
             written = ast.get_docstring(node) or ""
-            if written and _rule(node).match(written):
-                yield getattr(node, "lineno", 1), written.splitlines()[0]
+            first = written.partition("\n")[0]
+            is_question = isinstance(node, ast.Module) and first.endswith("?")  # an experiment's
+            if written and not is_question and _rule(node).match(written):
+                yield getattr(node, "lineno", 1), first
 
 
 def _module(path: Path) -> str:

@@ -7,7 +7,7 @@ not tried again: it is left out of losses and, with its partner, of differences.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -155,6 +155,52 @@ def part_of(corpus: str, layers: int) -> str:
     return f"{corpus}, {layers} layers"
 
 
+@dataclass(frozen=True)
+class EncodersConfig:
+    """Settings that all experiments on pre-trained encoders have."""
+
+    seeds: int = 3
+    changes: tuple[str, ...] = ()  # of every pre-training, for example fit.steps=500
+    finished: str = ""  # folder of finished runs, which are read instead of the cache
+
+    def __post_init__(self) -> None:
+        for _ in self.encoders():  # wrong settings raise before there is a folder
+            pass
+
+    def encoders(self) -> "Encoders":
+        """Yield part, arm and settings of every encoder, the arms of a seed together."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class OneCorpusConfig(EncodersConfig):
+    """Settings of experiments on encoders of one corpus and depth."""
+
+    corpus: str = ENGLISH
+    layers: int = 12
+
+    @property
+    def part(self) -> str:
+        """Name of corpus and depth in results."""
+        return part_of(self.corpus, self.layers)
+
+    def encoder(
+        self, arm: str, seed: int, *changes: str, plan: str | None = None
+    ) -> PretrainingConfig:
+        """Return the settings of one encoder, with changes of its own."""
+        every = (*self.changes, *changes)
+        return encoder_config(self.corpus, self.layers, arm, seed, every, plan=plan)
+
+
+Encoders = Iterator[tuple[str, str, PretrainingConfig]]  # part, arm, settings
+
+
+def models(config: EncodersConfig) -> Iterator[Job]:
+    """List texts and encoders that an experiment needs, unless finished runs are read."""
+    if not config.finished:
+        yield from jobs(encoder for *_, encoder in config.encoders())
+
+
 def jobs(configs: Iterable[PretrainingConfig]) -> Iterator[Job]:
     """Yield what must be in the cache for these encoders: their texts, then themselves."""
     listed = list(configs)
@@ -243,6 +289,15 @@ class Trained(NamedTuple):
 
 
 Runs = Mapping[str, Sequence[Trained]]  # by arm, one per seed
+
+
+def trained_parts(config: EncodersConfig) -> dict[str, dict[str, list[Trained]]]:
+    """Return all encoders of an experiment by part and arm, found, pre-trained or read."""
+    parts: dict[str, dict[str, list[Trained]]] = {}
+    for part, arm, encoder in config.encoders():
+        one = finished(Path(config.finished), arm, encoder) if config.finished else trained(encoder)
+        parts.setdefault(part, {}).setdefault(arm, []).append(one)
+    return parts
 
 
 def trained(config: PretrainingConfig) -> Trained:
@@ -342,6 +397,15 @@ def costs(part: str, runs: Runs) -> dict[str, Result]:
             if values := values_of(alone if name in SPEEDS else several, name):
                 found[f"{part}: {what}, {arm}"] = Result([value / unit for value in values])
     return found
+
+
+def draw_losses(
+    config: EncodersConfig, results: Mapping[str, Result], *, floor: str = "unigram loss"
+) -> "dict[str, Figure]":
+    """Draw training losses of all encoders of an experiment; a result of each part is dashed."""
+    parts = trained_parts(config)
+    floors = {part: results[f"{part}: {floor}"].mean for part in parts}
+    return {"losses": loss_curves(parts, floors=floors, floor=floor)}
 
 
 def loss_curves(

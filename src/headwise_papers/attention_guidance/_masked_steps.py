@@ -110,7 +110,7 @@ def drawn_model(
 
 
 def own_loss(model: nn.Module, called: Any = None) -> Callable[[Batch], Tensor]:
-    """From a batch to a model's cross-entropy of what was masked.
+    """Return a function from a batch to a model's cross-entropy of what was masked.
 
     Args:
         model: `MaskedLM`, or one of transformers.
@@ -119,7 +119,7 @@ def own_loss(model: nn.Module, called: Any = None) -> Callable[[Batch], Tensor]:
     call: Callable[..., Any] = model if called is None else called
     if isinstance(model, MaskedLM):
         return lambda batch: cross_entropy(call(batch.ids, batch.places), batch.words)
-    # without a mask of ones: transformers would look at it, and the device would be waited for
+    # without a mask of ones: transformers would read it, and the device would be waited for
     return lambda batch: call(input_ids=batch.ids, labels=batch.labels).loss
 
 
@@ -174,7 +174,7 @@ def from_matrices(
     compiled: bool = False,
     checkpointing: bool = False,
 ) -> Trainee:
-    """The usual way to guide: eager attention returns its matrices, and the loss is theirs."""
+    """Guide in the usual way: eager attention returns its matrices, and the loss is theirs."""
     model, batch = _model(settings, device, host, checkpointing), _batch(settings, device)
     ask, measure = _asking_for_matrices(model), _distance(settings, device)
     called = model
@@ -218,7 +218,7 @@ def _batch(settings: Settings, device: torch.device) -> Batch:
 def _asking_for_matrices(
     model: MaskedLM | PreTrainedModel,
 ) -> Callable[[Batch, Any], tuple[Tensor, list[Tensor]]]:
-    """From a batch to a model's own loss and the weights of every layer, (B, H, Q, K) each.
+    """Return a function from a batch to a model's loss and the weights of each layer, (B, H, Q, K).
 
     What is called comes second: the model, or the same compiled.
     """
@@ -272,13 +272,13 @@ class MatricesKept:
         return Attended(weights_BHQK @ v, Scores(q, k, scale=scale), softmax_rows)
 
     def drain(self) -> list[Tensor]:
-        """The weights since the last drain, in the order of the calls."""
+        """Return the weights since the last drain, in the order of the calls."""
         kept, self._kept = self._kept, []
         return kept
 
 
 def _distance(settings: Settings, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """From the weights of a layer to its guidance loss, by the convention "mean"."""
+    """Return a function from a layer's weights to its guidance loss, by the convention "mean"."""
     aims = list(settings.plan.aims.values())
     count, length = len(aims), settings.length
     blank = torch.zeros(1, count, length, 1, device=device)
@@ -314,7 +314,7 @@ def _stepper(
 def _quiet(
     model: nn.Module, both: Callable[[], tuple[Tensor, Tensor | None]], device: torch.device
 ) -> tuple[float, float | None]:
-    """The losses with dropout off; with gradients, as guidance keeps nothing without."""
+    """Return losses with dropout off; with gradients, as guidance keeps nothing without."""
     model.eval()
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
         own, guidance = both()

@@ -48,7 +48,7 @@ class Probed(NamedTuple):
     Labels without a mention that could be asked for are left out.
     """
 
-    tokens: dict[str, Score]  # where special tokens may be looked at too, as in the paper
+    tokens: dict[str, Score]  # where special tokens may be attended to, as in the paper
     words: dict[str, Score]  # where only words count, as `inspect` does
     candidates: dict[str, Score]  # where only words of gold mentions do
     rules: dict[str, dict[str, float]]  # what needs no model
@@ -64,7 +64,7 @@ class Probed(NamedTuple):
 
     @staticmethod
     def is_whole(data: Mapping[str, Any]) -> bool:
-        """Whether all that is measured now was already when this was written."""
+        """Return whether all that is measured now was already when this was written."""
         return all(among in data for among in get_args(Among))
 
     @staticmethod
@@ -93,7 +93,7 @@ class AmongTokens:
         self.pointing(site, attended)
 
     def state(self) -> dict[str, Tensor]:
-        """All counts."""
+        """Return all counts."""
         return self.pointing.state()
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -108,7 +108,7 @@ class AmongMentions:
     pointing: Pointing
     name: str = "among_mentions"
     reading: Reading | None = None
-    _mask: Tensor | None = None  # of the reading that was looked at last
+    _mask: Tensor | None = None  # of the reading that was seen last
     _masked: Reading | None = None
 
     def __call__(self, site: Site, attended: Attended) -> None:
@@ -120,7 +120,7 @@ class AmongMentions:
         self.pointing(site, _weighing_only(attended, self._mask))
 
     def state(self) -> dict[str, Tensor]:
-        """All counts."""
+        """Return all counts."""
         return self.pointing.state()
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -129,7 +129,7 @@ class AmongMentions:
 
 
 def among_mentions(reading: Reading) -> Tensor:
-    """(B, 1, T, T), True from the head word of a mention to words of its candidates."""
+    """Return (B, 1, T, T), True from a mention's head word to words of its candidates."""
     words = reading.words["encoder"]
     end = words.most  # stands for what is no word
     allowed_BWW = torch.zeros(len(words.on_host), end + 1, end + 1, dtype=torch.bool)
@@ -165,7 +165,7 @@ def among_tokens(reading: Reading) -> Reading:
 
 
 def _numbered(of_BT: Tensor) -> Tensor:
-    """A number a word, and one for each position that is none."""
+    """Return one number per word, and one for each position that is none."""
     begins_BT = of_BT < 0
     begins_BT[:, 1:] |= of_BT[:, 1:] != of_BT[:, :-1]
     begins_BT[:, 0] = True
@@ -236,7 +236,7 @@ def probe(
         subject: the encoder and how it reads.
         sentences: passages with mentions; every other one is of the first half.
         whole_words: only those in which every word is one token, as in the paper's code; else the
-            pieces of words are put together.
+            tokens of a word are put together.
         batch_size: passages read together.
         seed: of intervals.
     """

@@ -20,21 +20,20 @@ from headwise_papers.attention_guidance._encoders import (
     MLM,
     STANDS_FOR,
     TINY,
-    Trained,
+    Encoders,
+    OneCorpusConfig,
     costs,
     difference,
-    encoder_config,
-    jobs,
-    loss_curves,
+    draw_losses,
     losses,
+    models,
     not_converged,
     paired,
     part_of,
     plateau,
-    trained,
+    trained_parts,
 )
-from headwise_papers.core import Claim, Experiment, Job, Result
-from headwise_papers.recipes.pretraining import PretrainingConfig
+from headwise_papers.core import Claim, Experiment, Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,13 +54,10 @@ NONE = 0.05  # nats that count as no difference
 
 
 @dataclass(frozen=True)
-class Config:
-    """Which encoders are pre-trained."""
+class Config(OneCorpusConfig):
+    """Encoders by arm."""
 
-    corpus: str = ENGLISH
-    layers: int = 12
     arms: tuple[str, ...] = tuple(LEFT_OUT)
-    seeds: int = 3
     changes: tuple[str, ...] = (  # of every pre-training
         "vocab_size=8000",
         "fit.steps=2000",
@@ -74,8 +70,13 @@ class Config:
             raise ValueError(
                 f"There is no arm {min(unknown)!r}; arms are some of {'; '.join(LEFT_OUT)}."
             )
-        for _ in _settings(self):  # wrong settings raise before there is a folder
-            pass
+        super().__post_init__()
+
+    def encoders(self) -> Encoders:
+        """Yield the arms of each seed."""
+        for seed in range(self.seeds):
+            for arm in self.arms:
+                yield self.part, arm, self.encoder(arm, seed, plan=plan_without(arm))
 
 
 def plan_without(arm: str) -> str:
@@ -132,31 +133,10 @@ def _table_5() -> Iterator[Claim]:
 CLAIMS = tuple(_table_5())
 
 
-def _settings(config: Config) -> Iterator[tuple[str, PretrainingConfig]]:
-    for seed in range(config.seeds):
-        for arm in config.arms:
-            plan = plan_without(arm)
-            yield (
-                arm,
-                encoder_config(config.corpus, config.layers, arm, seed, config.changes, plan=plan),
-            )
-
-
-def models(config: Config) -> Iterator[Job]:
-    """List the text and encoders."""
-    yield from jobs(encoder for _, encoder in _settings(config))
-
-
-def _found(config: Config) -> dict[str, list[Trained]]:
-    runs: dict[str, list[Trained]] = {arm: [] for arm in config.arms}
-    for arm, encoder in _settings(config):
-        runs[arm].append(trained(encoder))
-    return runs
-
-
 def run(config: Config, out: Run) -> dict[str, Result]:
     """Pre-train all arms and compare them."""
-    runs, part = _found(config), part_of(config.corpus, config.layers)
+    part = config.part
+    runs = trained_parts(config)[part]
     more = {
         difference(part, "validation", LOCAL, arm): Result(found, "difference")
         for arm in (FIRST, PERIOD, DELIM)
@@ -173,10 +153,7 @@ def run(config: Config, out: Run) -> dict[str, Result]:
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw training losses."""
-    config = from_json(Config, out.config())
-    part = part_of(config.corpus, config.layers)
-    floor = results[f"{part}: unigram loss"].mean
-    return {"losses": loss_curves({part: _found(config)}, floors={part: floor})}
+    return draw_losses(from_json(Config, out.config()), results)
 
 
 SMOKE = Config(

@@ -23,19 +23,20 @@ from headwise_papers.attention_guidance._encoders import (
     MLM,
     STANDS_FOR,
     TINY,
+    Encoders,
+    OneCorpusConfig,
     Runs,
     Trained,
     costs,
     difference,
-    encoder_config,
-    jobs,
-    loss_curves,
+    draw_losses,
     losses,
+    models,
     paired,
     part_of,
-    trained,
+    trained_parts,
 )
-from headwise_papers.core import Claim, Experiment, Job, Result
+from headwise_papers.core import Claim, Experiment, Result
 from headwise_papers.recipes.pretraining import PretrainingConfig
 
 if TYPE_CHECKING:
@@ -48,17 +49,17 @@ PAPER = {"train": (0.27, 0.10), "average": (0.32, 0.15)}  # Table 6: plain, guid
 
 
 @dataclass(frozen=True)
-class Config:
-    """Which encoders are pre-trained."""
+class Config(OneCorpusConfig):
+    """Encoders of both arms."""
 
-    corpus: str = ENGLISH
-    layers: int = 12
-    seeds: int = 3
     changes: tuple[str, ...] = ("fit.steps=1000", "fit.warmup=100", "batch_size=128")
 
-    def __post_init__(self) -> None:
-        for _ in _settings(self):  # wrong settings raise before there is a folder
-            pass
+    def encoders(self) -> Encoders:
+        """Yield both arms of each seed."""
+        for seed in range(self.seeds):
+            for arm, same in ARMS.items():
+                plain = self.encoder(same, seed)
+                yield self.part, arm, replace(plain, objective="electra", next_sentence=False)
 
 
 def where_learned(part: str, what: str) -> str:
@@ -85,29 +86,12 @@ CLAIMS = (
 )
 
 
-def _settings(config: Config) -> Iterator[tuple[str, PretrainingConfig]]:
-    for seed in range(config.seeds):
-        for arm, same in ARMS.items():
-            plain = encoder_config(config.corpus, config.layers, same, seed, config.changes)
-            yield arm, replace(plain, objective="electra", next_sentence=False)
-
-
-def models(config: Config) -> Iterator[Job]:
-    """List the text and encoders."""
-    yield from jobs(encoder for _, encoder in _settings(config))
-
-
-def _found(config: Config) -> dict[str, list[Trained]]:
-    runs: dict[str, list[Trained]] = {arm: [] for arm in ARMS}
-    for arm, encoder in _settings(config):
-        runs[arm].append(trained(encoder))
-    return runs
-
-
 def run(config: Config, out: Run) -> dict[str, Result]:
     """Pre-train both arms and compare them."""
-    runs, part = _found(config), part_of(config.corpus, config.layers)
-    share, words = guess_shares(next(_settings(config))[1], runs[PLAIN][0].drawn_right)
+    part = config.part
+    runs = trained_parts(config)[part]
+    *_, encoder = next(config.encoders())
+    share, words = guess_shares(encoder, runs[PLAIN][0].drawn_right)
     guess, floor = guess_loss(share), guess_loss(share, words=words)
     kept = learned(runs, floor)
     more = {
@@ -160,9 +144,7 @@ def guess_loss(share: float, *, words: float = 1.0) -> float:
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw training losses."""
     config = from_json(Config, out.config())
-    part = part_of(config.corpus, config.layers)
-    floors = {part: results[f"{part}: loss from the share alone"].mean}
-    return {"losses": loss_curves({part: _found(config)}, floors=floors, floor="share alone")}
+    return draw_losses(config, results, floor="loss from the share alone")
 
 
 SMOKE = Config(corpus="oromo", layers=2, seeds=1, changes=TINY)

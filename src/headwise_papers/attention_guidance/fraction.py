@@ -9,9 +9,7 @@ The paper says that half works well; Table 8 has losses of half and all.
 - Quarters were trained in `small` alone: 4 layers, 4 heads.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwise.config import from_json
@@ -24,20 +22,18 @@ from headwise_papers.attention_guidance._encoders import (
     MLM,
     STANDS_FOR,
     TINY,
-    Trained,
+    Encoders,
+    OneCorpusConfig,
     costs,
     difference,
-    encoder_config,
-    finished,
-    jobs,
-    loss_curves,
+    draw_losses,
     losses,
+    models,
     part_of,
     plateau,
-    trained,
+    trained_parts,
 )
-from headwise_papers.core import Claim, Experiment, Job, Result
-from headwise_papers.recipes.pretraining import PretrainingConfig
+from headwise_papers.core import Claim, Experiment, Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,19 +45,16 @@ TABLE_8 = ((GUIDED, MLM), (ALL, MLM), (GUIDED, ALL))
 
 
 @dataclass(frozen=True)
-class Config:
-    """Which encoders are pre-trained."""
+class Config(OneCorpusConfig):
+    """Encoders by arm."""
 
-    corpus: str = ENGLISH
-    layers: int = 12
     arms: tuple[str, ...] = tuple(ARMS)
-    seeds: int = 3
-    changes: tuple[str, ...] = ()  # of every pre-training, for example fit.steps=500
-    finished: str = ""  # folder of finished runs, which are read instead of the cache
 
-    def __post_init__(self) -> None:
-        for _ in _settings(self):  # wrong settings raise before there is a folder
-            pass
+    def encoders(self) -> Encoders:
+        """Yield the arms of each seed."""
+        for seed in range(self.seeds):
+            for arm in self.arms:
+                yield self.part, arm, self.encoder(arm, seed)
 
 
 CLAIMS = (
@@ -89,38 +82,16 @@ CLAIMS = (
 )
 
 
-def _settings(config: Config) -> Iterator[tuple[str, PretrainingConfig]]:
-    for seed in range(config.seeds):
-        for arm in config.arms:
-            yield arm, encoder_config(config.corpus, config.layers, arm, seed, config.changes)
-
-
-def models(config: Config) -> Iterator[Job]:
-    """List the text and encoders."""
-    if not config.finished:
-        yield from jobs(encoder for _, encoder in _settings(config))
-
-
-def _found(config: Config) -> dict[str, list[Trained]]:
-    runs: dict[str, list[Trained]] = {arm: [] for arm in config.arms}
-    given = Path(config.finished)
-    for arm, encoder in _settings(config):
-        runs[arm].append(finished(given, arm, encoder) if config.finished else trained(encoder))
-    return runs
-
-
 def run(config: Config, out: Run) -> dict[str, Result]:
     """Pre-train all arms and compare them."""
-    runs, part = _found(config), part_of(config.corpus, config.layers)
+    part = config.part
+    runs = trained_parts(config)[part]
     return {**losses(part, runs, PAIRS), **plateau(part, runs), **costs(part, runs)}
 
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw training losses."""
-    config = from_json(Config, out.config())
-    part = part_of(config.corpus, config.layers)
-    floor = results[f"{part}: unigram loss"].mean
-    return {"losses": loss_curves({part: _found(config)}, floors={part: floor})}
+    return draw_losses(from_json(Config, out.config()), results)
 
 
 SMOKE = Config(corpus="oromo", layers=1, arms=(MLM, "guided 1/4", ALL), seeds=1, changes=TINY)

@@ -12,7 +12,7 @@ Table 3, Fig. 3: losses of masked tokens; train is over the last twentieth.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import product
 from typing import TYPE_CHECKING
 
 from headwise.config import from_json
@@ -24,22 +24,21 @@ from headwise_papers.attention_guidance._encoders import (
     RECIPES,
     STANDS_FOR,
     TINY,
+    Encoders,
+    EncodersConfig,
     Runs,
-    Trained,
     costs,
     difference,
+    draw_losses,
     encoder_config,
-    finished,
-    jobs,
-    loss_curves,
     losses,
+    models,
     not_converged,
     part_of,
     plateau,
-    trained,
+    trained_parts,
 )
-from headwise_papers.core import Claim, Experiment, Job, Result, minus
-from headwise_papers.recipes.pretraining import PretrainingConfig
+from headwise_papers.core import Claim, Experiment, Result, minus
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,19 +64,21 @@ NAMES = {ENGLISH: "English", "filipino": "Filipino", "oromo": "Oromo"}
 
 
 @dataclass(frozen=True)
-class Config:
-    """Which encoders are pre-trained."""
+class Config(EncodersConfig):
+    """Encoders by corpus and depth."""
 
     corpora: tuple[str, ...] = tuple(RECIPES)
     layers: tuple[int, ...] = (12, 8, 16)  # the first has `seeds`
-    seeds: int = 3
     other_seeds: int = 1  # of other depths
-    changes: tuple[str, ...] = ()  # of every pre-training, for example fit.steps=500
-    finished: str = ""  # folder of finished runs, which are read instead of the cache
 
-    def __post_init__(self) -> None:
-        for _ in _settings(self):  # wrong settings raise before there is a folder
-            pass
+    def encoders(self) -> Encoders:
+        """Yield both arms of each seed, corpus by corpus and depth by depth."""
+        for corpus, layers in product(self.corpora, self.layers):
+            most = self.seeds if layers == self.layers[0] else self.other_seeds
+            for seed in range(min(most, self.seeds)):
+                for arm in (MLM, GUIDED):
+                    encoder = encoder_config(corpus, layers, arm, seed, self.changes)
+                    yield part_of(corpus, layers), arm, encoder
 
 
 def sooner(part: str) -> str:
@@ -130,36 +131,10 @@ CLAIMS = (
 )
 
 
-def _settings(config: Config) -> Iterator[tuple[str, str, PretrainingConfig]]:
-    """Yield part, arm and settings of every encoder, both arms of a seed together."""
-    for corpus in config.corpora:
-        for layers in config.layers:
-            most = config.seeds if layers == config.layers[0] else config.other_seeds
-            for seed in range(min(most, config.seeds)):
-                for arm in (MLM, GUIDED):
-                    encoder = encoder_config(corpus, layers, arm, seed, config.changes)
-                    yield part_of(corpus, layers), arm, encoder
-
-
-def models(config: Config) -> Iterator[Job]:
-    """List texts and encoders."""
-    if not config.finished:
-        yield from jobs(encoder for *_, encoder in _settings(config))
-
-
-def _found(config: Config) -> dict[str, dict[str, list[Trained]]]:
-    parts: dict[str, dict[str, list[Trained]]] = {}
-    for part, arm, encoder in _settings(config):
-        runs = parts.setdefault(part, {MLM: [], GUIDED: []})
-        given = Path(config.finished)
-        runs[arm].append(finished(given, arm, encoder) if config.finished else trained(encoder))
-    return parts
-
-
 def run(config: Config, out: Run) -> dict[str, Result]:
     """Pre-train all encoders and compare both arms."""
     results: dict[str, Result] = {}
-    for part, runs in _found(config).items():
+    for part, runs in trained_parts(config).items():
         results |= measured(part, runs)
     return results
 
@@ -179,9 +154,7 @@ def measured(part: str, runs: Runs) -> dict[str, Result]:
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw Fig. 3: training losses."""
-    found = _found(from_json(Config, out.config()))
-    floors = {part: results[f"{part}: unigram loss"].mean for part in found}
-    return {"losses": loss_curves(found, floors=floors)}
+    return draw_losses(from_json(Config, out.config()), results)
 
 
 SMOKE = Config(corpora=("oromo",), layers=(2,), seeds=1, changes=TINY)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
-from headwise.config import changed
+from headwise.config import changed, from_json
 from headwise.recording import Run
 from headwise_papers.attention_guidance._encoders import (
     ENGLISH,
@@ -22,10 +22,12 @@ from headwise_papers.attention_guidance._encoders import (
     MLM,
     STANDS_FOR,
     TINY,
-    encoder_config,
-    jobs,
+    Encoders,
+    OneCorpusConfig,
+    Trained,
+    models,
     part_of,
-    trained,
+    trained_parts,
 )
 from headwise_papers.attention_guidance._grid import (
     MORE,
@@ -35,8 +37,7 @@ from headwise_papers.attention_guidance._grid import (
     cell_difference,
     compared,
 )
-from headwise_papers.core import Claim, Experiment, Job, Result, panels, trained_in_parallel
-from headwise_papers.recipes.pretraining import PretrainingConfig
+from headwise_papers.core import Claim, Experiment, Result, panels, trained_in_parallel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,11 +46,9 @@ ARMS = (MLM, GUIDED)
 
 
 @dataclass(frozen=True)
-class Config:
-    """The grid, and what is pre-trained."""
+class Config(OneCorpusConfig):
+    """Grid of settings, each of which is pre-trained with."""
 
-    corpus: str = ENGLISH
-    layers: int = 12
     learning_rates: tuple[float, ...] = (1e-4, 2e-4, 5e-4)
     warmups: tuple[float, ...] = (0.0, 0.05, 0.25)  # shares of the updates
     dropouts: tuple[float, ...] = (0.0, 0.1)  # of attention weights
@@ -59,13 +58,23 @@ class Config:
     def __post_init__(self) -> None:
         if not self.learning_rates or not self.warmups or not self.dropouts:
             raise ValueError("The grid needs one learning rate, warm-up and dropout or more.")
-        for cell in self.cells:  # wrong settings raise before there is a folder
-            _settings(self, GUIDED, 0, cell)
+        super().__post_init__()
 
     @property
     def cells(self) -> list[Cell]:
         """Settings of the grid."""
         return list(product(self.learning_rates, self.warmups, self.dropouts))
+
+    def encoders(self) -> Encoders:
+        """Yield both arms of each seed and setting."""
+        for seed, (rate, warmup, dropout), arm in product(range(self.seeds), self.cells, ARMS):
+            plain = self.encoder(arm, seed)
+            changes = {
+                "fit.learning_rate": rate,
+                "fit.warmup": round(warmup * plain.fit.steps),
+                "model.attention_dropout": dropout,
+            }
+            yield self.part, arm, changed(plain, changes)
 
 
 def _claims() -> Iterator[Claim]:
@@ -91,43 +100,18 @@ def _claims() -> Iterator[Claim]:
 CLAIMS = tuple(_claims())
 
 
-def _settings(config: Config, arm: str, seed: int, cell: Cell) -> PretrainingConfig:
-    plain = encoder_config(config.corpus, config.layers, arm, seed, config.changes)
-    rate, warmup, dropout = cell
-    changes = {
-        "fit.learning_rate": rate,
-        "fit.warmup": round(warmup * plain.fit.steps),
-        "model.attention_dropout": dropout,
-    }
-    return changed(plain, changes)
-
-
-def models(config: Config) -> Iterator[Job]:
-    """List the text and encoders."""
-    yield from jobs(
-        _settings(config, arm, seed, cell)
-        for seed in range(config.seeds)
-        for cell in config.cells
-        for arm in ARMS
-    )
-
-
 def run(config: Config, out: Run) -> dict[str, Result]:
     """Train under every setting; results have one value per setting and seed."""
+    size = len(config.cells)
     found = {
-        arm: [
-            [_ended(_settings(config, arm, seed, cell)) for cell in config.cells]
-            for seed in range(config.seeds)
-        ]
-        for arm in ARMS
+        arm: [list(map(_ended, runs[at : at + size])) for at in range(0, len(runs), size)]
+        for arm, runs in trained_parts(config)[config.part].items()
     }
     results = {**by_arm(config.cells, found), **compared(config.cells, found)}
-    part = part_of(config.corpus, config.layers)
-    return {f"{part}: {name}": result for name, result in results.items()}
+    return {f"{config.part}: {name}": result for name, result in results.items()}
 
 
-def _ended(settings: PretrainingConfig) -> Ended:
-    one = trained(settings)
+def _ended(one: Trained) -> Ended:
     if one.diverged:
         return Ended(None, False, one.unigram_loss, None)
     figures = one.run.figures()
@@ -137,10 +121,8 @@ def _ended(settings: PretrainingConfig) -> Ended:
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw the loss under every setting: one column per setting, one dot per seed."""
-    config = out.config()
-    part = part_of(config["corpus"], config["layers"])
-    cells = list(product(config["learning_rates"], config["warmups"], config["dropouts"]))
-    seeds = config["seeds"]
+    config = from_json(Config, out.config())
+    part, cells, seeds = config.part, config.cells, config.seeds
     figure, ((panel,),) = panels(1, width=max(5.0, 0.8 + 0.5 * len(cells)), height=3.8)
     for column in range(1, len(cells), 2):
         panel.axvspan(column - 0.5, column + 0.5, color="black", alpha=0.05, linewidth=0)

@@ -8,8 +8,8 @@ Beyond the paper. Keys outside the k largest get no gradient of the task, but of
 - Recorded with 4 layers alone, where plain encoders stay on the plateau.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 from headwise.config import from_json
@@ -19,21 +19,20 @@ from headwise_papers.attention_guidance._encoders import (
     GUIDED,
     MLM,
     TINY,
+    Encoders,
+    OneCorpusConfig,
     Runs,
-    Trained,
     costs,
     difference,
-    encoder_config,
-    jobs,
-    loss_curves,
+    draw_losses,
     losses,
+    models,
     paired,
     part_of,
     plateau,
-    trained,
+    trained_parts,
 )
-from headwise_papers.core import Claim, Experiment, Job, Result
-from headwise_papers.recipes.pretraining import PretrainingConfig
+from headwise_papers.core import Claim, Experiment, Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,29 +42,27 @@ ARMS = (MLM, GUIDED)
 
 
 @dataclass(frozen=True)
-class Config:
-    """Which encoders are pre-trained."""
+class Config(OneCorpusConfig):
+    """Encoders by attention and arm."""
 
-    corpus: str = ENGLISH
-    layers: int = 12
     attentions: tuple[str, ...] = (SOFTMAX, TOPK)  # see headwise_papers.ops.named
-    seeds: int = 3
-    changes: tuple[str, ...] = ()  # of every pre-training, for example fit.steps=500
 
     def __post_init__(self) -> None:
         if not self.attentions:
             raise ValueError("attentions must name one kind of attention or more.")
-        for _ in _settings(self):  # wrong settings raise before there is a folder
-            pass
+        super().__post_init__()
+
+    def encoders(self) -> Encoders:
+        """Yield both arms of each seed, attention by attention."""
+        for seed in range(self.seeds):
+            for attention, arm in product(self.attentions, ARMS):
+                encoder = self.encoder(arm, seed, f"model.attention={attention}")
+                yield f"{self.part}, {attention}", arm, encoder
 
 
 def gains_more(attention: str) -> str:
     """Return the name of how much more guidance lowers the loss than with softmax."""
     return f"gain of guidance with {attention} - with {SOFTMAX}"
-
-
-def _part(config: Config, attention: str) -> str:
-    return f"{part_of(config.corpus, config.layers)}, {attention}"
 
 
 CLAIMS = (
@@ -82,48 +79,22 @@ CLAIMS = (
 )
 
 
-def _settings(config: Config) -> Iterator[tuple[str, str, PretrainingConfig]]:
-    for seed in range(config.seeds):
-        for attention in config.attentions:
-            for arm in ARMS:
-                changes = (*config.changes, f"model.attention={attention}")
-                encoder = encoder_config(config.corpus, config.layers, arm, seed, changes)
-                yield attention, arm, encoder
-
-
-def models(config: Config) -> Iterator[Job]:
-    """List the text and encoders."""
-    yield from jobs(encoder for *_, encoder in _settings(config))
-
-
-def _found(config: Config) -> dict[str, dict[str, list[Trained]]]:
-    runs: dict[str, dict[str, list[Trained]]] = {
-        attention: {arm: [] for arm in ARMS} for attention in config.attentions
-    }
-    for attention, arm, encoder in _settings(config):
-        runs[attention][arm].append(trained(encoder))
-    return runs
-
-
 def run(config: Config, out: Run) -> dict[str, Result]:
     """Pre-train all arms and compare them."""
     results: dict[str, Result] = {}
-    found = _found(config)
-    for attention, runs in found.items():
-        part = _part(config, attention)
+    parts = trained_parts(config)
+    for part, runs in parts.items():
         results |= losses(part, runs, [(GUIDED, MLM)])
         results |= plateau(part, runs) | costs(part, runs)
+    found = dict(zip(config.attentions, parts.values(), strict=True))
     for attention, runs in found.items():
         if attention != SOFTMAX and SOFTMAX in found:
-            results |= _against_softmax(config, attention, runs, found[SOFTMAX])
+            results |= _against_softmax(config.part, attention, runs, found[SOFTMAX])
     return results
 
 
-def _against_softmax(
-    config: Config, attention: str, runs: Runs, softmax: Runs
-) -> dict[str, Result]:
+def _against_softmax(part: str, attention: str, runs: Runs, softmax: Runs) -> dict[str, Result]:
     results: dict[str, Result] = {}
-    part = part_of(config.corpus, config.layers)
     for arm in ARMS:
         if gaps := paired(runs[arm], softmax[arm], "validation_loss"):
             name = difference(part, "validation", f"{arm} with {attention}", SOFTMAX)
@@ -141,10 +112,7 @@ def _against_softmax(
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw training losses, one panel per kind of attention."""
-    config = from_json(Config, out.config())
-    found = {_part(config, attention): runs for attention, runs in _found(config).items()}
-    floors = {part: results[f"{part}: unigram loss"].mean for part in found}
-    return {"losses": loss_curves(found, floors=floors)}
+    return draw_losses(from_json(Config, out.config()), results)
 
 
 SMOKE = Config(corpus="oromo", layers=1, attentions=(SOFTMAX, "topk:2"), seeds=1, changes=TINY)

@@ -1,10 +1,10 @@
-"""How long sentence pairs are: 100 pairs of each corpus, as lengths in pieces of words.
+"""Lengths of sentence pairs: 100 pairs of each corpus, in subwords.
 
-Of 8,000 training pairs in 8,000 joint pieces (10,000 for IWSLT'14), sorted by length, every 80th.
+Of 8,000 training pairs in 8,000 joint subwords (10,000 for IWSLT'14), sorted by length, every 80th.
 Kept here so that speed can be measured without the corpora.
 """
 
-# source and target, without marks
+# source and target, without special tokens
 # fmt: off
 LENGTHS: dict[str, tuple[tuple[int, int], ...]] = {
     "multi30k": (

@@ -61,10 +61,16 @@ def cached(data_folder, tmp_path_factory):
     torch.set_num_threads(before)
 
 
-def smoke_run(module, *place):
+def smoke_run(module, part, arm):
     """The run of a smoke encoder, found in the cache."""
-    (config,) = (c for *found, c in module._settings(module.SMOKE) if tuple(found) == place)
+    (config,) = (c for *found, c in module.SMOKE.encoders() if found == [part, arm])
     return find_or_train(_encoders.pretrain_encoder, config)
+
+
+def cell_of(config, arm, cell):
+    """The settings of one arm in one cell of a grid, first seed."""
+    every = [encoder for _, own, encoder in config.encoders() if own == arm]
+    return every[config.cells.index(cell)]
 
 
 def attends(run, name, head):
@@ -107,13 +113,13 @@ def test_arms_guide_a_share_of_the_heads():
 
 def test_patterns_are_left_out(cached):
     results = cached("ablation")
-    plans = {arm: c.guide.plan for arm, c in ablation._settings(ablation.SMOKE)}
+    plans = {arm: c.guide.plan for _, arm, c in ablation.SMOKE.encoders()}
     assert plans == {
         "all": "next=1,prev=1,first=2,delim=1,period=1",
         "without next and prev": "first=2,delim=1,period=1",
     }
     for arm in plans:
-        run = smoke_run(ablation, arm)
+        run = smoke_run(ablation, ablation.SMOKE.part, arm)
         rows = [row["guidance_loss"] for row in run.metrics() if "guidance_loss" in row]
         assert rows[-1] < 0.9 * rows[0]
     loss = results["oromo, 1 layers: validation loss of all"].mean
@@ -122,7 +128,7 @@ def test_patterns_are_left_out(cached):
 
 def test_a_training_that_diverges_is_kept_and_not_tried_again(cached, tmp_path, monkeypatch):
     results, part = cached("robust"), "oromo, 1 layers"
-    wild = robust._settings(robust.SMOKE, GUIDED, 0, (1e38, 0.1, 0.0))
+    wild = cell_of(robust.SMOKE, GUIDED, (1e38, 0.1, 0.0))
     run = find_or_train(_encoders.pretrain_encoder, wild)
     assert "diverged" in run.figures() and not run.names("*.safetensors")
     ended = [results[f"{part}: {arm}: best validation loss"].mean for arm in (MLM, GUIDED)]
@@ -154,8 +160,8 @@ def test_only_a_loss_that_is_no_number_is_a_divergence(cached, tmp_path, monkeyp
 
 def test_both_arms_are_pre_trained_with_topk_too(cached):
     results = cached("sparse")
-    plain = smoke_run(sparse, "softmax", MLM)
-    runs = {arm: smoke_run(sparse, "topk:2", arm) for arm in (MLM, GUIDED)}
+    plain = smoke_run(sparse, "oromo, 1 layers, softmax", MLM)
+    runs = {arm: smoke_run(sparse, "oromo, 1 layers, topk:2", arm) for arm in (MLM, GUIDED)}
     one, other = flat(plain.config()), flat(runs[MLM].config())
     assert {name for name in one if one[name] != other[name]} == {"model.attention"}
     for run in runs.values():  # two keys of a row have weight
@@ -169,8 +175,8 @@ def test_electra_is_guided_too(cached):
     results, part = cached("electra"), "oromo, 2 layers"
     # 40 updates: about as good as a guess that knows the share
     assert results[f"{part}: validation loss of {GUIDED}"].mean < 0.5
-    guided, plain = (smoke_run(electra, arm) for arm in (GUIDED, electra.PLAIN))
-    settings = dict(electra._settings(electra.SMOKE))[GUIDED]
+    guided, plain = (smoke_run(electra, part, arm) for arm in (GUIDED, electra.PLAIN))
+    (settings,) = (c for _, arm, c in electra.SMOKE.encoders() if arm == GUIDED)
     source = find_or_train(_encoders.tokenize_text, _encoders._text_config(settings))
     batches = validation_batches(settings, text_in(source, settings, None))
     share = torch.cat([batches(n).replaced for n in range(len(batches))]).float().mean().item()
@@ -246,7 +252,7 @@ def test_recipes_are_those_of_the_paper_where_it_says():
     }
     assert RECIPES["filipino"].next_sentence and RECIPES[ENGLISH].vocab_size == 52_000
     assert RECIPES[ENGLISH].fit.steps * RECIPES[ENGLISH].batch_size * 512 == 40_960_000
-    grid = robust._settings(robust.Config(), GUIDED, 0, (5e-4, 0.25, 0.0))
+    grid = cell_of(robust.Config(), GUIDED, (5e-4, 0.25, 0.0))
     assert (grid.fit.steps, grid.fit.warmup) == (2000, 500)
 
 
