@@ -9,15 +9,25 @@
 - Seeds differ by noise alone: this is one pair of words, five times.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from headwise.config import from_json
 from headwise.recording import Run
-from headwise_papers.core import Claim, Experiment, Result, draw_lines, minus, panels, share
+from headwise_papers.core import (
+    Claim,
+    Experiment,
+    Result,
+    curve,
+    draw_lines,
+    draw_paths,
+    minus,
+    panels,
+    share,
+)
 from headwise_papers.ops.sen import theoretical_norm, theoretical_score
-from headwise_papers.training_dynamics._plots import curve, draw_sen
 from headwise_papers.training_dynamics._sst import (
     SENTENCE,
     SMOKE,
@@ -121,7 +131,9 @@ def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
         curves, m_X = Trained.of(training).curves("sentence"), company(training)
         score_ESX, norm_ESX = curves.score_ESW[..., PLACES], curves.norm_ESW[..., PLACES]
         for index, word in enumerate(WORDS):
-            draw_sen(row[index], score_ESX[..., index], norm_ESX[..., index], m_X[index].item())
+            own = (score_ESX[..., index], norm_ESX[..., index])
+            theory = partial(theoretical_norm, m=m_X[index].item())
+            draw_paths(row[index], *own, theory=theory, label="Eq. 10")
             row[index].set(xlabel=f"score (Attn-{model}) of “{word}”", ylabel="embedding norm")
         for axes, ylabel, x_ESX in (
             (row[2], "embedding norm", norm_ESX),
