@@ -211,7 +211,15 @@ def draw_histogram(
         means, middles = [r.mean for r in found], (edges[1:] + edges[:-1]) / 2
         # no share is below 0
         ends = [[min(r.mean, r.mean - r.low) for r in found], [r.high - r.mean for r in found]]
-        axes.bar(middles, means, edges[1] - edges[0], yerr=ends, label=label, alpha=0.55)
+        axes.bar(
+            middles,
+            means,
+            edges[1] - edges[0],
+            yerr=ends,
+            label=label,
+            alpha=0.55,
+            error_kw={"elinewidth": 0.8},
+        )
     axes.set(xlabel=xlabel, ylabel=ylabel)
 
 

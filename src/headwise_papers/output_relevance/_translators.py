@@ -28,10 +28,11 @@ from headwise_papers.models.decode import greedy
 from headwise_papers.models.rnn import Seq2Seq, Seq2SeqConfig, Variant
 from headwise_papers.models.rnn_stack import Seq2SeqStack
 from headwise_papers.ops.relevance import Looked
-from headwise_papers.output_relevance._stacks import device_of, drawn, read_pairs
+from headwise_papers.output_relevance._runs import Traces, device_of, drawn, of_runs, read_pairs
 from headwise_papers.recipes.stacked import STATE, shuffled_order, train_stack
 
 PIECES, CURVES = "pieces.model", "trace/{}/curves.safetensors"
+INSIDE = "early, without the end mark"  # results on rows whose gold attention is elsewhere
 EARLY_SEED = 1000  # of the first early run; converged runs have 0, 1, ...
 BATCH = 16  # pairs of an update
 MAX_PAIRS = 640  # seeds x pairs of one evaluation: their theta has V numbers per position
@@ -199,6 +200,12 @@ def train_early(config: EarlyRuns, folder: Path) -> Run:
         run.save_tensors(CURVES.format("relevance"), recorder.tensors())
         run.save_figures({"loss": float(loss_ES[-1].mean())})
     return run
+
+
+def traces_of(trained: Run, seeds: int, trace: str = "relevance") -> tuple[Traces, Traces]:
+    """Return the traces of normal and of uniform models."""
+    every = trained.load_tensors(CURVES.format(trace))
+    return of_runs(every, 0, seeds), of_runs(every, seeds)
 
 
 def early_schedule(step: int) -> bool:

@@ -45,7 +45,7 @@ from headwise_papers.output_relevance._copying import (
     save_curves,
     train,
 )
-from headwise_papers.output_relevance._stacks import device_of, drawn
+from headwise_papers.output_relevance._runs import device_of, drawn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
