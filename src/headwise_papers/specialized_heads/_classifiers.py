@@ -15,8 +15,6 @@ from headwise.workflows.inspect import quiet_transformers
 from headwise.workflows.prune import PruneConfig, open_task
 from headwise_papers.data.bags import ORIGIN, sst_file
 
-__all__ = ["Classifier", "settings_of", "spread", "tune_classifier", "write_files"]
-
 
 @dataclass(frozen=True)
 class Classifier:

@@ -28,8 +28,6 @@ from headwise_papers.models.attention import MultiHeadAttention
 from headwise_papers.models.transformer import DecoderLayer, EncoderLayer
 from headwise_papers.recipes.translator import Translator, WordCodec
 
-__all__ = ["NOTHING", "PLANTED", "Heads", "Term", "planted_translator"]
-
 WIDTH, LONGEST = 512, 32
 HEAD_WIDTH = 64
 RATES = range(0, 97, 6)  # which of the 256 rates of the sinusoids tell places apart: 1 to 0.03

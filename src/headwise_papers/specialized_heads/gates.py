@@ -20,11 +20,11 @@ from headwise.pruning import HardConcrete, logistic
 from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Job, Result, minus, panels
 from headwise_papers.specialized_heads._models import Model, by_name, scored
-from headwise_papers.specialized_heads._plots import draw_histograms
 from headwise_papers.specialized_heads._pruning import (
     SMALL,
     Amount,
     PruningStudy,
+    draw_gates,
     prune_translator,
     pruned,
 )
@@ -159,9 +159,7 @@ def _compared(config: Config, some: list[Model], amount: Amount) -> dict[str, Re
 
 def draw(results: dict[str, Result], run: Run) -> "dict[str, Figure]":
     """Draw Figure 6, and the gates at the end of training."""
-    gates = run.read_json(GATES)
-    histograms = {"gates": draw_histograms(gates)} if gates else {}
-    return {"hard-concrete": _draw_distribution(), **histograms}
+    return {"hard-concrete": _draw_distribution(), **draw_gates(run.read_json(GATES))}
 
 
 def _draw_distribution() -> "Figure":

@@ -28,6 +28,7 @@ from headwise_papers.specialized_heads._inspection import (
     joined_roles,
 )
 from headwise_papers.specialized_heads._measures import (
+    draw_grids,
     grid,
     grids_of,
     importance_figures,
@@ -35,7 +36,6 @@ from headwise_papers.specialized_heads._measures import (
     shares_by_layer,
 )
 from headwise_papers.specialized_heads._models import by_name, scored, trained
-from headwise_papers.specialized_heads._plots import draw_grids
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

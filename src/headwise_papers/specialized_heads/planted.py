@@ -31,8 +31,8 @@ from headwise_papers.data.toy import ToyLanguage, ToyPair
 from headwise_papers.data.vocabulary import EOS, PAD
 from headwise_papers.measures.toy_gold import toy_gold
 from headwise_papers.recipes.translator import Translator
+from headwise_papers.specialized_heads._measures import draw_roles
 from headwise_papers.specialized_heads._planting import NOTHING, PLANTED, planted_translator
-from headwise_papers.specialized_heads._plots import draw_roles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

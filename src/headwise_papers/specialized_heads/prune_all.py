@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, lines, minus, panels
 from headwise_papers.specialized_heads._models import SUBTITLES, by_name, scored
-from headwise_papers.specialized_heads._plots import draw_histograms
 from headwise_papers.specialized_heads._pruning import (
     KINDS,
     SMALL,
     Pruned,
     PruningStudy,
     counted,
+    draw_gates,
     losses,
     pruned,
 )
@@ -192,7 +192,7 @@ def draw(results: dict[str, Result], run: Run) -> "dict[str, Figure]":
         "all": lines(bleu, xlabel="heads left", ylabel="BLEU"),
         "kinds": kinds,
         "layers": layers,
-        "gates": draw_histograms(gates),
+        **draw_gates(gates),
     }
 
 

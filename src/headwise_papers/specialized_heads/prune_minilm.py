@@ -23,7 +23,6 @@ from headwise_papers.specialized_heads._classifiers import (
     tune_classifier,
     write_files,
 )
-from headwise_papers.specialized_heads._models import by_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,9 +116,8 @@ def run(config: Config, run: Run) -> dict[str, Result]:
             results.setdefault(
                 "unpruned: accuracy", Result([one["accuracy_before"] for one in found])
             )
-            names = {"accuracy": "accuracy_after", "heads left": "heads_kept"}
-            kept = [{what: float(one[metric]) for what, metric in names.items()} for one in found]
-            results |= by_name(f"{name}: ", kept)
+            for what, metric in (("accuracy", "accuracy_after"), ("heads left", "heads_kept")):
+                results[f"{name}: {what}"] = Result([float(one[metric]) for one in found])
         gates = results[f"{count} heads: gates: accuracy"]
         for other in config.choices:
             if other != "gates":

