@@ -68,7 +68,7 @@ class Config:
     hidden: int = 256  # width of h, half of it from each direction, and of the scoring layer
     rate: float = 1e-3  # of Adam; the paper does not say
     held_out: int = 400  # validation texts, and as many test texts
-    punctuation: bool = True  # punctuation marks are tokens; the paper does not say
+    punctuation: bool = True  # punctuation is tokens; the paper does not say
 
     def __post_init__(self) -> None:
         for name in self.sets:
@@ -148,10 +148,7 @@ def _train(config: Config, run: Run) -> None:
     device, (name,), updates = device_of(), config.sets, config.updates
     assert updates is not None
     texts = read_labelled(
-        name,
-        longest=MAX_LENGTH,
-        punctuation=config.punctuation,
-        held_out=config.held_out,
+        name, longest=MAX_LENGTH, punctuation=config.punctuation, held_out=config.held_out
     )
     stack = make_stack(texts, config, device)
     read = partial(read_texts, device=device, seeds=stack.seeds)

@@ -20,11 +20,7 @@ from headwise_papers.measures.relevance import (
     floor,
     from_others,
 )
-from headwise_papers.models.rnn_stack import (
-    RnnClassifierSequence,
-    RnnClassifierStack,
-    Seq2SeqStack,
-)
+from headwise_papers.models.rnn_stack import RnnClassifierSequence, RnnClassifierStack, Seq2SeqStack
 from headwise_papers.models.stacking import best_device
 from headwise_papers.ops.relevance import Looked, holds, top_number
 

@@ -158,7 +158,7 @@ def _turns(trained: Trained, row: Row) -> tuple[Tensor, Tensor]:
 
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
-    """Draw Fig. 4, and Table 1 as bars beside the paper's."""
+    """Draw Fig. 4, and Table 1 as bars with the paper's."""
     config = from_json(Config, out.config())
     through, cells = named_panels(config.sets)
     for name, axes in cells.items():

@@ -112,7 +112,7 @@ def _pairs(trained: Trained, variant: Variant, measure: str, texts: str) -> Tens
 
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
-    """Draw hr through training, and Table 3 as bars beside the paper's."""
+    """Draw hr through training, and Table 3 as bars with the paper's."""
     config = from_json(Config, out.config())
     through, cells = named_panels(config.sets)
     for name, axes in cells.items():

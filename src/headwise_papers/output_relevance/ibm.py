@@ -152,7 +152,7 @@ def _results(both: Both, normal: Traces, uniform: Traces, part: str) -> dict[str
         )[0],
         "random baseline of hr": torch.tensor([chance]),
         "random baseline of acc": (1 / both.first.lengths[rows_N].double()).mean()[None],
-        "rows with a known target piece": rows_N.double().mean()[None],
+        "rows with a known target token": rows_N.double().mean()[None],
         "rows where the iterations differ": differing_N.double().mean()[None],
     }
     for aligned, ibm in zip(both, (FIRST, LATER), strict=True):

@@ -102,8 +102,7 @@ def train_runs(config: Config, folder: Path) -> Run:
     )
     part = Labelled(test.tokens.tolist(), test.labels.tolist())
     recorder = RelevanceCurves(
-        read_texts(part, device=device, seeds=stack.seeds),
-        schedule(1, until=config.early, then=10),
+        read_texts(part, device=device, seeds=stack.seeds), schedule(1, until=config.early, then=10)
     )
     with Run.create(folder, config) as run:
         if not run.has(TRACE):

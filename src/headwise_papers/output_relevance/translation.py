@@ -177,8 +177,8 @@ def _early_results(config: Config) -> dict[str, Result]:
     last_N = recorded["lengths"] - 1
     on_end_ER = (recorded["alpha_peak"] == last_N).double().mean(-1)
     values = {
-        "alpha_hat on the end mark, at most": on_end_ER.max(0).values,
-        "alpha* on the end mark": (gold_SN == last_N).double().mean(-1),
+        "alpha_hat on the end token, at most": on_end_ER.max(0).values,
+        "alpha* on the end token": (gold_SN == last_N).double().mean(-1),
     }
     results = named(values, part="early")
     for part, early in found.items():

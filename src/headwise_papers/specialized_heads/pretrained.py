@@ -1,4 +1,4 @@
-"""What do the heads of models do that others trained: an encoder, a decoder, and translators?
+"""Which roles have the heads of models that others trained: encoder, decoder and translators?
 
     headwise reproduce specialized_heads/pretrained --set model=FOLDER --set decoder=FILE.gguf
     headwise reproduce specialized_heads/pretrained --set translator=enpt --set back=pten

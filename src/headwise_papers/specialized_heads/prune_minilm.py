@@ -85,10 +85,7 @@ class Config:
 
 
 CLAIMS = tuple(
-    Claim.direction(
-        f"{count} heads: gates less {other}",
-        text="Gates keep more accuracy",
-    )
+    Claim.direction(f"{count} heads: gates less {other}", text="Gates keep more accuracy")
     for other in CHOICES[1:]
     for count in KEEP
 )

@@ -52,31 +52,16 @@ Config = Study
 
 def _claims() -> Iterator[Claim]:
     for metric, paper in (("points at the rarest word", 0.66), (TWO, 0.83)):
-        yield Claim.value(
-            f"{SUBTITLES}: {metric}",
-            paper,
-            margin=0.1,
-            number=145,
-            where="section 5.3",
-            text=f"A head of layer 1 {metric}",
-            stands_for="few subtitles",
-        )
+        yield Claim.value(f"{SUBTITLES}: {metric}", paper, margin=0.1, number=145,
+                          where="section 5.3", text=f"A head of layer 1 {metric}",
+                          stands_for="few subtitles")  # fmt: skip
     for name in (*TRANSLATORS[:3], SUBTITLES):
-        yield Claim.direction(
-            f"{name}: {TWO} less a fixed place",
-            number=144,
-            where="section 5.3",
-            text="A head of layer 1 points at rare words more often than a fixed place",
-            stands_for="Tatoeba",
-        )
-        yield Claim.share(
-            f"{name}: {TOP}",
-            threshold=0.9,
-            number=143,
-            where="section 5.3",
-            text="The head for rare words is the most relevant of layer 1",
-            stands_for="Tatoeba",
-        )
+        yield Claim.direction(f"{name}: {TWO} less a fixed place", number=144, where="section 5.3",
+                              text="A head of layer 1 points at rare words more often than a fixed "
+                              "place", stands_for="Tatoeba")  # fmt: skip
+        yield Claim.share(f"{name}: {TOP}", threshold=0.9, number=143, where="section 5.3",
+                          text="The head for rare words is the most relevant of layer 1",
+                          stands_for="Tatoeba")  # fmt: skip
 
 
 def models(config: Config) -> Iterator[Job]:

@@ -85,7 +85,7 @@ class Corpus:
         return torch.tensor([self.sst.vocabulary.words.index(word) for word in words])
 
     def words_in(self, sentences: int) -> Tensor:
-        """Return the words that are in so many training sentences, with others beside them."""
+        """Return the words that are in so many training sentences, with other words in them."""
         return ((self.occurrence_V >= sentences) & self.m_V.isfinite()).nonzero()[:, 0]
 
 

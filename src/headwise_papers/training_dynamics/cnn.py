@@ -92,7 +92,7 @@ class Trained:
     scores_SP: Tensor  # of all pairs, at the end
     norms_SP: Tensor
     accuracy_S: Tensor
-    topic_SP: Tensor  # whether a pair marks a topic
+    topic_SP: Tensor  # whether a pair tells a topic
     unrelated_SP: Tensor  # whether it shares no word with one that does
 
     @staticmethod
@@ -169,7 +169,7 @@ def train_pairs(config: Config, folder: Path) -> Run:
 
 
 def topics_and_others(pairs_SW2: Tensor, dictionary: int) -> tuple[Tensor, Tensor]:
-    """Return (S, P) each: which pairs mark a topic, and which share no word with those."""
+    """Return (S, P) each: which pairs tell a topic, and which share no word with those."""
     seeds = len(pairs_SW2)
     seed_S1 = torch.arange(seeds)[:, None]
     topic_SVV = torch.zeros(seeds, dictionary, dictionary, dtype=torch.bool)

@@ -72,12 +72,12 @@ def run(config: SstConfig, out: Run) -> dict[str, Result]:
     """Compare the two words in both models."""
     results: dict[str, Result] = {}
     for model, training in config.trainings().items():
-        own = measures(Trained.of(training).curves("sentence"), company(training))
+        own = measures(Trained.of(training).curves("sentence"), companions_of(training))
         results |= {f"{model} {name}": result for name, result in own.items()}
     return results
 
 
-def company(training: SstTraining) -> Tensor:
+def companions_of(training: SstTraining) -> Tensor:
     """Return the m of Eq. 10 of the two words."""
     corpus = read_corpus(training)
     return corpus.m_V[corpus.numbers(WORDS)]
@@ -128,7 +128,7 @@ def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     config = from_json(SstConfig, out.config())
     figure, rows = panels(5, len(MODELS), width=2.9, height=2.5)
     for row, (model, training) in zip(rows, config.trainings().items(), strict=True):
-        curves, m_X = Trained.of(training).curves("sentence"), company(training)
+        curves, m_X = Trained.of(training).curves("sentence"), companions_of(training)
         score_ESX, norm_ESX = curves.score_ESW[..., PLACES], curves.norm_ESW[..., PLACES]
         for index, word in enumerate(WORDS):
             own = (score_ESX[..., index], norm_ESX[..., index])
