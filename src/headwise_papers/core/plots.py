@@ -1,4 +1,4 @@
-"""Figures in one style: bars with intervals, lines with bands, panels."""
+"""Figures in one style: bars, lines with bands, paths, histograms and matrices on panels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,14 +9,21 @@ from headwise_papers.core.experiment import Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from torch import Tensor
 
 __all__ = [
     "bar_chart",
+    "curve",
     "draw_bars",
+    "draw_function",
+    "draw_histogram",
     "draw_lines",
+    "draw_matrix",
+    "draw_paths",
     "legend_beside",
     "lines",
     "metric_curve",
+    "named_panels",
     "panels",
 ]
 
@@ -35,6 +42,18 @@ def panels(
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     return figure, [[axes[row, column] for column in range(columns)] for row in range(rows)]
+
+
+def named_panels(
+    names: Sequence[str], *, columns: int = 3, width: float = 4.0, height: float = 3.0
+) -> "tuple[Figure, dict[str, Axes]]":
+    """Return a figure with one panel per name, and the axes by name; a row has so many columns."""
+    columns = min(columns, len(names))
+    figure, rows = panels(columns, -(-len(names) // columns), width=width, height=height)
+    cells = [axes for row in rows for axes in row]
+    for axes in cells[len(names) :]:
+        axes.set_visible(False)
+    return figure, dict(zip(names, cells, strict=False))
 
 
 def bar_chart(
@@ -129,6 +148,110 @@ def draw_lines(
     axes.tick_params(labelsize=SMALL)
     if legend:
         axes.legend(frameon=False, fontsize=SMALL)
+
+
+def curve(x: "Tensor", values: "Tensor") -> dict[float, Result]:
+    """Return results by x, as `draw_lines` takes them; values have one column per seed."""
+    rows = values.double().tolist()
+    return {float(at): Result(row) for at, row in zip(x.tolist(), rows, strict=True)}
+
+
+def draw_paths(
+    axes: "Axes", x: "Tensor", y: "Tensor", *, theory: "Callable[[Tensor], Tensor]", label: str
+) -> None:
+    """Draw y against x through training, one path per seed with a dot at its end, and a theory.
+
+    Args:
+        axes: to draw on.
+        x: one row per record, one column per seed.
+        y: of the same shape.
+        theory: returns the expected y for some x.
+        label: of the theory.
+    """
+    for seed, path in enumerate(zip(x.T.tolist(), y.T.tolist(), strict=True)):
+        points = _thinned(list(zip(*path, strict=True)))
+        (line,) = axes.plot(*zip(*points, strict=True), label=f"seed {seed}", alpha=0.8)
+        axes.plot(*points[-1], "o", color=line.get_color(), markersize=4)
+    draw_function(axes, theory, x.max().item(), label=label)
+
+
+def draw_function(
+    axes: "Axes", function: "Callable[[Tensor], Tensor]", until: float, *, label: str
+) -> None:
+    """Draw a function as a dashed line from 0 to a value of x."""
+    import torch  # lazy: listing experiments does not need it
+
+    x = torch.linspace(0, max(until, 0.1), 200, dtype=torch.float64)
+    axes.plot(x.tolist(), function(x).tolist(), "k--", label=label, linewidth=1)
+
+
+def draw_histogram(
+    axes: "Axes",
+    groups: "Mapping[str, Tensor]",
+    *,
+    bins: int = 20,
+    xlabel: str = "",
+    ylabel: str = "",
+) -> None:
+    """Draw the share of values in each bin, groups overlaid, with intervals over seeds.
+
+    Args:
+        axes: to draw on.
+        groups: label -> values, one row per seed.
+        bins: number of bins.
+        xlabel: what the values are.
+        ylabel: what the shares are of.
+    """
+    import numpy as np
+
+    edges = np.histogram_bin_edges(np.concatenate([x.flatten() for x in groups.values()]), bins)
+    for label, rows in groups.items():
+        shares = [np.histogram(row, edges)[0] / len(row) for row in rows]
+        found = [Result(own) for own in zip(*shares, strict=True)]
+        means, middles = [r.mean for r in found], (edges[1:] + edges[:-1]) / 2
+        # no share is below 0
+        ends = [[min(r.mean, r.mean - r.low) for r in found], [r.high - r.mean for r in found]]
+        axes.bar(
+            middles,
+            means,
+            edges[1] - edges[0],
+            yerr=ends,
+            label=label,
+            alpha=0.55,
+            error_kw={"elinewidth": 0.8},
+        )
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+
+
+def draw_matrix(
+    axes: "Axes",
+    values: Sequence[Sequence[float]],
+    *,
+    texts: Sequence[Sequence[str]] = (),
+    xticks: Sequence[str] = (),
+    yticks: Sequence[str] = (),
+    cmap: str = "Blues",
+    highest: float | None = None,
+) -> None:
+    """Draw a matrix as colours from 0 on, with a text in each cell where texts are given.
+
+    Args:
+        axes: to draw on.
+        values: by row and column.
+        texts: by row and column.
+        xticks: names of the columns.
+        yticks: names of the rows.
+        cmap: name of the colours.
+        highest: value with the darkest colour; unless given, the largest there is.
+    """
+    highest = max(map(max, values)) if highest is None else highest
+    axes.imshow(values, cmap=cmap, vmin=0, vmax=highest, aspect="auto")
+    for row, own in enumerate(texts):
+        for column, text in enumerate(own):
+            colour = "white" if values[row][column] > 0.6 * highest else "black"
+            axes.text(column, row, text, ha="center", va="center", color=colour, size=6)
+    axes.set_xticks(range(len(xticks)), xticks, rotation=90, fontsize=6)
+    axes.set_yticks(range(len(yticks)), yticks, fontsize=6)
 
 
 def metric_curve(runs: Sequence[Run], metric: str) -> dict[int, Result]:

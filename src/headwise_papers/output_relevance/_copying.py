@@ -21,7 +21,7 @@ from headwise_papers.measures.sen_curves import Records
 from headwise_papers.models.rnn import Combine, Seq2Seq, Seq2SeqConfig
 from headwise_papers.models.rnn_stack import Seq2SeqStack
 from headwise_papers.ops.relevance import Looked
-from headwise_papers.output_relevance._stacks import drawn
+from headwise_papers.output_relevance._runs import drawn
 from headwise_papers.recipes.stacked import train_stack
 
 SUCCESS = 0.9  # token accuracy at the cut

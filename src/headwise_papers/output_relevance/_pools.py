@@ -17,7 +17,7 @@ from headwise.recording import Run
 from headwise_papers.models.rnn import Heads, Seq2Seq, Seq2SeqConfig
 from headwise_papers.models.rnn_stack import Seq2SeqStack
 from headwise_papers.output_relevance._copying import SUCCESS, Setup, at_step, release, train
-from headwise_papers.output_relevance._stacks import device_of, drawn
+from headwise_papers.output_relevance._runs import device_of, drawn
 
 # Numbers per position and unit of the width that an update holds of a model: about 17, and 2.3 per
 # head, are kept for the backward pass, which needs as many again while it runs.

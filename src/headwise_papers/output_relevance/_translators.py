@@ -28,10 +28,11 @@ from headwise_papers.models.decode import greedy
 from headwise_papers.models.rnn import Seq2Seq, Seq2SeqConfig, Variant
 from headwise_papers.models.rnn_stack import Seq2SeqStack
 from headwise_papers.ops.relevance import Looked
-from headwise_papers.output_relevance._stacks import device_of, drawn, read_pairs
+from headwise_papers.output_relevance._runs import Traces, device_of, drawn, of_runs, read_pairs
 from headwise_papers.recipes.stacked import STATE, shuffled_order, train_stack
 
-PIECES, CURVES = "pieces.model", "trace/{}/curves.safetensors"
+SUBWORDS, CURVES = "subwords.model", "trace/{}/curves.safetensors"
+INSIDE = "early, without the end token"  # results on rows whose gold attention is elsewhere
 EARLY_SEED = 1000  # of the first early run; converged runs have 0, 1, ...
 BATCH = 16  # pairs of an update
 MAX_PAIRS = 640  # seeds x pairs of one evaluation: their theta has V numbers per position
@@ -201,6 +202,12 @@ def train_early(config: EarlyRuns, folder: Path) -> Run:
     return run
 
 
+def traces_of(trained: Run, seeds: int, trace: str = "relevance") -> tuple[Traces, Traces]:
+    """Return the traces of normal and of uniform models."""
+    every = trained.load_tensors(CURVES.format(trace))
+    return of_runs(every, 0, seeds), of_runs(every, seeds)
+
+
 def early_schedule(step: int) -> bool:
     """Return whether early runs are evaluated: every update up to 10, every 10 to 100, then 50."""
     return step <= 10 or step % (10 if step <= 100 else 50) == 0
@@ -219,16 +226,16 @@ def read_data(recipe: Recipe, run: Run, *, valid: int, test: int = 0) -> Transla
     """Read a corpus in the subword vocabulary of a run, which is learned if the run has none."""
     texts = read_parallel_texts(recipe.corpus)
     learned = _first(texts.train, recipe.pairs or None)
-    if not run.has(PIECES):
+    if not run.has(SUBWORDS):
         known = train_subwords([*learned.source, *learned.target], size=recipe.vocabulary)
-        known.save(run.path(PIECES))
-    pieces = SubwordModel.load(run.path(PIECES))
+        known.save(run.path(SUBWORDS))
+    subwords = SubwordModel.load(run.path(SUBWORDS))
     train, valid_pairs, test_pairs = (
-        list(zip(pieces.encode_all(lines.source), pieces.encode_all(lines.target), strict=True))
+        list(zip(subwords.encode_all(lines.source), subwords.encode_all(lines.target), strict=True))
         for lines in (learned, _first(texts.valid, valid), _first(texts.test, test or None))
     )
     train = [pair for pair in train if max(map(len, pair)) <= recipe.longest]
-    return TranslationData(recipe.corpus, train, valid_pairs, test_pairs, pieces)
+    return TranslationData(recipe.corpus, train, valid_pairs, test_pairs, subwords)
 
 
 def _first(lines: Lines, count: int | None) -> Lines:

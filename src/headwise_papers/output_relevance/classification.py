@@ -19,17 +19,16 @@ from torch import Tensor
 
 from headwise.config import from_json
 from headwise.recording import Run
-from headwise_papers.core import Claim, Experiment, Result, draw_bars, panels, share
+from headwise_papers.core import Claim, Experiment, Result, draw_bars, named_panels, panels, share
 from headwise_papers.measures.relevance import at, best_step, expected_floor
-from headwise_papers.output_relevance._classifiers import SMOKE, Config, Trained, models
-from headwise_papers.output_relevance._table import (
+from headwise_papers.output_relevance._classifiers import EVERY_SET, SMOKE, Config, Trained, models
+from headwise_papers.output_relevance._runs import (
     HR,
     Row,
     limit_shares,
     named,
     paired,
     pooled,
-    set_panels,
     table_row,
 )
 
@@ -60,7 +59,6 @@ PAPER = {
     "yelp_reviews": Paper(17, 0.58, 150.0, 0.90, 0.96),
 }
 PART_OF = {"ag_news": "9,432 of 60,000 texts", "amazon": "8,000 of 40,000 reviews"}
-EVERY_SET = 0.8  # of 30 pairs; 30 of 30 have an interval from 0.89
 LEAST = 0.03  # a rise or fall of less is none: about the sampling error of 400 texts
 NEAR = 0.05  # of the random baseline
 MARGIN = 0.05  # of hr and of accuracy at s
@@ -160,10 +158,10 @@ def _turns(trained: Trained, row: Row) -> tuple[Tensor, Tensor]:
 
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
-    """Draw Fig. 4, and Table 1 as bars beside the paper's."""
+    """Draw Fig. 4, and Table 1 as bars with the paper's."""
     config = from_json(Config, out.config())
-    through, cells = set_panels(config.sets)
-    for axes, name in zip(cells, config.sets, strict=True):
+    through, cells = named_panels(config.sets)
+    for name, axes in cells.items():
         trained = Trained.on(name, config)
         row = table_row(trained.of("normal"), trained.of("uniform"))
         row.draw(axes, trained.of("normal")["step"], title=name)

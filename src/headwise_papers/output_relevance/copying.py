@@ -23,6 +23,7 @@ from headwise_papers.core import (
     Experiment,
     Job,
     Result,
+    curve,
     draw_lines,
     find_or_train,
     minus,
@@ -39,8 +40,7 @@ from headwise_papers.output_relevance._copying import (
     save_curves,
     train,
 )
-from headwise_papers.output_relevance._stacks import device_of
-from headwise_papers.output_relevance._table import curve, named
+from headwise_papers.output_relevance._runs import device_of, named
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

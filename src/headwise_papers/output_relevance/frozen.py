@@ -14,21 +14,27 @@ from torch import Tensor
 
 from headwise.config import from_json
 from headwise.recording import Run
-from headwise_papers.core import Claim, Experiment, Result, draw_bars, draw_lines, panels
+from headwise_papers.core import (
+    Claim,
+    Experiment,
+    Result,
+    curve,
+    draw_bars,
+    draw_lines,
+    named_panels,
+    panels,
+)
 from headwise_papers.measures.relevance import at, best_step
 from headwise_papers.models.rnn import Variant
-from headwise_papers.output_relevance._classifiers import SMOKE, Config, Trained, models
-from headwise_papers.output_relevance._table import (
+from headwise_papers.output_relevance._classifiers import EVERY_SET, SMOKE, Config, Trained, models
+from headwise_papers.output_relevance._runs import (
     HR,
-    curve,
     limit_shares,
     named,
     paired,
     pooled,
-    set_panels,
     table_row,
 )
-from headwise_papers.output_relevance.classification import EVERY_SET
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,10 +112,10 @@ def _pairs(trained: Trained, variant: Variant, measure: str, texts: str) -> Tens
 
 
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
-    """Draw hr through training, and Table 3 as bars beside the paper's."""
+    """Draw hr through training, and Table 3 as bars with the paper's."""
     config = from_json(Config, out.config())
-    through, cells = set_panels(config.sets)
-    for axes, name in zip(cells, config.sets, strict=True):
+    through, cells = named_panels(config.sets)
+    for name, axes in cells.items():
         trained = Trained.on(name, config)
         step_E = trained.of("frozen")["step"]
         frozen_ES, uniform_ES = (_pairs(trained, *key, "test") for key in MEASURES)

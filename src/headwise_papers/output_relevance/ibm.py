@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headwise.config import from_json
 from headwise.recording import Run
-from headwise_papers.core import Claim, Experiment, Result, draw_lines, find_or_train, panels
+from headwise_papers.core import Claim, Experiment, Result, curve, draw_lines, find_or_train, panels
 from headwise_papers.data.translation import TranslationData
 from headwise_papers.data.vocabulary import EOS
 from headwise_papers.measures.ibm import Aligned, IbmModel1, align, controls
@@ -31,25 +31,25 @@ from headwise_papers.measures.relevance import (
     expected_floor,
     from_others,
 )
-from headwise_papers.output_relevance._stacks import device_of
-from headwise_papers.output_relevance._table import (
+from headwise_papers.output_relevance._runs import (
     Traces,
-    curve,
+    device_of,
     gold_attention,
     limit_shares,
     named,
 )
 from headwise_papers.output_relevance._translators import (
     CURVES,
+    INSIDE,
     SMOKE,
     Config,
     LongRuns,
     models,
     read_data,
+    traces_of,
     train_early,
     train_translators,
 )
-from headwise_papers.output_relevance.translation import INSIDE, traces_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -152,7 +152,7 @@ def _results(both: Both, normal: Traces, uniform: Traces, part: str) -> dict[str
         )[0],
         "random baseline of hr": torch.tensor([chance]),
         "random baseline of acc": (1 / both.first.lengths[rows_N].double()).mean()[None],
-        "rows with a known target piece": rows_N.double().mean()[None],
+        "rows with a known target token": rows_N.double().mean()[None],
         "rows where the iterations differ": differing_N.double().mean()[None],
     }
     for aligned, ibm in zip(both, (FIRST, LATER), strict=True):

@@ -15,19 +15,19 @@ from torch import Tensor
 
 from headwise.config import from_json
 from headwise.recording import Run
-from headwise_papers.core import Claim, Experiment, Result, draw_bars, draw_lines, panels
-from headwise_papers.measures.relevance import at, best_step, floor
-from headwise_papers.output_relevance._classifiers import SMOKE, Config, Trained, models
-from headwise_papers.output_relevance._table import (
+from headwise_papers.core import (
+    Claim,
+    Experiment,
+    Result,
     curve,
-    limit_shares,
-    lucky_floor,
-    named,
-    paired,
-    pooled,
-    set_panels,
+    draw_bars,
+    draw_lines,
+    named_panels,
+    panels,
 )
-from headwise_papers.output_relevance.classification import EVERY_SET
+from headwise_papers.measures.relevance import at, best_step, floor
+from headwise_papers.output_relevance._classifiers import EVERY_SET, SMOKE, Config, Trained, models
+from headwise_papers.output_relevance._runs import limit_shares, lucky_floor, named, paired, pooled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -154,16 +154,16 @@ def _hr_curve(trained: Trained) -> Tensor:
 def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw hr and the rise of beta through training, and Fig. 3."""
     config = from_json(Config, out.config())
-    through, left = set_panels(config.sets)
-    rising, right = set_panels(config.sets)
-    for name, hr_axes, rise_axes in zip(config.sets, left, right, strict=True):
+    through, left = named_panels(config.sets)
+    rising, right = named_panels(config.sets)
+    for name in config.sets:
         trained = Trained.on(name, config)
         step_E = trained.of("uniform")["step"]
         hr = {OWN: curve(step_E, _hr_curve(trained))}
-        draw_lines(hr_axes, hr, xlabel="update", ylabel="hr", title=name, legend=False)
-        limit_shares(hr_axes)
+        draw_lines(left[name], hr, xlabel="update", ylabel="hr", title=name, legend=False)
+        limit_shares(left[name])
         rises = {where: curve(step_E, x_ER) for where, x_ER in _rise_curves(trained).items()}
-        draw_lines(rise_axes, rises, xlabel="update", ylabel="rise of beta_unif", title=name)
+        draw_lines(right[name], rises, xlabel="update", ylabel="rise of beta_unif", title=name)
 
     def found(result: str) -> dict[str, Result]:
         return {name: results[f"{config.part(name)}: {result}"] for name in config.sets}

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from headwise.config import from_json
 from headwise.guidance import Guidance, Plan, guide, pattern
-from headwise.ops.entmax import entmax_attention, sparsemax_attention
-from headwise.ops.topk import topk_attention
+from headwise.ops import entmax_attention, sparsemax_attention, topk_attention
 from headwise.recording import Run
 from headwise.sites import Attend, replace
 from headwise_papers.core import (
@@ -45,7 +44,7 @@ from headwise_papers.output_relevance._copying import (
     save_curves,
     train,
 )
-from headwise_papers.output_relevance._stacks import device_of, drawn
+from headwise_papers.output_relevance._runs import device_of, drawn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,24 +17,34 @@ from torch import Tensor
 
 from headwise.config import from_json
 from headwise.recording import Run
-from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, find_or_train, panels
+from headwise_papers.core import (
+    Claim,
+    Experiment,
+    Job,
+    Result,
+    curve,
+    draw_lines,
+    find_or_train,
+    panels,
+)
 from headwise_papers.data.classification import Labelled
 from headwise_papers.data.synthetic import IMPORTANT, SynClf, synclf
 from headwise_papers.measures.relevance import agreement, at, best_step, crossing, from_others
 from headwise_papers.measures.relevance_curves import RelevanceCurves, schedule
 from headwise_papers.models.rnn import RnnClassifier, RnnClassifierConfig, Variant
 from headwise_papers.models.rnn_stack import many_classifiers
-from headwise_papers.output_relevance._stacks import device_of, drawn, read_texts
-from headwise_papers.output_relevance._table import (
+from headwise_papers.output_relevance._runs import (
     HR,
     Traces,
-    curve,
+    device_of,
+    drawn,
     gold_attention,
     limit_shares,
     named,
     of_runs,
     on_rows,
     paired,
+    read_texts,
     table_row,
 )
 from headwise_papers.recipes.stacked import STATE, train_stack
@@ -92,8 +102,7 @@ def train_runs(config: Config, folder: Path) -> Run:
     )
     part = Labelled(test.tokens.tolist(), test.labels.tolist())
     recorder = RelevanceCurves(
-        read_texts(part, device=device, seeds=stack.seeds),
-        schedule(1, until=config.early, then=10),
+        read_texts(part, device=device, seeds=stack.seeds), schedule(1, until=config.early, then=10)
     )
     with Run.create(folder, config) as run:
         if not run.has(TRACE):

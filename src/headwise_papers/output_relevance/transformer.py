@@ -23,8 +23,17 @@ from headwise.ops import uniform_attention
 from headwise.recording import Run
 from headwise.sites import find_sites, replace
 from headwise.training import progress_bar
-from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, find_or_train, panels
-from headwise_papers.data.batches import Padded, Ragged
+from headwise_papers.core import (
+    Claim,
+    Experiment,
+    Job,
+    Result,
+    curve,
+    draw_lines,
+    find_or_train,
+    panels,
+)
+from headwise_papers.data.batches import Ragged
 from headwise_papers.data.classification import Labelled, read_labelled
 from headwise_papers.data.vocabulary import BOS
 from headwise_papers.measures.relevance import agreement, at, best_step, from_others
@@ -32,15 +41,16 @@ from headwise_papers.measures.relevance_curves import RelevanceCurves, schedule
 from headwise_papers.measures.value_path import value_path
 from headwise_papers.models.classifier import ClassifierConfig, TransformerClassifier
 from headwise_papers.ops.relevance import Looked, output_relevance
-from headwise_papers.output_relevance._stacks import chunks_by_length, device_of, drawn
-from headwise_papers.output_relevance._table import (
+from headwise_papers.output_relevance._runs import (
     OVER_SHUFFLES,
     Traces,
-    curve,
+    device_of,
+    drawn,
     gold_attention,
     limit_shares,
     named,
     table_row,
+    text_chunks,
 )
 from headwise_papers.recipes.stacked import shuffled_order
 
@@ -134,7 +144,7 @@ def train_model(config: Model, folder: Path) -> Run:
         for step in range(recipe.updates):
             chosen = order(step)[0]
             padded = ragged.take(chosen)
-            output = model.train()(*_inputs(model, padded))
+            output = model.train()(*_inputs(model, padded.ids, padded.lengths))
             logits = output if isinstance(output, Tensor) else output.logits
             loss = cross_entropy(logits, labels[chosen.to(device)])
             optimizer.zero_grad()
@@ -176,24 +186,21 @@ def _bert(recipe: Recipe, words: int, longest: int) -> nn.Module:
     return model
 
 
-def _inputs(model: nn.Module, batch: Padded) -> tuple[Tensor, Tensor]:
+def _inputs(model: nn.Module, ids_BT: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
     if isinstance(model, TransformerClassifier):
-        return batch.ids, batch.lengths
-    place_T = torch.arange(batch.ids.shape[1], device=batch.ids.device)
-    return batch.ids, (place_T < batch.lengths[:, None]).long()
+        return ids_BT, lengths_B
+    place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
+    return ids_BT, (place_T < lengths_B[:, None]).long()
 
 
 def _reader(part: Labelled, device: torch.device) -> Callable[[nn.Module], Iterator[Looked]]:
-    ragged = Ragged.of(part.texts, device=device)
-    labels = torch.tensor(part.labels, device=device)
-    chunks = chunks_by_length(ragged.sizes, 2**13)
+    batches = text_chunks(part, 2**13, device)
 
     def read(model: nn.Module) -> Iterator[Looked]:
-        for chosen in chunks:
-            padded, label_B = ragged.take(chosen), labels[chosen.to(device)]
-            path = value_path(model, _inputs(model, padded), label_B)
+        for ids_BT, lengths_B, label_B in batches():
+            path = value_path(model, _inputs(model, ids_BT, lengths_B), label_B)
             beta_BK = output_relevance(path.theta.sum(1), label_B)
-            yield Looked(path.alpha.mean(1)[None], beta_BK[None], padded.lengths, path.right[None])
+            yield Looked(path.alpha.mean(1)[None], beta_BK[None], lengths_B, path.right[None])
 
     return read
 

@@ -18,26 +18,26 @@ from torch import Tensor
 
 from headwise.config import from_json
 from headwise.recording import Run
-from headwise_papers.core import Claim, Experiment, Result, draw_lines, find_or_train, panels
+from headwise_papers.core import Claim, Experiment, Result, curve, draw_lines, find_or_train, panels
 from headwise_papers.measures.relevance import agreement, at, best_step, crossing, from_others
-from headwise_papers.output_relevance._table import (
+from headwise_papers.output_relevance._runs import (
     ALPHA,
     BETA,
     HR,
     OTHER,
     OVER_SHUFFLES,
     Traces,
-    curve,
     limit_shares,
     named,
-    of_runs,
     table_row,
 )
 from headwise_papers.output_relevance._translators import (
     CURVES,
+    INSIDE,
     SMOKE,
     Config,
     models,
+    traces_of,
     train_early,
     train_translators,
 )
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HALF = 0.5  # of the ceiling: where a curve counts as learned
-INSIDE = "early, without the end mark"
 BEFORE = "beta before alpha"
 AREA, LEAD = "area between the curves", "lead of beta in updates"
 
@@ -89,12 +88,6 @@ def run(config: Config, out: Run) -> dict[str, Result]:
         results[f"{name}: best accuracy, uniform"] = Result(best_R.tolist())
         results[f"{name}: BLEU of seed 0"] = Result([trained.figures()["bleu"]])
     return results | _early_results(config)
-
-
-def traces_of(trained: Run, seeds: int, trace: str = "relevance") -> tuple[Traces, Traces]:
-    """Return the traces of normal and of uniform models."""
-    every = trained.load_tensors(CURVES.format(trace))
-    return of_runs(every, 0, seeds), of_runs(every, seeds)
 
 
 def compare(steps: Tensor, alpha_ER: Tensor, beta_ER: Tensor, *, ceiling: float) -> Traces:
@@ -184,8 +177,8 @@ def _early_results(config: Config) -> dict[str, Result]:
     last_N = recorded["lengths"] - 1
     on_end_ER = (recorded["alpha_peak"] == last_N).double().mean(-1)
     values = {
-        "alpha_hat on the end mark, at most": on_end_ER.max(0).values,
-        "alpha* on the end mark": (gold_SN == last_N).double().mean(-1),
+        "alpha_hat on the end token, at most": on_end_ER.max(0).values,
+        "alpha* on the end token": (gold_SN == last_N).double().mean(-1),
     }
     results = named(values, part="early")
     for part, early in found.items():

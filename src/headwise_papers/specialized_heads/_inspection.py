@@ -25,22 +25,6 @@ from headwise_papers.specialized_heads._models import (
     trained,
     translator,
 )
-from headwise_papers.specialized_heads._pruning import Pruning, pruned
-
-__all__ = [
-    "SHORT",
-    "TREEBANK",
-    "Inspected",
-    "Inspection",
-    "Study",
-    "held_out",
-    "inspect_model",
-    "inspected",
-    "joined_roles",
-    "open_inspection",
-    "short_trees",
-    "word_ranks",
-]
 
 TREEBANK = "en_ewt"
 RANKS = "data/ranks.json"
@@ -50,7 +34,7 @@ RANKS = "data/ranks.json"
 class Inspection:
     """Settings of an inspection of a translator."""
 
-    model: Model | Pruning
+    model: Model
     data: Literal["lines", "trees"]  # held-out sentences of its domain, or of the treebank
     sentences: int
     max_words: int = 20  # of a sentence of the treebank
@@ -130,32 +114,33 @@ def open_inspection(folder: Path) -> Inspected:
 def inspect_model(config: Inspection, folder: Path) -> Run:
     """Inspect a translator; return the finished run, which holds the run of `headwise inspect`."""
     with Run.create(folder, config) as run:
-        model, ranks = config.model, ""
-        if isinstance(model, Pruning):
-            place, source = pruned(model).folder, model.model
-        else:
-            place, source = trained(model).folder, model
-        if config.trained_ranks:
-            word_ranks(source).save(run.path(RANKS))
-            ranks = str(run.path(RANKS))
-        settings = InspectConfig(
-            model=str(place),
-            data=str(_data(config, source, run)),
-            ranks=ranks,
-            sample=config.sample,
-            steps=None,  # all of them, as in the paper
-            ablation_lines=0,
-            batch_size=256,
-        )
-        table = inspect_folder(settings, run.path("inspection"))
-        run.save_figures({"heads": len(table)})
+        inspect_into(run, config, trained(config.model).folder)
     return run
 
 
-def _data(config: Inspection, model: Model, run: Run) -> Path:
+def inspect_into(run: Run, config: Inspection, model: Path) -> None:
+    """Inspect the model of a folder, a translator or one pruned from it; finish the run."""
+    ranks = ""
+    if config.trained_ranks:
+        word_ranks(config.model).save(run.path(RANKS))
+        ranks = str(run.path(RANKS))
+    settings = InspectConfig(
+        model=str(model),
+        data=str(_data(config, run)),
+        ranks=ranks,
+        sample=config.sample,
+        steps=None,  # all of them, as in the paper
+        ablation_lines=0,
+        batch_size=256,
+    )
+    table = inspect_folder(settings, run.path("inspection"))
+    run.save_figures({"heads": len(table)})
+
+
+def _data(config: Inspection, run: Run) -> Path:
     if config.data == "trees":
         return short_trees(run, max_words=config.max_words, count=config.sentences)
-    lines = held_out(model, config.sentences)
+    lines = held_out(config.model, config.sentences)
     run.write_text("data/lines.txt", "".join(f"{line}\n" for line in lines))
     return run.path("data/lines.txt")
 

@@ -1,37 +1,38 @@
-"""Measures of one model's encoder, from its head table: what decides the paper's claims."""
+"""Measures of one model's heads from its table, and figures of importance and function by layer."""
 
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from headwise.analysis import POSITIONAL_SHARE, rare_gold
 from headwise.recording import HeadTable
+from headwise.reporting import group_of, short_name
 from headwise.sites import Head
+from headwise_papers.core import draw_matrix, panels
 from headwise_papers.measures.ranks import rank_correlation
 
-__all__ = [
-    "Best",
-    "best_figures",
-    "best_head",
-    "fixed_place",
-    "grid",
-    "grids_of",
-    "importance_figures",
-    "neighbour_figures",
-    "rare_figures",
-    "role_grid",
-    "shares_by_layer",
-]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
+Grid = Sequence[Sequence[Any]]  # by layer and head
 KIND = "encoder.self"
 FEW = 2  # heads of a layer that are a few
 HALF = 0.5  # of a layer's relevance: as much as all the others have together
 AMONG = 3  # so many of a layer's heads are its most relevant ones
 CONFIDENT = 0.8  # section 5.1
+COLOURS = {  # purple, green and orange are the paper's
+    "positional": "#b9a3dd",
+    "syntactic": "#9fd19f",
+    "rare words": "#f4b26b",
+    "resting": "#c9d3dc",
+    "": "white",
+}
+OTHER = "#e3d7b8"
 
 
 class Best(NamedTuple):
@@ -270,3 +271,52 @@ def best_figures(
 
 def _share(which: Tensor) -> float:
     return float(which.double().mean())
+
+
+def draw_grids(models: Mapping[str, Sequence[Any]]) -> "Figure":
+    """Draw Figures 1 and 2: one row per model; in each layer the most relevant head comes first.
+
+    Args:
+        models: relevance, confidence and roles, by title.
+    """
+    figure, axes = panels(3, len(models), width=3.6, height=2.9)
+    for row, (model, (relevance, *others)) in zip(axes, models.items(), strict=True):
+        order = [sorted(range(len(layer)), key=lambda head: -layer[head]) for layer in relevance]
+        grids = [_sorted(values, order) for values in (relevance, *others)]
+        for panel, values in zip(row, grids[:2], strict=False):
+            draw_matrix(panel, values, texts=[[f"{x:.2f}" for x in layer] for layer in values])
+        _draw_cells(row[2], grids[2])
+        for panel, measure in zip(row, ("importance (LRP)", "confidence", "function"), strict=True):
+            panel.set_title(f"{model}\n{measure}", fontsize=8)
+            panel.set_yticks(range(len(order)), [str(1 + layer) for layer in range(len(order))])
+            panel.set_ylabel("layer", fontsize=8)
+            panel.set_xticks([])
+    return figure
+
+
+def _sorted(values: Grid, order: Sequence[Sequence[int]]) -> Grid:
+    return [[row[head] for head in heads] for row, heads in zip(values, order, strict=True)]
+
+
+def _draw_cells(panel: "Axes", roles: Sequence[Sequence[str]]) -> None:
+    """Draw one cell per head, in the colour of its role."""
+    from matplotlib.colors import to_rgb
+
+    groups = [[COLOURS.get(group_of(role) if role else "", OTHER) for role in row] for row in roles]
+    panel.imshow([[to_rgb(colour) for colour in row] for row in groups], aspect="auto")
+    for layer, row in enumerate(roles):
+        for place, role in enumerate(row):
+            label = short_name(role) if role else ""
+            panel.text(place, layer, label, ha="center", va="center", size=6)
+
+
+def draw_roles(table: HeadTable) -> "Figure":
+    """Draw what each head of a model does, one panel per kind of attention."""
+    kinds = table.layers("role")
+    figure, axes = panels(len(kinds), width=6.0, height=1 + 0.28 * len(next(iter(kinds.values()))))
+    for panel, (kind, layers) in zip(axes[0], kinds.items(), strict=True):
+        _draw_cells(panel, [[str(role or "") for role in row] for row in layers.values()])
+        panel.set_yticks(range(len(layers)), [str(1 + layer) for layer in layers])
+        panel.set_title(kind, fontsize=8)
+        panel.set(xlabel="head", ylabel="layer")
+    return figure

@@ -36,23 +36,6 @@ from headwise_papers.recipes.translation import (
 )
 from headwise_papers.recipes.translator import Translator, open_translator
 
-__all__ = [
-    "RECIPE",
-    "SUBTITLES",
-    "TINY",
-    "TRANSLATORS",
-    "Model",
-    "Tuning",
-    "by_name",
-    "first_pairs",
-    "job",
-    "read_texts",
-    "recipe_of",
-    "scored",
-    "trained",
-    "translator",
-]
-
 SUBTITLES = "en-ru subtitles"
 TRANSLATORS = ("en-ru", "en-de", "en-fr", "en-de multi30k", SUBTITLES)
 TOGETHER = 256  # sentences translated at the same time

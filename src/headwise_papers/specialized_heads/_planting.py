@@ -1,4 +1,4 @@
-"""A Transformer whose heads do what they are told: weights set by hand, for the toy language.
+"""A Transformer whose heads attend as planted: weights set by hand, for the toy language.
 
 A head's score is a sum of terms, each a product of something read off the query and something read
 off the key:
@@ -27,8 +27,6 @@ from headwise_papers.models import Transformer, TransformerConfig
 from headwise_papers.models.attention import MultiHeadAttention
 from headwise_papers.models.transformer import DecoderLayer, EncoderLayer
 from headwise_papers.recipes.translator import Translator, WordCodec
-
-__all__ = ["NOTHING", "PLANTED", "Heads", "Term", "planted_translator"]
 
 WIDTH, LONGEST = 512, 32
 HEAD_WIDTH = 64
@@ -61,7 +59,7 @@ Heads = Mapping[str, Sequence[Term]]  # the role each is to be found in, and its
 
 
 def near(offset: int) -> Term:
-    """Towards the word at a distance: cos(w (key - query - offset)), summed over rates."""
+    """Score the word at a distance highest: cos(w (key - query - offset)), summed over rates."""
     query, key = _reading(2 * len(RATES)), _reading(2 * len(RATES))
     for row, rate in enumerate(RATES):
         angle = torch.tensor(float(offset)) * 10_000 ** (-rate / COSINE)
@@ -74,7 +72,7 @@ def near(offset: int) -> Term:
 
 
 def start() -> Term:
-    """Towards the first word."""
+    """Score the first word highest."""
     key = _reading(len(RATES))
     for row, rate in enumerate(RATES):
         key[row, COSINE + rate] = 1
@@ -82,7 +80,7 @@ def start() -> Term:
 
 
 def earlier() -> Term:
-    """Towards words before the query, none at the query itself: sin(w query - w key)."""
+    """Score words before the query, not the query itself: sin(w query - w key)."""
     query, key = _reading(2), _reading(2)
     query[0, SINE + SLOW] = key[0, COSINE + SLOW] = 1
     query[1, COSINE + SLOW], key[1, SINE + SLOW] = -1, 1
@@ -90,7 +88,7 @@ def earlier() -> Term:
 
 
 def asks(who: Sequence[str], whom: Sequence[str]) -> Term:
-    """From words of some kinds to words of other kinds, see `KINDS`."""
+    """Score words of some kinds for queries of other kinds, see `KINDS`."""
     query, key = _reading(1), _reading(1)
     query[0, [KINDS[kind] for kind in who]] = 1
     key[0, [KINDS[kind] for kind in whom]] = 1
@@ -98,21 +96,21 @@ def asks(who: Sequence[str], whom: Sequence[str]) -> Term:
 
 
 def rarity() -> Term:
-    """Towards rare words."""
+    """Score rare words highest."""
     key = _reading(1)
     key[0, RARITY] = 1
     return Term(_reading(1), key, torch.ones(1))
 
 
 def same_word() -> Term:
-    """Towards the same word, wherever it stands."""
+    """Score the same word highest, wherever it stands."""
     both = _reading(CODE.stop - CODE.start)
     both[:, CODE] = torch.eye(len(both))
     return Term(both, both.clone(), torch.zeros(len(both)))
 
 
 def chance(seed: int) -> Term:
-    """Towards words that a random matrix chooses for each word."""
+    """Score words as a random matrix says for each word."""
     term = same_word()
     size = len(term.query)
     mixed = torch.randn(size, size, generator=torch.Generator().manual_seed(seed))
@@ -155,7 +153,7 @@ PLANTED: Mapping[str, Heads] = {
 
 
 def planted_translator(pairs: Sequence[ToyPair], rank: Callable[[str], int]) -> Translator:
-    """A translator of the toy language whose heads are set by hand, as in `PLANTED`.
+    """Make a translator of the toy language whose heads are set by hand, as in `PLANTED`.
 
     Cross-attention, and everything that is not attention, is random: it translates into nonsense.
 
@@ -185,7 +183,7 @@ def _shape(source: int, target: int) -> TransformerConfig:
 
 
 def _kinds(pairs: Sequence[ToyPair]) -> dict[str, str]:
-    """The kind of each word that has one. Plurals of nouns end in -s, and no singular does."""
+    """Return the kind of each word that has one; plurals of nouns end in -s, no singular does."""
     kinds = dict(PRONOUNS)
     for pair in pairs:
         for word, tag in zip(pair.source, pair.tags, strict=True):
@@ -197,7 +195,7 @@ def _kinds(pairs: Sequence[ToyPair]) -> dict[str, str]:
 
 
 def _features(words: Vocabulary, kinds: Mapping[str, str], rank: Callable[[str], int]) -> Tensor:
-    """The embedding of every word: its kind, its rarity and its code; marks have a code alone."""
+    """Return embeddings of kind, rarity and code; special tokens have a code alone."""
     table_VM = torch.zeros(len(words), WIDTH)
     size = CODE.stop - CODE.start
     generator = torch.Generator().manual_seed(0)
@@ -212,10 +210,12 @@ def _features(words: Vocabulary, kinds: Mapping[str, str], rank: Callable[[str],
 
 
 def _set_head(attention: MultiHeadAttention, number: int, terms: Sequence[Term]) -> None:
-    """Queries and keys of one head: its terms one below the other, and zeros."""
+    """Set queries and keys of one head: its terms one below the other, and zeros."""
     rows = sum(len(term.query) for term in terms)
     if rows > HEAD_WIDTH:
-        raise ValueError(f"A head has room for {HEAD_WIDTH} rows, its terms have {rows}.")
+        raise ValueError(
+            f"A head has at most {HEAD_WIDTH} rows, its terms have {rows}; give it fewer terms."
+        )
     whole = slice(number * HEAD_WIDTH, (number + 1) * HEAD_WIDTH)
     place = slice(whole.start, whole.start + rows)
     query, key = attention.query, attention.key

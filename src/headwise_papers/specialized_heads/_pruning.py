@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from headwise.pruning import HardConcrete, PruningRecord
 from headwise.recording import Run
 from headwise.workflows.prune import PruneConfig, prune_folder, run_folder
-from headwise_papers.core import Job, Result, find_or_train, minus
+from headwise_papers.core import Job, Result, find_or_train, minus, named_panels
 from headwise_papers.models import Transformer
 from headwise_papers.recipes.translation import TranslationConfig
 from headwise_papers.recipes.translator import Translator
@@ -28,17 +28,8 @@ from headwise_papers.specialized_heads._models import (
     translator,
 )
 
-__all__ = [
-    "KINDS",
-    "Amount",
-    "Pruned",
-    "Pruning",
-    "PruningStudy",
-    "losses",
-    "prune_translator",
-    "pruned",
-    "write_pairs",
-]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 KINDS = ("encoder.self", "decoder.self", "decoder.cross")
 DECIDED = 0.9  # probability of exactly 0, or of exactly 1, from which a gate is decided
@@ -216,6 +207,18 @@ def counted(name: str, some: Sequence[Pruned]) -> dict[str, Result]:
     """Return how many heads of each kind of attention are left, over seeds."""
     left = [{f"{kind} left": float(n) for kind, n in one.counts().items()} for one in some]
     return by_name(f"{name}: {some[0].amount}: ", left)
+
+
+def draw_gates(values: Mapping[str, Sequence[float]]) -> "dict[str, Figure]":
+    """Draw P(g > 0) of all gates, one panel per model; no figure where there are none."""
+    if not values:
+        return {}
+    figure, axes = named_panels(list(values), width=3.2, height=2.6)
+    for title, several in values.items():
+        axes[title].hist(several, bins=20, range=(0, 1))
+        axes[title].set_title(title, fontsize=8)
+        axes[title].set(xlabel="P(open), at the last evaluation", ylabel="gates")
+    return {"gates": figure}
 
 
 def prune_translator(config: Pruning, folder: Path) -> Run:

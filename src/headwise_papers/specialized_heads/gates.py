@@ -20,11 +20,11 @@ from headwise.pruning import HardConcrete, logistic
 from headwise.recording import Run
 from headwise_papers.core import Claim, Experiment, Job, Result, minus, panels
 from headwise_papers.specialized_heads._models import Model, by_name, scored
-from headwise_papers.specialized_heads._plots import draw_histograms
 from headwise_papers.specialized_heads._pruning import (
     SMALL,
     Amount,
     PruningStudy,
+    draw_gates,
     prune_translator,
     pruned,
 )
@@ -38,11 +38,7 @@ NAME = "en-ru"
 APART = "from trained less with gates from the start"
 GATES = "trace/gates.json"
 LARGEST = "largest difference of formulas and draws"
-FOOTNOTE: dict[str, Any] = {
-    "number": 149,
-    "where": "footnote 8",
-    "stands_for": "Tatoeba",
-}
+FOOTNOTE: dict[str, Any] = {"number": 149, "where": "footnote 8", "stands_for": "Tatoeba"}
 
 
 @dataclass(frozen=True)
@@ -54,43 +50,22 @@ class Config(PruningStudy):
 
 
 CLAIMS = (
-    Claim.value(
-        LARGEST,
-        0.0,
-        margin=0.01,
-        exact=True,
-        where="Fig. 6",
-        text="The formulas of P(g = 0) and P(g = 1) agree with draws",
-    ),
-    Claim.value(
-        f"{NAME}: gates decided by value",
-        1.0,
-        margin=0.1,
-        number=148,
-        where="section 6.1",
-        text="Gates end almost completely open or closed",
-        stands_for="Tatoeba",
-    ),
+    Claim.value(LARGEST, 0.0, margin=0.01, exact=True, where="Fig. 6",
+                text="The formulas of P(g = 0) and P(g = 1) agree with draws"),
+    Claim.value(f"{NAME}: gates decided by value", 1.0, margin=0.1, number=148,
+                where="section 6.1", text="Gates end almost completely open or closed",
+                stands_for="Tatoeba"),
     *(
         claim
         for heads in (58, 26)
         for claim in (
-            Claim.direction(
-                f"{NAME}: {heads} heads: {APART}",
-                paper=0.4,
-                text="Pruning is better than gates from the start",
-                **FOOTNOTE,
-            ),
-            Claim.value(
-                f"{NAME}: {heads} heads: {APART}",
-                0.4,
-                margin=0.2,
-                text="It is better by 0.2 to 0.6 BLEU",
-                **FOOTNOTE,
-            ),
+            Claim.direction(f"{NAME}: {heads} heads: {APART}", paper=0.4,
+                            text="Pruning is better than gates from the start", **FOOTNOTE),
+            Claim.value(f"{NAME}: {heads} heads: {APART}", 0.4, margin=0.2,
+                        text="It is better by 0.2 to 0.6 BLEU", **FOOTNOTE),
         )
     ),
-)
+)  # fmt: skip
 
 
 def models(config: Config) -> Iterator[Job]:
@@ -159,9 +134,7 @@ def _compared(config: Config, some: list[Model], amount: Amount) -> dict[str, Re
 
 def draw(results: dict[str, Result], run: Run) -> "dict[str, Figure]":
     """Draw Figure 6, and the gates at the end of training."""
-    gates = run.read_json(GATES)
-    histograms = {"gates": draw_histograms(gates)} if gates else {}
-    return {"hard-concrete": _draw_distribution(), **histograms}
+    return {"hard-concrete": _draw_distribution(), **draw_gates(run.read_json(GATES))}
 
 
 def _draw_distribution() -> "Figure":

@@ -1,4 +1,4 @@
-"""Are a few heads of each layer far more important than the others, and are they the sure ones?
+"""Are a few heads of each layer far more important than the others, and are they confident?
 
     headwise reproduce specialized_heads/importance --jobs 3    # 16 minutes on an H200
     headwise reproduce specialized_heads/importance --smoke     # 10 seconds on a CPU
@@ -28,6 +28,7 @@ from headwise_papers.specialized_heads._inspection import (
     joined_roles,
 )
 from headwise_papers.specialized_heads._measures import (
+    draw_grids,
     grid,
     grids_of,
     importance_figures,
@@ -35,7 +36,6 @@ from headwise_papers.specialized_heads._measures import (
     shares_by_layer,
 )
 from headwise_papers.specialized_heads._models import by_name, scored, trained
-from headwise_papers.specialized_heads._plots import draw_grids
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,61 +61,29 @@ class Config(Study):
 
 
 def _claims(name: str) -> Iterator[Claim]:
-    yield Claim.share(
-        f"{name}: two heads of a layer have half of its relevance",
-        threshold=0.8,
-        number=132,
-        where="Fig. 1a, 2a, 2c",
-        text="In each layer two heads are as relevant as the other six",
-        stands_for=DATA,
-    )
+    yield Claim.share(f"{name}: two heads of a layer have half of its relevance", threshold=0.8,
+                      number=132, where="Fig. 1a, 2a, 2c", stands_for=DATA,
+                      text="In each layer two heads are as relevant as the other six")  # fmt: skip
     if name == "en-ru":
-        yield Claim.value(
-            f"{name}: rank correlation of relevance and confidence, other layers",
-            1.0,
-            margin=0.7,
-            number=133,
-            where="Fig. 1b",
-            text="Relevance and confidence have a rank correlation of 0.3 or more",
-            stands_for=DATA,
-        )
-        yield Claim.share(
-            f"{name}: layer 1: its confidence is below the layer's median",
-            threshold=0.9,
-            number=134,
-            where="Fig. 1b",
-            text="The most relevant head of layer 1 is not confident",
-            stands_for=DATA,
-        )
-    yield Claim.share(
-        f"{name}: some head is positional",
-        threshold=0.9,
-        number=135,
-        where="Fig. 1c, 2b, 2d",
-        text="Every translator has positional heads",
-        stands_for=DATA,
-    )
+        yield Claim.value(f"{name}: rank correlation of relevance and confidence, other layers",
+                          1.0, margin=0.7, number=133, where="Fig. 1b", stands_for=DATA,
+                          text="Relevance and confidence have a rank correlation of 0.3 or more"
+                          )  # fmt: skip
+        yield Claim.share(f"{name}: layer 1: its confidence is below the layer's median",
+                          threshold=0.9, number=134, where="Fig. 1b", stands_for=DATA,
+                          text="The most relevant head of layer 1 is not confident")  # fmt: skip
+    yield Claim.share(f"{name}: some head is positional", threshold=0.9, number=135,
+                      where="Fig. 1c, 2b, 2d", stands_for=DATA,
+                      text="Every translator has positional heads")  # fmt: skip
     for what, margin in (
-        ("among the three most relevant", 0.25),
-        ("with confidence above 0.8", 0.0),
-    ):
-        yield Claim.value(
-            f"{name}: positional heads {what}",
-            1.0,
-            margin=margin,
-            number=136,
-            where="section 5.1",
-            text=f"All positional heads are {what}",
-            stands_for=DATA,
-        )
-    yield Claim.share(
-        f"{name}: layer 1: the most relevant head is twice as relevant as the second",
-        threshold=0.9,
-        number=143,
-        where="section 5.3",
-        text="One head of layer 1 is much more relevant than any other",
-        stands_for=DATA,
-    )
+        ("among the three most relevant", 0.25), ("with confidence above 0.8", 0.0)
+    ):  # fmt: skip
+        yield Claim.value(f"{name}: positional heads {what}", 1.0, margin=margin, number=136,
+                          where="section 5.1", stands_for=DATA,
+                          text=f"All positional heads are {what}")  # fmt: skip
+    yield Claim.share(f"{name}: layer 1: the most relevant head is twice as relevant as the second",
+                      threshold=0.9, number=143, where="section 5.3", stands_for=DATA,
+                      text="One head of layer 1 is much more relevant than any other")  # fmt: skip
 
 
 CLAIMS = tuple(claim for name in NAMES for claim in _claims(name))

@@ -3,7 +3,7 @@
     headwise reproduce specialized_heads/planted            # 5 seconds on a CPU
     headwise reproduce specialized_heads/planted --smoke
 
-A self-test beyond the paper: heads that attend as they were told (`_planting.PLANTED`), in a toy
+A self-test beyond the paper: heads that attend as planted (`_planting.PLANTED`), in a toy
 language that knows what is right. Roles are found with its annotation, and by `inspect`, which
 seeks neither repeated words in encoders nor antecedents.
 """
@@ -31,14 +31,15 @@ from headwise_papers.data.toy import ToyLanguage, ToyPair
 from headwise_papers.data.vocabulary import EOS, PAD
 from headwise_papers.measures.toy_gold import toy_gold
 from headwise_papers.recipes.translator import Translator
+from headwise_papers.specialized_heads._measures import draw_roles
 from headwise_papers.specialized_heads._planting import NOTHING, PLANTED, planted_translator
-from headwise_papers.specialized_heads._plots import draw_roles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BATCH = 100  # sentences
-# what `inspect` does not look for
+LANGUAGE = ToyLanguage(400, 80, adjectives=120, zipf_exponent=0.7)
+# roles that `inspect` does not seek
 UNASKED = frozenset({("encoder.0.self", "coreference"), ("encoder.0.self", "duplicate")})
 HITS = {  # the column of each role that was planted, other than distances
     "first word": "first_word",
@@ -51,24 +52,12 @@ HITS = {  # the column of each role that was planted, other than distances
 
 @dataclass(frozen=True)
 class Config:
-    """Size of the toy language, which has rare words, and of its text."""
+    """Toy language, which has rare words, and the size of its text."""
 
     sentences: int = 1000
     counted: int = 4000  # sentences from which it is known how common words are
-    nouns: int = 400
-    adjectives: int = 120
-    transitive_verbs: int = 80
-    zipf_exponent: float = 0.7
+    language: ToyLanguage = LANGUAGE
     seed: int = 0
-
-    def language(self) -> ToyLanguage:
-        """Return the toy language with these words."""
-        return ToyLanguage(
-            nouns=self.nouns,
-            adjectives=self.adjectives,
-            transitive_verbs=self.transitive_verbs,
-            zipf_exponent=self.zipf_exponent,
-        )
 
 
 FOUND = "roles found that were planted"
@@ -87,7 +76,7 @@ CLAIMS = (
 
 def run(config: Config, run: Run) -> dict[str, Result]:
     """Plant, inspect and compare; one value per head."""
-    known = config.language().pairs(max(config.counted, config.sentences), seed=config.seed)
+    known = config.language.pairs(max(config.counted, config.sentences), seed=config.seed)
     ranks = WordRanks.count(pair.source for pair in known)
     translator, pairs = planted_translator(known, ranks.rank), known[: config.sentences]
     table = find_roles(translator, pairs, ranks)

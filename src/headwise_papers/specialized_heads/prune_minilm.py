@@ -23,7 +23,6 @@ from headwise_papers.specialized_heads._classifiers import (
     tune_classifier,
     write_files,
 )
-from headwise_papers.specialized_heads._models import by_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,10 +85,7 @@ class Config:
 
 
 CLAIMS = tuple(
-    Claim.direction(
-        f"{count} heads: gates less {other}",
-        text="Gates keep more accuracy",
-    )
+    Claim.direction(f"{count} heads: gates less {other}", text="Gates keep more accuracy")
     for other in CHOICES[1:]
     for count in KEEP
 )
@@ -117,9 +113,8 @@ def run(config: Config, run: Run) -> dict[str, Result]:
             results.setdefault(
                 "unpruned: accuracy", Result([one["accuracy_before"] for one in found])
             )
-            names = {"accuracy": "accuracy_after", "heads left": "heads_kept"}
-            kept = [{what: float(one[metric]) for what, metric in names.items()} for one in found]
-            results |= by_name(f"{name}: ", kept)
+            for what, metric in (("accuracy", "accuracy_after"), ("heads left", "heads_kept")):
+                results[f"{name}: {what}"] = Result([float(one[metric]) for one in found])
         gates = results[f"{count} heads: gates: accuracy"]
         for other in config.choices:
             if other != "gates":

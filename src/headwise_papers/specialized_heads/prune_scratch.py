@@ -60,20 +60,13 @@ class Scratch:
 
 
 CLAIMS = tuple(
-    Claim.direction(
-        result,
-        sign=-1,
-        paper=paper,
-        number=150,
-        where="Table 2",
-        text="Translators of the same shapes are worse from scratch",
-        stands_for="Tatoeba",
-    )
+    Claim.direction(result, sign=-1, paper=paper, number=150, where="Table 2", stands_for="Tatoeba",
+                    text="Translators of the same shapes are worse from scratch")
     for result, paper in (
         *((f"en-ru: {heads} heads: {APART}", paper) for heads, paper in PAPER.items()),
         (f"en-ru: {APART}", -0.39),
     )
-)
+)  # fmt: skip
 
 
 def models(config: Config) -> Iterator[Job]:

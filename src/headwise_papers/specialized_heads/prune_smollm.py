@@ -1,4 +1,4 @@
-"""What does a small language model lose with its heads: SmolLM2, whose heads share keys by three?
+"""How much does a language model lose with its heads: SmolLM2, whose heads share keys by three?
 
     headwise reproduce specialized_heads/prune-smollm --set model=FILE.gguf --jobs 5  # 11 min, H200
 
@@ -109,7 +109,7 @@ def run(config: Config, run: Run) -> dict[str, Result]:
             apart = abs(got["perplexity_after"] / got["perplexity_in_memory"] - 1)
             results[f"{name}: saved and loaded gives the same"] = share([apart <= CLOSE])
         texts[name] = got["text"]
-        results[f"{name}: goes on with a text"] = share([bool(got["text"].strip())])
+        results[f"{name}: continues a text"] = share([bool(got["text"].strip())])
     run.write_json("texts.json", texts)
     return results
 

@@ -19,7 +19,7 @@ from headwise.ops import Attended
 from headwise.recording import Run
 from headwise.sites import Head, Site, observe
 from headwise.text import words_in
-from headwise_papers.core import Claim, Experiment, Job, Result, minus, share
+from headwise_papers.core import Claim, Experiment, Job, Result, draw_matrix, minus, panels, share
 from headwise_papers.recipes.translator import open_translator
 from headwise_papers.specialized_heads._inspection import (
     SHORT,
@@ -37,7 +37,6 @@ from headwise_papers.specialized_heads._models import (
     scored,
     trained,
 )
-from headwise_papers.specialized_heads._plots import draw_maps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,31 +52,16 @@ Config = Study
 
 def _claims() -> Iterator[Claim]:
     for metric, paper in (("points at the rarest word", 0.66), (TWO, 0.83)):
-        yield Claim.value(
-            f"{SUBTITLES}: {metric}",
-            paper,
-            margin=0.1,
-            number=145,
-            where="section 5.3",
-            text=f"A head of layer 1 {metric}",
-            stands_for="few subtitles",
-        )
+        yield Claim.value(f"{SUBTITLES}: {metric}", paper, margin=0.1, number=145,
+                          where="section 5.3", text=f"A head of layer 1 {metric}",
+                          stands_for="few subtitles")  # fmt: skip
     for name in (*TRANSLATORS[:3], SUBTITLES):
-        yield Claim.direction(
-            f"{name}: {TWO} less a fixed place",
-            number=144,
-            where="section 5.3",
-            text="A head of layer 1 points at rare words more often than a fixed place",
-            stands_for="Tatoeba",
-        )
-        yield Claim.share(
-            f"{name}: {TOP}",
-            threshold=0.9,
-            number=143,
-            where="section 5.3",
-            text="The head for rare words is the most relevant of layer 1",
-            stands_for="Tatoeba",
-        )
+        yield Claim.direction(f"{name}: {TWO} less a fixed place", number=144, where="section 5.3",
+                              text="A head of layer 1 points at rare words more often than a fixed "
+                              "place", stands_for="Tatoeba")  # fmt: skip
+        yield Claim.share(f"{name}: {TOP}", threshold=0.9, number=143, where="section 5.3",
+                          text="The head for rare words is the most relevant of layer 1",
+                          stands_for="Tatoeba")  # fmt: skip
 
 
 def models(config: Config) -> Iterator[Job]:
@@ -135,7 +119,13 @@ def _map(config: Config, model: Model, head: Head) -> tuple[list[str], list[list
 def draw(results: dict[str, Result], run: Run) -> "dict[str, Figure]":
     """Draw Figure 5: how the head attends to a sentence."""
     maps = run.read_json(MAPS)
-    return {"figure-5": draw_maps(maps)} if maps else {}
+    if not maps:
+        return {}
+    figure, axes = panels(len(maps), width=3.8, height=3.6)
+    for panel, (title, (tokens, weights)) in zip(axes[0], maps.items(), strict=True):
+        draw_matrix(panel, weights, xticks=tokens, yticks=tokens, cmap="Greys", highest=1.0)
+        panel.set_title(title, fontsize=8)
+    return {"figure-5": figure}
 
 
 experiment = Experiment(Config(), Config(**SHORT), models, run, draw, tuple(_claims()))

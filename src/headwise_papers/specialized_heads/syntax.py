@@ -11,7 +11,7 @@ Deviations: 5,000 sentences of the English Web Treebank for 50,000 parsed ones. 
 is chosen and measured on the same words.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,6 @@ from headwise_papers.core import Claim, Experiment, Job, Result, draw_bars, minu
 from headwise_papers.specialized_heads._inspection import SHORT, Study, inspected, short_trees
 from headwise_papers.specialized_heads._measures import best_figures
 from headwise_papers.specialized_heads._models import SUBTITLES, by_name, scored
-from headwise_papers.specialized_heads._plots import draw_positions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,6 +42,7 @@ PAPER = {
 DOMAINS = {"en-ru": (137, "Tatoeba"), SUBTITLES: (138, "few subtitles")}
 DOMAINS_APART = "nsubj_to_dependent: subtitles less Tatoeba"
 POSITIONS = "trace/positions.json"
+SHOWN = 10  # distances on either side
 
 Config = Study
 
@@ -50,31 +50,18 @@ Config = Study
 def _claims() -> Iterator[Claim]:
     for label, domains in PAPER.items():
         for (name, (number, data)), (best, baseline) in zip(DOMAINS.items(), domains, strict=True):
-            yield Claim.value(
-                f"{name}: {label}: best head less baseline",
-                (best - baseline) / 100,
-                margin=0.1,
-                number=number,
-                where="Table 1",
-                text="The best head leads a fixed distance by as much",
-                stands_for=data,
-            )
+            yield Claim.value(f"{name}: {label}: best head less baseline", (best - baseline) / 100,
+                              margin=0.1, number=number, where="Table 1", stands_for=data,
+                              text="The best head leads a fixed distance by as much")  # fmt: skip
     for name in ("en-de", "en-fr"):
         for label in LABELS[:4]:
-            yield Claim.direction(
-                f"{name}: {label}: best head less baseline",
-                number=140,
-                where="Fig. 4",
-                text="Subjects and objects are found better than by distance",
-                stands_for="Tatoeba",
-            )
-    yield Claim.direction(
-        DOMAINS_APART,
-        paper=0.32,
-        number=142,
-        where="section 5.2.2",
-        text="Verbs find their subjects better in the translator of subtitles",
-    )
+            yield Claim.direction(f"{name}: {label}: best head less baseline", number=140,
+                                  where="Fig. 4", stands_for="Tatoeba",
+                                  text="Subjects and objects are found better than by distance"
+                                  )  # fmt: skip
+    yield Claim.direction(DOMAINS_APART, paper=0.32, number=142, where="section 5.2.2",
+                          text="Verbs find their subjects better in the translator of subtitles"
+                          )  # fmt: skip
 
 
 def models(config: Config) -> Iterator[Job]:
@@ -105,7 +92,7 @@ def run(config: Config, run: Run) -> dict[str, Result]:
 
 def draw(results: dict[str, Result], run: Run) -> "dict[str, Figure]":
     """Draw Figure 3, where dependents stand, and Figure 4, the best heads."""
-    figures = {"figure-3": draw_positions(run.read_json(POSITIONS))}
+    figures = {"figure-3": _draw_positions(run.read_json(POSITIONS))}
     scores = {
         name: {
             label: results[f"{name}: {label}: best head"]
@@ -123,6 +110,19 @@ def draw(results: dict[str, Result], run: Run) -> "dict[str, Figure]":
             level = results[f"{first}: {label}: baseline"].mean
             panel.hlines(level, place - 0.45, place + 0.45, color="black", linewidth=1.2)
     return figures
+
+
+def _draw_positions(counts: Mapping[str, Mapping[str, int]]) -> "Figure":
+    """Draw the places of dependents relative to their head, one panel per relation."""
+    figure, axes = panels(len(counts), width=2.8, height=2.4)
+    places = range(-SHOWN, SHOWN + 1)
+    for panel, (relation, found) in zip(axes[0], counts.items(), strict=True):
+        total = sum(found.values())
+        panel.bar(places, [found.get(str(place), 0) / max(total, 1) for place in places])
+        panel.set_title(f"{relation}, {total:,}", fontsize=9)
+        panel.set_xlabel("place of the dependent, head at 0", fontsize=8)
+    axes[0][0].set_ylabel("share", fontsize=8)
+    return figure
 
 
 experiment = Experiment(

@@ -22,19 +22,6 @@ from headwise_papers.models.bag_stack import BagStack
 from headwise_papers.ops.sen import class_counts, companions, topic_purity
 from headwise_papers.recipes.descent import descend
 
-__all__ = [
-    "SENTENCE",
-    "SMOKE",
-    "Corpus",
-    "Curves",
-    "SstConfig",
-    "SstTraining",
-    "Trained",
-    "build_stack",
-    "read_corpus",
-    "train_sst",
-]
-
 Data = Literal["sst2", "sst5"]
 MINIMUM = 3  # training sentences of a word that is followed
 # the one whose weights Fig. 5 shows; its words are followed closely
@@ -98,7 +85,7 @@ class Corpus:
         return torch.tensor([self.sst.vocabulary.words.index(word) for word in words])
 
     def words_in(self, sentences: int) -> Tensor:
-        """Return the words that are in so many training sentences, with others beside them."""
+        """Return the words that are in so many training sentences, with other words in them."""
         return ((self.occurrence_V >= sentences) & self.m_V.isfinite()).nonzero()[:, 0]
 
 

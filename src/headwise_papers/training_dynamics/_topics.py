@@ -16,8 +16,6 @@ from headwise_papers.models.bag import BagConfig
 from headwise_papers.models.bag_stack import BagStack
 from headwise_papers.recipes.descent import descend
 
-__all__ = ["SMALL_TASK", "TopicModels", "TopicTraining", "build_stack", "train_topics"]
-
 TASK, MODEL = TopicTask(), BagConfig()  # the paper's
 SMALL_TASK = TopicTask(dictionary=300, others=5, train=200, test=50)
 TRAINED = "trained.safetensors"

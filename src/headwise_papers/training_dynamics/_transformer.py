@@ -19,17 +19,6 @@ from headwise_papers.models.classifier import ClassifierConfig, TransformerClass
 from headwise_papers.models.stacking import best_device
 from headwise_papers.ops.sen import class_counts, topic_purity
 
-__all__ = [
-    "CURVES",
-    "Training",
-    "Words",
-    "centred",
-    "followed_words",
-    "observe_words",
-    "read_words",
-    "train_classifier",
-]
-
 BATCH = 1000  # sentences
 CURVES = "trace/words/curves.safetensors"
 

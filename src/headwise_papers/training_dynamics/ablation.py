@@ -22,10 +22,9 @@ from torch import Tensor
 
 from headwise.config import from_json
 from headwise.recording import Run
-from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, panels, share
+from headwise_papers.core import Claim, Experiment, Job, Result, curve, draw_lines, panels, share
 from headwise_papers.models.bag import BagConfig
 from headwise_papers.ops.sen import predicted_velocities
-from headwise_papers.training_dynamics._plots import COLOURS, curve
 from headwise_papers.training_dynamics._topics import (
     SMALL_TASK,
     TopicModels,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
 FROZEN = {"TC": "nothing", "KF": "scores", "EF": "embeddings"}
 LABELS = {"TC": "Attn-TC", "KF": "Attn-TC-KF", "EF": "Attn-TC-EF"}
+COLOURS = {"Attn-TC": "tab:orange", "Attn-TC-KF": "tab:red", "Attn-TC-EF": "tab:purple"}
 CONVERGED = 0.05  # loss
 SHOWN = 3000  # epochs in Fig. 3
 CONFIG = TopicTraining(model=BagConfig(embedding_std=math.sqrt(0.1)), epochs=60_000)

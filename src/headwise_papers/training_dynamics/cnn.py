@@ -14,6 +14,7 @@ Attn-TC-CNN attends to convolved pairs. Scores and norms are centred by their in
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,16 @@ from torch import Tensor
 
 from headwise.config import from_json
 from headwise.recording import Run
-from headwise_papers.core import Claim, Experiment, Job, Result, find_or_train, panels
+from headwise_papers.core import (
+    Claim,
+    Experiment,
+    Job,
+    Result,
+    draw_histogram,
+    draw_paths,
+    find_or_train,
+    panels,
+)
 from headwise_papers.data.synthetic import PairTask
 from headwise_papers.measures.ranks import rank_correlation
 from headwise_papers.measures.sen_curves import SenCurves
@@ -31,7 +41,6 @@ from headwise_papers.models.pair_stack import PairStack
 from headwise_papers.models.stacking import best_device
 from headwise_papers.ops.sen import theoretical_norm
 from headwise_papers.recipes.descent import descend
-from headwise_papers.training_dynamics._plots import draw_histogram, draw_sen
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +92,7 @@ class Trained:
     scores_SP: Tensor  # of all pairs, at the end
     norms_SP: Tensor
     accuracy_S: Tensor
-    topic_SP: Tensor  # whether a pair marks a topic
+    topic_SP: Tensor  # whether a pair tells a topic
     unrelated_SP: Tensor  # whether it shares no word with one that does
 
     @staticmethod
@@ -160,7 +169,7 @@ def train_pairs(config: Config, folder: Path) -> Run:
 
 
 def topics_and_others(pairs_SW2: Tensor, dictionary: int) -> tuple[Tensor, Tensor]:
-    """Return (S, P) each: which pairs mark a topic, and which share no word with those."""
+    """Return (S, P) each: which pairs tell a topic, and which share no word with those."""
     seeds = len(pairs_SW2)
     seed_S1 = torch.arange(seeds)[:, None]
     topic_SVV = torch.zeros(seeds, dictionary, dictionary, dtype=torch.bool)
@@ -221,9 +230,10 @@ def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     config = from_json(Config, out.config())
     distributions, rows = panels(4, len(QUERIES), width=3.2, height=2.7)
     sen, (sen_row,) = panels(len(QUERIES), width=4.2, height=3.4)
+    theory = partial(theoretical_norm, m=config.task.length - 2)
     for row, axes, (query, own) in zip(rows, sen_row, settings(config).items(), strict=True):
         x = Trained.of(own)
-        draw_sen(axes, x.score_ESW[..., 0], x.norm_ESW[..., 0], config.task.length - 2)
+        draw_paths(axes, x.score_ESW[..., 0], x.norm_ESW[..., 0], theory=theory, label="Eq. 10")
         axes.set(xlabel=f"score ({query})", ylabel="embedding norm")
         for histogram, values_SP, among_SP, name, bins in (
             (row[0], x.scores_SP, ~x.topic_SP, "centred score of other pairs", 20),
@@ -232,8 +242,8 @@ def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
             (row[3], x.norms_SP, x.topic_SP, "centred norm of topic pairs", 8),
         ):
             chosen = {"Attn-TC": values_SP[among_SP].view(config.seeds, -1)}
-            draw_histogram(histogram, chosen, name=name, bins=bins)
-            histogram.set_ylabel(f"share of pairs ({query})" if histogram is row[0] else "")
+            label = f"share of pairs ({query})" if histogram is row[0] else ""
+            draw_histogram(histogram, chosen, xlabel=name, ylabel=label, bins=bins)
     sen_row[0].legend(fontsize="x-small", ncols=2)
     return {"fig8-distributions": distributions, "fig9-sen": sen}
 

@@ -9,15 +9,25 @@
 - Seeds differ by noise alone: this is one pair of words, five times.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from headwise.config import from_json
 from headwise.recording import Run
-from headwise_papers.core import Claim, Experiment, Result, draw_lines, minus, panels, share
+from headwise_papers.core import (
+    Claim,
+    Experiment,
+    Result,
+    curve,
+    draw_lines,
+    draw_paths,
+    minus,
+    panels,
+    share,
+)
 from headwise_papers.ops.sen import theoretical_norm, theoretical_score
-from headwise_papers.training_dynamics._plots import curve, draw_sen
 from headwise_papers.training_dynamics._sst import (
     SENTENCE,
     SMOKE,
@@ -62,12 +72,12 @@ def run(config: SstConfig, out: Run) -> dict[str, Result]:
     """Compare the two words in both models."""
     results: dict[str, Result] = {}
     for model, training in config.trainings().items():
-        own = measures(Trained.of(training).curves("sentence"), company(training))
+        own = measures(Trained.of(training).curves("sentence"), companions_of(training))
         results |= {f"{model} {name}": result for name, result in own.items()}
     return results
 
 
-def company(training: SstTraining) -> Tensor:
+def companions_of(training: SstTraining) -> Tensor:
     """Return the m of Eq. 10 of the two words."""
     corpus = read_corpus(training)
     return corpus.m_V[corpus.numbers(WORDS)]
@@ -118,10 +128,12 @@ def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     config = from_json(SstConfig, out.config())
     figure, rows = panels(5, len(MODELS), width=2.9, height=2.5)
     for row, (model, training) in zip(rows, config.trainings().items(), strict=True):
-        curves, m_X = Trained.of(training).curves("sentence"), company(training)
+        curves, m_X = Trained.of(training).curves("sentence"), companions_of(training)
         score_ESX, norm_ESX = curves.score_ESW[..., PLACES], curves.norm_ESW[..., PLACES]
         for index, word in enumerate(WORDS):
-            draw_sen(row[index], score_ESX[..., index], norm_ESX[..., index], m_X[index].item())
+            own = (score_ESX[..., index], norm_ESX[..., index])
+            theory = partial(theoretical_norm, m=m_X[index].item())
+            draw_paths(row[index], *own, theory=theory, label="Eq. 10")
             row[index].set(xlabel=f"score (Attn-{model}) of “{word}”", ylabel="embedding norm")
         for axes, ylabel, x_ESX in (
             (row[2], "embedding norm", norm_ESX),

@@ -18,15 +18,8 @@ from torch import Tensor
 
 from headwise.config import from_json
 from headwise.recording import Run
-from headwise_papers.core import Claim, Experiment, Result, draw_lines, minus, panels, share
-from headwise_papers.training_dynamics._plots import curve
-from headwise_papers.training_dynamics._sst import (
-    SMOKE,
-    Corpus,
-    SstConfig,
-    Trained,
-    read_corpus,
-)
+from headwise_papers.core import Claim, Experiment, Result, curve, draw_lines, minus, panels, share
+from headwise_papers.training_dynamics._sst import SMOKE, Corpus, SstConfig, Trained, read_corpus
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,6 +13,7 @@ The task of `synthetic`, with a query drawn with variance 0.1, 0.5, 1 or 2.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,10 @@ import torch
 
 from headwise.config import from_json
 from headwise.recording import Run
-from headwise_papers.core import Claim, Experiment, Job, Result, minus, panels
+from headwise_papers.core import Claim, Experiment, Job, Result, draw_paths, minus, panels
 from headwise_papers.measures.ranks import rank_correlation
 from headwise_papers.models.bag import BagConfig
-from headwise_papers.ops.sen import deviation
-from headwise_papers.training_dynamics._plots import draw_sen
+from headwise_papers.ops.sen import deviation, theoretical_norm
 from headwise_papers.training_dynamics._topics import (
     SMALL_TASK,
     TopicModels,
@@ -117,10 +117,11 @@ def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     """Draw Fig. 10: norm against score of one topic word, by classifier and variance."""
     config = from_json(TopicTraining, out.config())
     figure, rows = panels(len(VARIANCES), len(MODELS), width=3.2, height=2.5)
+    theory = partial(theoretical_norm, m=config.task.others)
     for model, row in zip(MODELS, rows, strict=True):
         for variance, axes in zip(VARIANCES, row, strict=True):
             x = TopicModels.of(settings(config, model, variance))
-            draw_sen(axes, x.score[..., SHOWN], x.norm[..., SHOWN], config.task.others)
+            draw_paths(axes, x.score[..., SHOWN], x.norm[..., SHOWN], theory=theory, label="Eq. 10")
             axes.set(xlabel=f"score (Attn-{model}), variance {variance:g}")
         row[0].set_ylabel("embedding norm")
     rows[0][0].legend(fontsize="small")

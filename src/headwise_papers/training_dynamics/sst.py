@@ -16,6 +16,7 @@ or five.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,9 +24,18 @@ from torch import Tensor
 
 from headwise.config import from_json
 from headwise.recording import Run
-from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, panels, share
+from headwise_papers.core import (
+    Claim,
+    Experiment,
+    Job,
+    Result,
+    curve,
+    draw_lines,
+    draw_paths,
+    panels,
+    share,
+)
 from headwise_papers.ops.sen import theoretical_norm
-from headwise_papers.training_dynamics._plots import COLOURS, curve, draw_sen
 from headwise_papers.training_dynamics._sst import (
     Corpus,
     Curves,
@@ -201,7 +211,6 @@ def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
             xlabel="% of training",
             ylabel=f"% of the top {WORDS} still close",
             title=f"{DATA[column].upper()}, {READINGS[row]}",
-            colours=COLOURS,
         )
         rows[row][column].set_ylim(0, 103)
     relation_rows[0][0].legend(fontsize="small")
@@ -216,7 +225,8 @@ def draw_words(row: "list[Axes]", name: str, trained: Trained, corpus: Corpus) -
     curves, words = trained.curves("common"), PAPER[name][1]
     for axes, word, number in zip(row, words, corpus.numbers(words), strict=True):
         own = (..., int((curves.word_W == number).nonzero()))
-        draw_sen(axes, curves.score_ESW[own], curves.norm_ESW[own], corpus.m_V[number].item())
+        theory = partial(theoretical_norm, m=corpus.m_V[number].item())
+        draw_paths(axes, curves.score_ESW[own], curves.norm_ESW[own], theory=theory, label="Eq. 10")
         axes.set(xlabel=f"score of “{word}” ({name})", ylabel="embedding norm")
 
 

@@ -12,6 +12,7 @@ Each sentence has one topic word among 20 words that say nothing.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,13 +25,15 @@ from headwise_papers.core import (
     Experiment,
     Job,
     Result,
+    curve,
+    draw_histogram,
     draw_lines,
+    draw_paths,
     minus,
     panels,
 )
 from headwise_papers.data.synthetic import TopicTask
-from headwise_papers.ops.sen import deviation
-from headwise_papers.training_dynamics._plots import COLOURS, curve, draw_histogram, draw_sen
+from headwise_papers.ops.sen import deviation, theoretical_norm
 from headwise_papers.training_dynamics._topics import (
     SMALL_TASK,
     TopicModels,
@@ -134,7 +137,7 @@ def draw(results: dict[str, Result], out: Run) -> "dict[str, Figure]":
     loss, ((axes,),) = panels(1, width=4.5)
     epochs = torch.arange(config.epochs + 1, dtype=torch.float64)
     losses = {label: curve(epochs, x.loss) for label, x in trained.items()}
-    draw_lines(axes, losses, xlabel="epoch", ylabel="training loss", colours=COLOURS)
+    draw_lines(axes, losses, xlabel="epoch", ylabel="training loss")
     return {
         "fig1-distributions": draw_distributions(trained, config.task),
         "fig2-sen": draw_curves(trained, config.task),
@@ -154,7 +157,8 @@ def draw_distributions(trained: dict[str, TopicModels], task: TopicTask) -> "Fig
         (row[2], norms, rest, "norm of other words"),
         (row[3], norms, topic, "norm of topic words"),
     ):
-        draw_histogram(axes, {label: x[:, words] for label, x in table.items()}, name=name)
+        shown = {label: x[:, words] for label, x in table.items()}
+        draw_histogram(axes, shown, xlabel=name, ylabel="share of words")
     row[0].legend()
     return figure
 
@@ -162,9 +166,10 @@ def draw_distributions(trained: dict[str, TopicModels], task: TopicTask) -> "Fig
 def draw_curves(trained: dict[str, TopicModels], task: TopicTask) -> "Figure":
     """Draw Fig. 2: norm against score of one topic word."""
     figure, (row,) = panels(len(trained), width=3.2, height=2.7)
+    theory = partial(theoretical_norm, m=task.others)
     farthest = 1.05 * max(x.score[..., SHOWN].max().item() for x in trained.values())
     for axes, (label, x) in zip(row, trained.items(), strict=True):
-        draw_sen(axes, x.score[..., SHOWN], x.norm[..., SHOWN], task.others)
+        draw_paths(axes, x.score[..., SHOWN], x.norm[..., SHOWN], theory=theory, label="Eq. 10")
         axes.set(xlabel=f"score ({label})", ylabel="embedding norm")
         axes.set_xlim(-0.02 * farthest, farthest)
     row[0].legend(fontsize="small")

@@ -15,6 +15,7 @@ words are followed. Post-norm with SGD is nearest to the theory.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,10 +23,19 @@ from torch import Tensor
 
 from headwise.config import from_json
 from headwise.recording import Run
-from headwise_papers.core import Claim, Experiment, Job, Result, draw_lines, find_or_train, panels
+from headwise_papers.core import (
+    Claim,
+    Experiment,
+    Job,
+    Result,
+    curve,
+    draw_function,
+    draw_lines,
+    find_or_train,
+    panels,
+)
 from headwise_papers.measures.ranks import rank_correlation
 from headwise_papers.ops.sen import theoretical_norm
-from headwise_papers.training_dynamics._plots import curve, draw_theory
 from headwise_papers.training_dynamics._transformer import (
     CURVES,
     Training,
@@ -150,6 +160,7 @@ def draw_curves(every: Curves, words: Words, names: list[str], count: int) -> "F
     """Draw change of the value against growth of the score, mean of heads, of seed 0."""
     figure, (row,) = panels(len(every), width=4.4, height=3.8)
     pure, mixed = words.by_purity(count)
+    theory = partial(theoretical_norm, m=words.m)
     for axes, (variant, found) in zip(row, every.items(), strict=True):
         score_EW, change_EW = found["score"][0].mean(1), found["value change"][0].mean(1)
         for group, colour, label in ((pure, PURE, "pure words"), (mixed, MIXED, "mixed words")):
@@ -160,7 +171,7 @@ def draw_curves(every: Curves, words: Words, names: list[str], count: int) -> "F
             for word in common[:5].tolist():
                 end = (score_EW[-1, word].item(), change_EW[-1, word].item())
                 axes.annotate(names[word], end, fontsize=7, color=colour)
-        draw_theory(axes, score_EW.max().item(), words.m)
+        draw_function(axes, theory, score_EW.max().item(), label="Eq. 10")
         axes.set(xlabel="growth of the score", ylabel="change of the value", title=variant)
     row[0].legend(fontsize="small")
     return figure
@@ -170,12 +181,13 @@ def draw_heads(every: Curves, words: Words) -> "Figure":
     """Draw all words at the end of training, seed 0: one row per variant, one column per head."""
     heads = every[VARIANTS[0]]["score"].shape[2]
     figure, rows = panels(heads, len(every), width=2.8, height=2.5)
+    theory = partial(theoretical_norm, m=words.m)
     purity: dict[str, Any] = {"c": words.purity_W.tolist(), "cmap": "coolwarm"}
     for row, (variant, found) in zip(rows, every.items(), strict=True):
         for head, axes in enumerate(row):
             score_W, change_W = found["score"][0, -1, head], found["value change"][0, -1, head]
             axes.scatter(score_W.tolist(), change_W.tolist(), s=5, vmin=0, vmax=1, **purity)
-            draw_theory(axes, score_W.max().item(), words.m)
+            draw_function(axes, theory, score_W.max().item(), label="Eq. 10")
             rho = rank_correlation(score_W, change_W).item()
             axes.set_ylim(0, 1.1 * change_W.max().item())
             axes.set_title(f"head {head}, rank correlation {rho:.2f}", fontsize=9)

@@ -16,7 +16,6 @@ from headwise_papers.output_relevance._classifiers import (
     SMOKE,
     Config,
     InfluencePeaks,
-    Training,
     make_stack,
     read_influence,
     text_batches,
@@ -65,7 +64,7 @@ def test_influence_and_frozen_runs_use_the_models_of_classification(
 
 
 def test_a_finished_training_keeps_its_traces_only(data_folder: Path) -> None:
-    run = find_or_train(train_classifiers, Training.of("sst", SMOKE))
+    run = find_or_train(train_classifiers, SMOKE.on("sst"))
     assert not run.has("stacked.safetensors")
     assert run.names("trace/*/curves.safetensors")
 
@@ -88,11 +87,9 @@ def test_embeddings_start_from_glove_or_are_each_model_s_own(data_folder: Path) 
     texts = LabelledTexts(
         "sst", *[Labelled([[4, 5]], [0])] * 3, Vocabulary.from_sentences([["the", "film"]]), 2
     )
-    assert Training.of("sst", Config(embeddings="random")).width == 300
     vectors = {}
     for embeddings in ("glove", "random"):
-        settings = replace(Training.of("sst", replace(SMOKE, embeddings=embeddings)), width=50)
-        stack = make_stack(texts, settings, CPU)
+        stack = make_stack(texts, replace(SMOKE, embeddings=embeddings), CPU)
         vectors[embeddings] = stack.weights["embed.weight"][:, texts.vocabulary.encode(["the"])[0]]
     assert torch.equal(vectors["glove"][0], vectors["glove"][1])
     assert not torch.equal(vectors["random"][0], vectors["random"][1])
@@ -100,7 +97,7 @@ def test_embeddings_start_from_glove_or_are_each_model_s_own(data_folder: Path) 
 
 
 def test_reviews_of_yelp_have_the_paper_s_number_of_updates() -> None:
-    assert Training.of("yelp_reviews", Config(sets=("yelp_reviews",))).updates == 2300
+    assert Config(sets=("yelp_reviews",)).on("yelp_reviews").updates == 2300
 
 
 @pytest.mark.parametrize(

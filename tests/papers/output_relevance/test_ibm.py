@@ -6,7 +6,7 @@ import torch
 from headwise_papers.data.vocabulary import EOS
 from headwise_papers.measures.ibm import IbmModel1, align, controls
 from headwise_papers.ops.relevance import packed
-from headwise_papers.output_relevance._stacks import read_pairs
+from headwise_papers.output_relevance._runs import read_pairs
 from headwise_papers.output_relevance._translators import Recipe, make_stack
 from headwise_papers.output_relevance.ibm import Both, nearer
 from tests.papers.output_relevance.conftest import missing

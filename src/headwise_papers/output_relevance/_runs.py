@@ -1,14 +1,16 @@
-"""The measures of Table 1 from recorded traces, as results and as figures."""
+"""Runs compared with each other: initial models, readers of test sets, the measures of Table 1."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
-from torch import Tensor
+from torch import Tensor, nn
 
-from headwise_papers.core import Result, draw_lines, panels
+from headwise_papers.core import Result, curve, draw_lines
 from headwise_papers.core.experiment import Kind
+from headwise_papers.data.batches import Ragged, parallel_batch
+from headwise_papers.data.classification import Labelled
 from headwise_papers.measures.relevance import (
     agreement,
     at,
@@ -18,24 +20,96 @@ from headwise_papers.measures.relevance import (
     floor,
     from_others,
 )
-from headwise_papers.ops.relevance import holds, top_number
+from headwise_papers.models.rnn_stack import RnnClassifierSequence, RnnClassifierStack, Seq2SeqStack
+from headwise_papers.models.stacking import best_device
+from headwise_papers.ops.relevance import Looked, holds, top_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
+Model = TypeVar("Model", bound=nn.Module)
+TextBatch = tuple[Tensor, Tensor, Tensor]  # ids, lengths and labels
 Traces = dict[str, Tensor]  # of a `RelevanceCurves`, of the models of one variant
 
+MAX_POSITIONS = 2**19  # seeds x padded positions of one forward pass
 HR = "hr(alpha*, beta_unif)"
 OVER_SHUFFLES = "hr - best of as many shuffles"
-COLUMNS = 3  # of a figure with one panel per data set
 ALPHA, BETA, OTHER = "tab:red", "tab:blue", "tab:grey"  # the paper's colours of Fig. 2
 ROW_AXIS = {"lengths": 0, "alpha_peak": 2, "beta_peak": 2, "alpha_top": 2, "beta_top": 2}
 
 
+def device_of() -> torch.device:
+    """Return a GPU where there is one, else the CPU."""
+    return torch.device(best_device())
+
+
+def drawn(make: Callable[[], Model], *, seed: int, device: torch.device) -> Model:
+    """Make a model whose initial weights depend on the seed alone, the same on every device."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make().to(device)
+
+
+def text_chunks(
+    part: Labelled, positions: int, device: torch.device
+) -> Callable[[], Iterator[TextBatch]]:
+    """Return a function that yields labelled texts in chunks of similar length, shortest first.
+
+    Args:
+        part: the texts.
+        positions: padded positions of a chunk, at most.
+        device: where the texts are kept.
+    """
+    ragged = Ragged.of(part.texts, device=device)
+    labels = torch.tensor(part.labels, device=device)
+    chunks: list[list[int]] = [[]]
+    for number in ragged.sizes.argsort(stable=True).tolist():
+        if chunks[-1] and (len(chunks[-1]) + 1) * int(ragged.sizes[number]) > positions:
+            chunks.append([])
+        chunks[-1].append(number)
+
+    def batches() -> Iterator[TextBatch]:
+        for chosen in map(torch.tensor, chunks):
+            padded = ragged.take(chosen)
+            yield padded.ids, padded.lengths, labels[chosen.to(device)]
+
+    return batches
+
+
+def read_texts(
+    part: Labelled, *, device: torch.device, seeds: int
+) -> Callable[[RnnClassifierStack | RnnClassifierSequence], Iterator[Looked]]:
+    """Return a reader of labelled texts for a stack of so many classifiers."""
+    batches = text_chunks(part, MAX_POSITIONS // seeds, device)
+    return lambda stack: (stack.look(*batch) for batch in batches())
+
+
+def read_pairs(
+    pairs: Sequence[tuple[list[int], list[int]]], *, device: torch.device, size: int = 64
+) -> Callable[[Seq2SeqStack], Iterator[Looked]]:
+    """Return a reader of sentence pairs, in chunks of similar length, shortest first."""
+    ordered = sorted(pairs, key=lambda pair: (len(pair[0]), len(pair[1])))
+    chunks = [ordered[start : start + size] for start in range(0, len(ordered), size)]
+    batches = [
+        tuple(x.to(device) for x in parallel_batch(*map(list, zip(*chunk, strict=True))))
+        for chunk in chunks
+    ]
+
+    def read(stack: Seq2SeqStack) -> Iterator[Looked]:
+        was_training = stack.training
+        stack.eval()
+        for source, source_lengths, target_in, target_out, target_lengths in batches:
+            yield stack.look(source, source_lengths, target_in, target_out, target_lengths)
+        stack.train(was_training)
+
+    return read
+
+
 class Row(NamedTuple):
-    """A row of Table 1, one value per pair of a normal run, whose attention is gold, and a
-    uniform run. No run is in two pairs, so that an interval over values covers both kinds of run.
+    """Row of Table 1, one value per pair of a normal run, whose attention is gold, and another.
+
+    The other is a uniform run. No run is in two pairs, so that an interval over values covers both
+    kinds of run.
     """
 
     hr: Float[Tensor, " S"]  # of gold attention in beta_unif at s'
@@ -187,25 +261,9 @@ def pooled(results: Mapping[str, Result], name: str, parts: Sequence[str]) -> Re
     return Result([value for one in found for value in one.values], found[0].kind)
 
 
-def curve(step_E: Tensor, values_ES: Tensor) -> dict[float, Result]:
-    """Return a curve over evaluations, with one value per run, as `draw_lines` takes it."""
-    rows = values_ES.double().cpu().tolist()
-    return {float(step): Result(row) for step, row in zip(step_E.tolist(), rows, strict=True)}
-
-
 def limit_shares(axes: "Axes") -> None:
     """Limit a vertical axis to 0 to 1, which intervals of few runs would leave."""
     axes.set_ylim(0, min(1.02, axes.get_ylim()[1]))
-
-
-def set_panels(names: Sequence[str]) -> "tuple[Figure, list[Axes]]":
-    """Return a figure with one panel per data set."""
-    columns = min(COLUMNS, len(names))
-    figure, rows = panels(columns, -(-len(names) // columns))
-    cells = [axes for row in rows for axes in row]
-    for axes in cells[len(names) :]:
-        axes.set_visible(False)
-    return figure, cells[: len(names)]
 
 
 def _shuffled_hr(
