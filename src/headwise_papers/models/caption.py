@@ -15,16 +15,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headwise_papers.models.attention import Phases, check_vocab, recordable
-from headwise_papers.models.cache import Cache, FixedCache
-from headwise_papers.models.rebuilding import Rebuildable
+from headwise_papers.models.attention import Phases, check_vocab
 from headwise_papers.models.transformer import (
-    DecoderLayer,
-    Embedding,
-    EncoderLayer,
+    EncoderDecoder,
     Norm,
     TransformerConfig,
-    initialize,
 )
 
 __all__ = ["CaptionConfig", "CaptionModel"]
@@ -80,25 +75,7 @@ class CaptionConfig:
 
     def transformer(self) -> TransformerConfig:
         """The layers, as the parts of a Transformer want them; refuses bad shapes."""
-        return TransformerConfig(
-            source_vocab=1,
-            target_vocab=self.vocab,
-            width=self.width,
-            heads=self.heads,
-            encoder_layers=self.encoder_layers,
-            decoder_layers=self.decoder_layers,
-            feed_forward=self.feed_forward,
-            dropout=self.dropout,
-            feed_forward_dropout=self.feed_forward_dropout,
-            attention_dropout=self.attention_dropout,
-            norm=self.norm,
-            max_length=self.max_length,
-            share_embeddings=self.share_embeddings,
-            encoder_attention=self.encoder_attention,
-            decoder_attention=self.decoder_attention,
-            cross_attention=self.cross_attention,
-            sparse_in=self.sparse_in,
-        )
+        return TransformerConfig.like(self, source_vocab=1, target_vocab=self.vocab)
 
     def _check_images(self) -> None:
         if self.channels < 1 or self.patch < 1 or self.image_size < 1:
@@ -117,7 +94,7 @@ class CaptionConfig:
 
 
 @final
-class CaptionModel(Rebuildable):
+class CaptionModel(EncoderDecoder):
     """Describe images: `forward` in training, then `greedy` and `beam` of `headwise_papers.models`.
 
     Sites are named `encoder.0.self`, `decoder.0.self`, `decoder.0.cross`. A source is a batch of
@@ -130,75 +107,16 @@ class CaptionModel(Rebuildable):
     """
 
     def __init__(self, config: CaptionConfig) -> None:
-        super().__init__()
         check_vocab(config.vocab)
+        features = config.encoder == "features"
+        super().__init__(config.transformer(), (Features if features else Pixels)(config))
         self.config = config
-        shape = config.transformer()
-        self.look = Features(config) if config.encoder == "features" else Pixels(config)
-        self.encoder = nn.ModuleList(EncoderLayer(i, shape) for i in range(config.encoder_layers))
-        self.encoder_norm = _final_norm(config)
-        self.embed_target = Embedding(config.vocab, shape)
-        self.decoder = nn.ModuleList(DecoderLayer(i, shape) for i in range(config.decoder_layers))
-        self.decoder_norm = _final_norm(config)
-        self.read_out = nn.Linear(config.width, config.vocab, bias=False)
-        self.apply(initialize)
-        if config.share_embeddings:
-            self.read_out.weight = self.embed_target.words.weight
 
     def source_lengths(self, source: Tensor) -> Int[Tensor, " B"]:
         """How many positions each image has; or region, where no features are padding."""
         features = self.config.encoder == "features"
         count = source.shape[1] if features else self.config.positions
         return torch.full((len(source),), count, device=source.device)
-
-    @property
-    def fixed_room(self) -> int:
-        """Positions for which a step of `decode` can be replayed; see `models.Translator`."""
-        own = type(self).decode is CaptionModel.decode and "decode" not in vars(self)
-        return len(self.embed_target.positions) if own and recordable(self) else 0
-
-    def encode(self, source: Tensor, source_lengths: Int[Tensor, " B"]) -> Float[Tensor, "B K M"]:
-        """Return a vector for each square or region, for the decoder to attend to.
-
-        Args:
-            source: images (B, channels, image_size, image_size), floats from 0 to 1 or bytes; or
-                features (B, N, feature_width), padded at the end.
-            source_lengths: from the method of this name; with padded features, how many of each
-                row are real.
-        """
-        memory_BKM = self.look(source)
-        for layer in self.encoder:
-            memory_BKM = layer(memory_BKM, source_lengths)
-        return self.encoder_norm(memory_BKM)
-
-    def decode(
-        self,
-        target: Int[Tensor, "B T"],
-        memory: Float[Tensor, "B K M"],
-        source_lengths: Int[Tensor, " B"],
-        *,
-        cache: Cache | FixedCache | None = None,
-    ) -> Float[Tensor, "B T V"]:
-        """Scores of the word that follows each target position, before the softmax.
-
-        Args:
-            target: ids from the beginning mark on; with a cache only those it has not seen.
-            memory: from `encode`.
-            source_lengths: as given to `encode`.
-            cache: remembers keys and values from call to call.
-        """
-        state_BTM = self.embed_target(target, start=cache.start if cache else 0)
-        for layer in self.decoder:
-            state_BTM = layer(state_BTM, memory, source_lengths, cache)
-        if cache is not None:
-            cache.advance(target.shape[1])
-        return self.read_out(self.decoder_norm(state_BTM))
-
-    def forward(
-        self, source: Tensor, source_lengths: Int[Tensor, " B"], target: Int[Tensor, "B T"]
-    ) -> Float[Tensor, "B T V"]:
-        """Scores of each next word given the right words before it (teacher forcing)."""
-        return self.decode(target, self.encode(source, source_lengths), source_lengths)
 
 
 class Pixels(nn.Module):
@@ -263,7 +181,3 @@ def _convolutions(config: CaptionConfig) -> nn.Sequential:
         ]
         before = after
     return nn.Sequential(*layers, nn.Conv2d(before, config.width, 1))
-
-
-def _final_norm(config: CaptionConfig) -> nn.Module:
-    return nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()

@@ -12,7 +12,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headwise_papers.models.rebuilding import Rebuildable
-from headwise_papers.models.transformer import Embedding, EncoderLayer, Norm, TransformerConfig
+from headwise_papers.models.transformer import (
+    Embedding,
+    EncoderLayer,
+    Norm,
+    TransformerConfig,
+    final_norm,
+    initialize,
+)
 
 __all__ = ["ClassifierConfig", "TransformerClassifier"]
 
@@ -44,18 +51,12 @@ class ClassifierConfig:
 
     def encoder(self) -> TransformerConfig:
         """The encoder's part, as `EncoderLayer` and `Embedding` want it; refuses bad shapes."""
-        return TransformerConfig(
+        return TransformerConfig.like(
+            self,
             source_vocab=self.vocabulary,
             target_vocab=self.classes,
-            width=self.width,
-            heads=self.heads,
             encoder_layers=self.layers,
             decoder_layers=0,
-            feed_forward=self.feed_forward,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-            norm=self.norm,
-            max_length=self.max_length,
         )
 
 
@@ -74,9 +75,9 @@ class TransformerClassifier(Rebuildable):
         shape = config.encoder()
         self.embed = Embedding(config.vocabulary, shape)
         self.encoder = nn.ModuleList(EncoderLayer(index, shape) for index in range(config.layers))
-        self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+        self.norm = final_norm(config)
         self.output = nn.Linear(config.width, config.classes)
-        self.apply(_initialize)
+        self.apply(initialize)
 
     def headwise_subject(self, tokenizer: object, special: frozenset[str]) -> Any:
         """Return how `headwise.inspect` reads the model; the tokenizer is its Vocabulary."""
@@ -112,12 +113,3 @@ class TransformerClassifier(Rebuildable):
         place_T = torch.arange(state_BTM.shape[1], device=state_BTM.device)
         real_BT1 = (place_T < lengths_B[:, None])[..., None]
         return state_BTM.masked_fill(~real_BT1, 0).sum(1) / lengths_B[:, None]
-
-
-def _initialize(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        nn.init.xavier_uniform_(module.weight)
-        nn.init.zeros_(module.bias)
-    elif isinstance(module, nn.Embedding):
-        # times sqrt(width), as the embedding has it, this is of unit variance
-        nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)

@@ -9,7 +9,7 @@ norm is the setting of Voita et al. (2019), post-norm that of the original paper
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Literal
 
@@ -91,6 +91,12 @@ class TransformerConfig:
         layers = {"encoder_layers": 6, "decoder_layers": 6}
         return cls(source_vocab, target_vocab, **(sizes | layers | changes))
 
+    @classmethod
+    def like(cls, config: Any, **changes: Any) -> "TransformerConfig":
+        """Make the settings of layers from another model's, which have fields of these names."""
+        shared = {field.name for field in fields(cls)} & {field.name for field in fields(config)}
+        return cls(**({name: getattr(config, name) for name in shared} | changes))
+
     def __post_init__(self) -> None:
         if isinstance(self.share_embeddings, bool):  # written so by earlier versions
             object.__setattr__(self, "share_embeddings", ("none", "target")[self.share_embeddings])
@@ -124,52 +130,41 @@ class TransformerConfig:
         )
 
 
-class Transformer(Rebuildable):
-    """Translate: `forward` while training, `encode` once and `decode` step by step afterwards.
+class EncoderDecoder(Rebuildable):
+    """A model that reads a source and generates words, decoded by `greedy` and `beam`.
 
-    Sites are named `encoder.0.self`, `decoder.0.self`, `decoder.0.cross`. Padding goes at the end
-    of a row. Target padding needs no mask: no real position looks at a later one.
+    Sites are named `encoder.0.self`, `decoder.0.self`, `decoder.0.cross`.
+
+    Args:
+        shape: of its layers.
+        embed_source: from sources to vectors (B, K, M).
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, shape: TransformerConfig, embed_source: nn.Module) -> None:
         super().__init__()
-        check_vocab(config.source_vocab, config.target_vocab)
-        self.config = config
-        self.embed_source = Embedding(config.source_vocab, config)
-        self.encoder = nn.ModuleList(EncoderLayer(i, config) for i in range(config.encoder_layers))
-        self.encoder_norm = _final_norm(config)
-        self.embed_target = Embedding(config.target_vocab, config)
-        self.decoder = nn.ModuleList(DecoderLayer(i, config) for i in range(config.decoder_layers))
-        self.decoder_norm = _final_norm(config)
-        self.read_out = nn.Linear(config.width, config.target_vocab, bias=False)
+        self.embed_source = embed_source
+        self.encoder = nn.ModuleList(EncoderLayer(i, shape) for i in range(shape.encoder_layers))
+        self.encoder_norm = final_norm(shape)
+        self.embed_target = Embedding(shape.target_vocab, shape)
+        self.decoder = nn.ModuleList(DecoderLayer(i, shape) for i in range(shape.decoder_layers))
+        self.decoder_norm = final_norm(shape)
+        self.read_out = nn.Linear(shape.width, shape.target_vocab, bias=False)
         self.apply(initialize)
-        if config.share_embeddings != "none":
+        if shape.share_embeddings != "none":
             self.read_out.weight = self.embed_target.words.weight
-        if config.share_embeddings == "all":
-            self.embed_source.words.weight = self.embed_target.words.weight
-
-    def headwise_subject(self, tokenizer: object, special: frozenset[str]) -> Any:
-        """Return the subject of `headwise.inspect`; the tokenizer is the pair of codecs."""
-        from headwise_papers.recipes.own_subjects import (
-            TranslatorSubject,  # lazy: it imports this module
-        )
-
-        return TranslatorSubject.of_codecs(self, tokenizer, special)
 
     @property
     def fixed_room(self) -> int:
         """Positions for which a step of `decode` can be replayed; see `models.Translator`."""
-        own = type(self).decode is Transformer.decode and "decode" not in vars(self)
+        own = type(self).decode is EncoderDecoder.decode and "decode" not in vars(self)
         return len(self.embed_target.positions) if own and recordable(self) else 0
 
-    def encode(
-        self, source: Int[Tensor, "B K"], source_lengths: Int[Tensor, " B"]
-    ) -> Float[Tensor, "B K M"]:
+    def encode(self, source: Tensor, source_lengths: Int[Tensor, " B"]) -> Float[Tensor, "B K M"]:
         """Return a vector for each source position, for the decoder to attend to.
 
         Args:
-            source: ids, padded at the end.
-            source_lengths: how many ids of each row are real.
+            source: as `embed_source` takes it; padded at the end.
+            source_lengths: how many positions of each row are real.
         """
         memory_BKM = self.embed_source(source)
         for layer in self.encoder:
@@ -200,13 +195,34 @@ class Transformer(Rebuildable):
         return self.read_out(self.decoder_norm(state_BTM))
 
     def forward(
-        self,
-        source: Int[Tensor, "B K"],
-        source_lengths: Int[Tensor, " B"],
-        target: Int[Tensor, "B T"],
+        self, source: Tensor, source_lengths: Int[Tensor, " B"], target: Int[Tensor, "B T"]
     ) -> Float[Tensor, "B T V"]:
-        """Scores of each next word given the right words before it (teacher forcing)."""
+        """Score each next word given the right words before it (teacher forcing)."""
         return self.decode(target, self.encode(source, source_lengths), source_lengths)
+
+
+class Transformer(EncoderDecoder):
+    """Translator: `forward` while training, `encode` once and `decode` step by step afterwards.
+
+    A source is ids, (B, K). Padding goes at the end of a row. Target padding needs no mask: no real
+    position attends to a later one.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        check_vocab(config.source_vocab, config.target_vocab)
+        super().__init__(config, Embedding(config.source_vocab, config))
+        self.config = config
+        self.embed_source: Embedding
+        if config.share_embeddings == "all":
+            self.embed_source.words.weight = self.embed_target.words.weight
+
+    def headwise_subject(self, tokenizer: object, special: frozenset[str]) -> Any:
+        """Return the subject of `headwise.inspect`; the tokenizer is the pair of codecs."""
+        from headwise_papers.recipes.own_subjects import (
+            TranslatorSubject,  # lazy: it imports this module
+        )
+
+        return TranslatorSubject.of_codecs(self, tokenizer, special)
 
     def example_inputs(
         self, batch: int, length: int, target_length: int | None = None, *, padding: int = 0
@@ -281,7 +297,7 @@ class EncoderLayer(nn.Module):
     def __init__(self, index: int, config: TransformerConfig) -> None:
         super().__init__()
         self.attention = _attention(f"encoder.{index}.self", config, config.encoder_attention)
-        self.feed_forward = _feed_forward(config)
+        self.feed_forward = feed_forward(config)
         self.add_attention, self.add_feed_forward = Residual(config), Residual(config)
 
     def forward(
@@ -301,7 +317,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.attention = _attention(f"decoder.{index}.self", config, config.decoder_attention)
         self.cross = _attention(f"decoder.{index}.cross", config, config.cross_attention)
-        self.feed_forward = _feed_forward(config)
+        self.feed_forward = feed_forward(config)
         self.add_attention, self.add_cross = Residual(config), Residual(config)
         self.add_feed_forward = Residual(config)
 
@@ -364,7 +380,8 @@ def _attention(name: str, config: TransformerConfig, spec: str) -> MultiHeadAtte
     )
 
 
-def _feed_forward(config: TransformerConfig) -> nn.Sequential:
+def feed_forward(config: TransformerConfig) -> nn.Sequential:
+    """Make the two layers that follow attention."""
     return nn.Sequential(
         nn.Linear(config.width, config.feed_forward),
         nn.ReLU(),
@@ -373,7 +390,8 @@ def _feed_forward(config: TransformerConfig) -> nn.Sequential:
     )
 
 
-def _final_norm(config: TransformerConfig) -> nn.Module:
+def final_norm(config: Any) -> nn.Module:
+    """Make the norm after the last layer, which only models with the norm first have."""
     return nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
 
 

@@ -18,7 +18,14 @@ from torch.nn.functional import cross_entropy
 
 from headwise_papers.models.attention import MultiHeadAttention, Phases, check_phases, check_size
 from headwise_papers.models.rebuilding import Rebuildable
-from headwise_papers.models.transformer import Norm, Residual, TransformerConfig, initialize
+from headwise_papers.models.transformer import (
+    Norm,
+    Residual,
+    TransformerConfig,
+    feed_forward,
+    final_norm,
+    initialize,
+)
 
 __all__ = [
     "Distances",
@@ -214,18 +221,12 @@ class XLConfig:
 
     def stack(self) -> TransformerConfig:
         """The layers, as the parts of a Transformer want them; refuses bad shapes."""
-        return TransformerConfig(
+        return TransformerConfig.like(
+            self,
             source_vocab=1,
             target_vocab=self.vocab,
-            width=self.width,
-            heads=self.heads,
             encoder_layers=0,
             decoder_layers=self.layers,
-            feed_forward=self.feed_forward,
-            dropout=self.dropout,
-            feed_forward_dropout=self.feed_forward_dropout,
-            attention_dropout=self.attention_dropout,
-            norm=self.norm,
         )
 
 
@@ -246,7 +247,7 @@ class TransformerXL(Rebuildable):
         self.embed = nn.Embedding(config.vocab, config.width)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(XLLayer(index, config) for index in range(config.layers))
-        self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+        self.norm = final_norm(config)
         self.read_out = nn.Linear(config.width, config.vocab, bias=False)
         self.apply(initialize)
         if config.share_embeddings:
@@ -319,12 +320,7 @@ class XLLayer(nn.Module):
             distance_width=config.distance_width or config.width,
             distances=config.distances,
         )
-        self.feed_forward = nn.Sequential(
-            nn.Linear(config.width, config.feed_forward),
-            nn.ReLU(),
-            nn.Dropout(config.feed_forward_dropout),
-            nn.Linear(config.feed_forward, config.width),
-        )
+        self.feed_forward = feed_forward(shape)
         self.add_attention, self.add_feed_forward = Residual(shape), Residual(shape)
 
     def forward(
