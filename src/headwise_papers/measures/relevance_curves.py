@@ -22,7 +22,7 @@ KEPT = ("accuracy", "alpha_peak", "beta_peak", "alpha_top", "beta_top")
 
 
 def schedule(every: int, *, until: int = 0, then: int | None = None) -> Callable[[int], bool]:
-    """When to look: every so many steps; with `then`, up to step `until`, and less often after it.
+    """Return a test of steps to evaluate at: every `every` steps; after `until`, every `then`.
 
     The paper's is schedule(10, until=100, then=50).
 

@@ -215,10 +215,10 @@ class MultiHeadAttention(nn.Module):
 
 
 def recordable(model: nn.Module) -> bool:
-    """Whether a step of decoding does nothing in Python that matters, so that it can be replayed.
+    """Tell whether a CUDA graph may replay a step of decoding.
 
-    Not where a site is observed, replaced, gated or tapped, a layer has hooks, or a mode watches
-    what torch does.
+    It may not where Python code must run: a site is observed, replaced, gated or tapped, a layer
+    has hooks, or a torch dispatch mode is active.
     """
     attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
     return (
@@ -231,7 +231,7 @@ def recordable(model: nn.Module) -> bool:
 
 
 def _hooked(layer: nn.Module) -> bool:
-    """Whether somebody watches or changes a layer's calls, which must then be made."""
+    """Tell whether a layer has hooks, which a replayed step would not call."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(layer, name) for name in hooks)
 

@@ -167,7 +167,7 @@ class FixedCache(Known):
         self._reorder_sentences(index)
 
     def make_room(self, room: int) -> None:
-        """For so many positions in all."""
+        """Enlarge the cache to a number of positions."""
         for name, held_T2NHD in self.growing.items():
             more_T2NHD = held_T2NHD.new_zeros(room - self.room, *held_T2NHD.shape[1:])
             self.growing[name] = torch.cat([held_T2NHD, more_T2NHD])

@@ -74,7 +74,7 @@ class CaptionConfig:
         return (self.image_size // self.patch) ** 2
 
     def transformer(self) -> TransformerConfig:
-        """The layers, as the parts of a Transformer want them; refuses bad shapes."""
+        """Return the settings of the Transformer layers; raise on bad shapes."""
         return TransformerConfig.like(self, source_vocab=1, target_vocab=self.vocab)
 
     def _check_images(self) -> None:
@@ -113,7 +113,7 @@ class CaptionModel(EncoderDecoder):
         self.config = config
 
     def source_lengths(self, source: Tensor) -> Int[Tensor, " B"]:
-        """How many positions each image has; or region, where no features are padding."""
+        """Return the number of positions of each image: all regions, where it comes as features."""
         features = self.config.encoder == "features"
         count = source.shape[1] if features else self.config.positions
         return torch.full((len(source),), count, device=source.device)

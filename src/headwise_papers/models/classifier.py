@@ -50,7 +50,7 @@ class ClassifierConfig:
         self.encoder()
 
     def encoder(self) -> TransformerConfig:
-        """The encoder's part, as `EncoderLayer` and `Embedding` want it; refuses bad shapes."""
+        """Return the settings of the encoder's layers and embedding; raise on bad shapes."""
         return TransformerConfig.like(
             self,
             source_vocab=self.vocabulary,
@@ -101,7 +101,7 @@ class TransformerClassifier(Rebuildable):
     def encode(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]
     ) -> Float[Tensor, "B T M"]:
-        """A vector for each position; those at padding mean nothing."""
+        """Return a vector for each position; those at padding mean nothing."""
         state_BTM = self.embed(tokens)
         for layer in self.encoder:
             state_BTM = layer(state_BTM, lengths)

@@ -78,7 +78,7 @@ class EncoderConfig:
 
     @classmethod
     def tiny(cls, vocab: int = 0, **changes: Any) -> "EncoderConfig":
-        """A RoBERTa for trying things out."""
+        """Return the settings of a tiny RoBERTa for tests and trials."""
         sizes: Any = {"width": 32, "heads": 4, "layers": 2, "feed_forward": 64, "max_length": 64}
         return cls(vocab, **(sizes | changes))
 
@@ -152,7 +152,7 @@ class Encoder(Rebuildable):
         token_types: Int[Tensor, "B T"] | None = None,
         documents: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T M"]:
-        """The states of the last layer.
+        """Return the states of the last layer.
 
         Args:
             ids: padded at the end.
@@ -261,7 +261,7 @@ def _same_document(documents_BT: Tensor) -> Tensor:
 
 
 def _places_in_documents(documents_BT: Tensor) -> Tensor:
-    """How far each position is from the first of its document."""
+    """Return the distance of each position from the first one of its document."""
     place_T = torch.arange(documents_BT.shape[1], device=documents_BT.device)
     first_BT = torch.ones_like(documents_BT, dtype=torch.bool)
     first_BT[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]

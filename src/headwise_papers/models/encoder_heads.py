@@ -157,7 +157,7 @@ class ReplacedToken(_Headed):
         token_types: Ids | None = None,
         documents: Ids | None = None,
     ) -> Float[Tensor, "B T"]:
-        """The log-odds that each position was replaced."""
+        """Return the log-odds that each position was replaced."""
         states_BTM = self.encoder(
             ids, lengths=lengths, token_types=token_types, documents=documents
         )

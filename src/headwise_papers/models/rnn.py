@@ -110,7 +110,7 @@ class RnnClassifier(nn.Module):
     def encode(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]
     ) -> Float[Tensor, "B T M"]:
-        """The hidden state of each position; zeros at padding."""
+        """Return the hidden state of each position; zeros at padding."""
         return _run(self.encoder, self.embed(tokens), lengths)[0]
 
     def look(
@@ -160,7 +160,7 @@ class Seq2SeqConfig:
         return self.hidden * (2 if self.bidirectional else 1)
 
     def part_of_head(self, head: int) -> float:
-        """How much of what a head adds counts: all, or one of so many where heads are averaged."""
+        """Return the factor of a head's output: 1, or 1 / heads where heads are averaged."""
         if not 0 <= head < self.heads:
             raise ValueError(
                 f"head must lie between 0 and {self.heads - 1}, as there are {self.heads}; "
@@ -345,7 +345,7 @@ class Seq2Seq(Rebuildable):
         return output_relevance(self._predict(d_BTKD, alone_BTKD), target_BT)
 
     def _states(self, target_BT: Tensor, memory_BKX: Tensor, cache: Cache | None = None) -> Tensor:
-        """The decoder's output at each target position."""
+        """Return the decoder's output at each target position."""
         name, hidden = "decoder.state", self.config.hidden
         if cache is not None and name in cache.known:
             h_LBD, c_LBD = (x[:, :, 0].transpose(0, 1).contiguous() for x in cache.known[name])
@@ -360,7 +360,7 @@ class Seq2Seq(Rebuildable):
         return d_BTD
 
     def _start(self, last_XBD: Tensor) -> Tensor:
-        """(B, L * D): the states of each layer, averaged over directions."""
+        """Average the last states of each layer over directions: (B, L * D)."""
         directions = 2 if self.config.bidirectional else 1
         return last_XBD.unflatten(0, (-1, directions)).mean(1).transpose(0, 1).flatten(1)
 

@@ -82,7 +82,7 @@ class RnnClassifierStack(nn.Module):
         lengths: Int[Tensor, "S B"],
         labels: Int[Tensor, "S B"],
     ) -> Float[Tensor, " S"]:
-        """Each seed's mean cross-entropy."""
+        """Return each seed's mean cross-entropy."""
         logits_SBC = self(tokens, lengths)
         return cross_entropy(logits_SBC.mT, labels, reduction="none").mean(-1)
 
@@ -122,7 +122,7 @@ class RnnClassifierStack(nn.Module):
         return -slope_STB1[..., 0].transpose(1, 2)
 
     def model(self, seed: int) -> RnnClassifier:
-        """A copy of one seed's classifier."""
+        """Return a copy of one seed's classifier."""
         return cast(RnnClassifier, _unstacked(RnnClassifier(self.configs[seed]), self, seed))
 
     def _encode(self, tokens_SBT: Tensor, lengths_SB: Tensor) -> tuple[Tensor, Tensor]:
@@ -185,7 +185,7 @@ class RnnClassifierSequence(nn.Module):
         lengths: Int[Tensor, "S B"],
         labels: Int[Tensor, "S B"],
     ) -> Float[Tensor, " S"]:
-        """Each seed's mean cross-entropy."""
+        """Return each seed's mean cross-entropy."""
         logits_SBC = self(tokens, lengths)
         return cross_entropy(logits_SBC.mT, labels, reduction="none").mean(-1)
 
@@ -202,7 +202,7 @@ class RnnClassifierSequence(nn.Module):
         return Looked(alpha_SNK, beta_SNK, lengths, right_SN)
 
     def model(self, seed: int) -> RnnClassifier:
-        """One seed's classifier, itself."""
+        """Return one seed's classifier, not a copy."""
         return cast(RnnClassifier, self.models[seed])
 
 
@@ -254,7 +254,7 @@ class Seq2SeqStack(nn.Module):
         source_lengths: Int[Tensor, "S B"] | None = None,
         target_lengths: Int[Tensor, "S B"] | None = None,
     ) -> Float[Tensor, " S"]:
-        """Each seed's mean cross-entropy of its real target words."""
+        """Return each seed's mean cross-entropy over its real target words."""
         logits_STBV = self(source, target_in, source_lengths)
         # words in the last axis, or the softmax is slow
         loss_X = cross_entropy(
@@ -303,13 +303,13 @@ class Seq2SeqStack(nn.Module):
         )
 
     def model(self, seed: int) -> Seq2Seq:
-        """A copy of one seed's model."""
+        """Return a copy of one seed's model."""
         return cast(Seq2Seq, _unstacked(Seq2Seq(self.configs[seed]), self, seed))
 
     def _encode(
         self, source_SBK: Tensor, target_SBT: Tensor, lengths_SB: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The encoder's hidden states (S, B, K, M), and the decoder's (S, T, B, D)."""
+        """Return the encoder's hidden states (S, B, K, M) and the decoder's (S, T, B, D)."""
         both = self.config.bidirectional
         x = _read_words(self.weights["embed.weight"], source_SBK.transpose(1, 2))
         starts: list[State] = []
@@ -333,7 +333,7 @@ class Seq2SeqStack(nn.Module):
         return dropout(x, self.config.dropout, self.training)
 
     def _queries(self, d_STBD: Tensor) -> Tensor:
-        """(S, B, H, T, M): what each head asks, times the root of the width, as in `Heads`."""
+        """Return the queries (S, B, H, T, M), times the root of the width as in `Heads`."""
         factor_S1 = self._attends[:, None] * math.sqrt(self.config.width)
         weight_SXD = self.weights["heads.score_weight"].flatten(1, 2) * factor_S1[:, None]
         bias_SX = self.weights["heads.score_bias"].flatten(1) * factor_S1
@@ -341,7 +341,7 @@ class Seq2SeqStack(nn.Module):
         return query_SBTX.unflatten(-1, (self.config.heads, -1)).transpose(2, 3)
 
     def _attend(self, hidden_SBKM: Tensor, d_STBD: Tensor, lengths_SB: Tensor | None) -> Tensor:
-        """(S, T, B, D): what the heads add together."""
+        """Return the summed (or averaged) outputs of the heads, (S, T, B, D)."""
         memory_X1KM = hidden_SBKM.flatten(0, 1)[:, None]
         lengths_X = None if lengths_SB is None else lengths_SB.flatten()
         query_XHTM = self._queries(d_STBD).flatten(0, 1)
@@ -380,7 +380,7 @@ class Words(NamedTuple):
 def stacked_linear(
     x: Float[Tensor, "S *X I"], weight: Float[Tensor, "S O I"], bias: Float[Tensor, "S O"]
 ) -> Float[Tensor, "S *X O"]:
-    """Each seed's own linear layer."""
+    """Apply each seed's own linear layer."""
     flat_SXI = x.flatten(1, -2)
     return torch.baddbmm(bias[:, None], flat_SXI, weight.mT).unflatten(1, x.shape[1:-1])
 
@@ -483,6 +483,6 @@ def _unstacked(model: nn.Module, stack: RnnClassifierStack | Seq2SeqStack, seed:
 
 
 def _real(lengths_SB: Tensor, steps: int) -> Tensor:
-    """(S, T, B): whether each position is real."""
+    """Return a mask (S, T, B) of real positions."""
     place_T1 = torch.arange(steps, device=lengths_SB.device)[:, None]
     return place_T1 < lengths_SB[:, None]

@@ -68,7 +68,7 @@ class TransformerConfig:
     def small(
         cls, source_vocab: int = 0, target_vocab: int = 0, **changes: Any
     ) -> "TransformerConfig":
-        """A size for tens of thousands of sentences, as in Multi30k."""
+        """Return a size for tens of thousands of sentences, as in Multi30k."""
         sizes: Any = {"width": 256, "heads": 4, "feed_forward": 1024, "dropout": 0.3}
         layers = {"encoder_layers": 3, "decoder_layers": 3}
         return cls(source_vocab, target_vocab, **(sizes | layers | changes))
@@ -77,7 +77,7 @@ class TransformerConfig:
     def iwslt(
         cls, source_vocab: int = 0, target_vocab: int = 0, **changes: Any
     ) -> "TransformerConfig":
-        """A size for hundreds of thousands of sentences: fairseq's `transformer_iwslt_de_en`."""
+        """Return a size for 100,000s of sentences: fairseq's `transformer_iwslt_de_en`."""
         sizes: Any = {"width": 512, "heads": 4, "feed_forward": 1024, "dropout": 0.3}
         layers = {"encoder_layers": 6, "decoder_layers": 6}
         return cls(source_vocab, target_vocab, **(sizes | layers | changes))
@@ -86,7 +86,7 @@ class TransformerConfig:
     def base(
         cls, source_vocab: int = 0, target_vocab: int = 0, **changes: Any
     ) -> "TransformerConfig":
-        """A size for millions of sentences: Transformer-base of Vaswani et al. (2017)."""
+        """Return a size for millions of sentences: Transformer-base of Vaswani et al. (2017)."""
         sizes: Any = {"width": 512, "heads": 8, "feed_forward": 2048, "dropout": 0.1}
         layers = {"encoder_layers": 6, "decoder_layers": 6}
         return cls(source_vocab, target_vocab, **(sizes | layers | changes))

@@ -141,7 +141,7 @@ class RelativeAttention(nn.Module):
 
 
 def relative_shift(by_distance: Float[Tensor, "*B Q C"]) -> Float[Tensor, "*B Q K"]:
-    """From scores by distance to scores by key, as a view: nothing is copied or gathered.
+    """Turn scores by distance into scores by key, as a view: nothing is copied or gathered.
 
     out[i, j] = score of query i for the distance (K - Q + i) - j, as queries are the last Q of
     K = C - 1 positions. Where a key is later than its query, out holds something meaningless.
@@ -208,19 +208,19 @@ class XLConfig:
 
     @classmethod
     def small(cls, vocab: int = 256, **changes: Any) -> "XLConfig":
-        """A size for some megabytes of text: 6 layers, and memory of 256."""
+        """Return a size for some megabytes of text: 6 layers, and memory of 256."""
         shape: dict[str, Any] = {"width": 256, "layers": 6, "feed_forward": 1024, "memory": 256}
         return cls(vocab, **{**shape, **changes})
 
     @classmethod
     def enwik8(cls, vocab: int = 256, **changes: Any) -> "XLConfig":
-        """The base size of the paper: 12 layers, 41M parameters, segments and memory of 512."""
+        """Return the paper's base size: 12 layers, 41M parameters, segments and memory of 512."""
         shape: dict[str, Any] = {"width": 512, "heads": 8, "layers": 12, "feed_forward": 2048}
         shape.update(feed_forward_dropout=0.1, memory=512)
         return cls(vocab, **{**shape, **changes})
 
     def stack(self) -> TransformerConfig:
-        """The layers, as the parts of a Transformer want them; refuses bad shapes."""
+        """Return the settings of the Transformer layers; raise on bad shapes."""
         return TransformerConfig.like(
             self,
             source_vocab=1,

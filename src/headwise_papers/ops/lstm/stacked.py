@@ -157,7 +157,7 @@ def _cell_backward(
 
 
 def _through_sigmoid(grad: Tensor, factor: Tensor, sigmoid: Tensor, *, out: Tensor) -> None:
-    """The gradient at x of factor * sigmoid(x)."""
+    """Write the gradient of factor * sigmoid(x) with respect to x into `out`."""
     sigmoid_backward(torch.mul(grad, factor, out=out), sigmoid, grad_input=out)
 
 

@@ -74,7 +74,7 @@ def _sigmoid(x):
 @triton.jit
 @no_type_check
 def _tanh(x):
-    """To a few units in the last place also near 0, where the quotient would cancel."""
+    """Compute tanh to a few units in the last place, also near 0 where the quotient cancels."""
     square = x * x
     series = 62.0 / 2835.0
     series = series * square - 17.0 / 315.0
