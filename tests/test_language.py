@@ -20,8 +20,11 @@ NO_VERB = (
     r"The|A|An|Whether|How|Which|Who|Whose|Why|When|While|If|That|These|This|Its|It|All|Any|Each|"
     r"Every|Some|One|Two|No|Not|None|Only|By|In|On|At|With|Without|From|To|For|True|False"
 )
+NO_NOUN = r"How|Which|Whether|Who|Whose|Why|When|If|By|In|On|At|From|To|For|Over|Some|Any"
+COMMON_NOUNS = r"Scores|Logits|Settings|Gradients|Embeddings|Steps|Beam|Hidden|Memory|Both|Nothing"
 ANY_DOCSTRING = re.compile(rf"({DEPENDENT})\b")
-OF_FUNCTION = re.compile(rf"({DEPENDENT}|{NO_VERB})\b|[^A-Z]")
+OF_CLASS = re.compile(rf"({DEPENDENT}|{NO_NOUN})\b|[^A-Z`]")
+OF_FUNCTION = re.compile(rf"({DEPENDENT}|{NO_VERB}|{COMMON_NOUNS})\b|[^A-Z]")
 PROPERTIES = {"property", "cached_property"}  # read as nouns
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -29,8 +32,10 @@ Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 def _rule(node: Documented) -> re.Pattern[str]:
     """Return the pattern of beginnings that a docstring must not have."""
-    if isinstance(node, ast.Module | ast.ClassDef):
+    if isinstance(node, ast.Module):
         return ANY_DOCSTRING
+    if isinstance(node, ast.ClassDef):
+        return OF_CLASS
     decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
     return ANY_DOCSTRING if decorators & PROPERTIES else OF_FUNCTION
 
@@ -68,9 +73,11 @@ def test_docstrings_stand_alone():
         ('"""What a head does."""', True),
         ('"""Roles of heads."""', False),
         ('class Head:\n    """As it is now."""', True),
+        ('class Head:\n    """Which heads are left."""', True),
         ('class Head:\n    """Head of a site."""', False),
         ('def width():\n    """The width of a model."""', True),
         ('def width():\n    """(B, T) of a batch."""', True),
+        ('def scores():\n    """Scores of each class."""', True),
         ('def width():\n    """Return the width of a model."""', False),
         ('@property\ndef width():\n    """Width of a model."""', False),
         ('@property\ndef width():\n    """The same, rounded."""', True),

@@ -208,7 +208,7 @@ class _Lexeme(NamedTuple):
 
 
 def _stems(seed: int) -> Iterator[str]:
-    """Pronounceable made-up stems such as "bukev", none twice, in an order set by the seed.
+    """Yield pronounceable stems such as "bukev", none twice, in an order set by the seed.
 
     Some are English words of the lists above, "never" for one.
     """
@@ -369,7 +369,7 @@ class _Draft:
         self.clause([next(antecedents) if kind == "P" else 1 - number for kind in second])
 
     def clause(self, arguments: Sequence[int | _Phrase]) -> list[_Phrase]:
-        """Say a clause. An argument is the number of a new noun or the antecedent of a pronoun."""
+        """Append a clause; an argument is a new noun's number or the antecedent of a pronoun."""
         subject = self.argument(arguments[0], _PRONOUNS[0])
         before, after = next(self.draws.adverbs[self.short]).split(" ")
         adverbs = [self.adverb(letter) for letter in before]

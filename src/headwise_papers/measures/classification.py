@@ -56,7 +56,7 @@ def accuracy(confusion: Int[Tensor, "*X C C"] | Float[Tensor, "*X C C"]) -> Floa
 def f1(
     confusion: Int[Tensor, "*X C C"] | Float[Tensor, "*X C C"], *, positive: int = -1
 ) -> Float[Tensor, "*X"]:
-    """Harmonic mean of precision and recall of one class: 2 tp / (2 tp + fp + fn); 0 for 0/0.
+    """Return the F1 of one class, 2 tp / (2 tp + fp + fn); 0 for 0/0.
 
     Args:
         confusion: rows are gold, columns predicted.
@@ -108,7 +108,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class PairedTest:
-    """How much better the first of two models is, and how surely; p values are two-sided."""
+    """Difference of the scores of two models with its tests; p values are two-sided."""
 
     difference: float  # mean over parts of the first one's score less the second one's
     parts: int  # pairs of trainings
@@ -208,7 +208,7 @@ def _student(differences: Sequence[float], overlap: float) -> tuple[float | None
 def _bootstrap(
     a: Sequence[Part], b: Sequence[Part], measure: Measure, *, samples: int, seed: int
 ) -> Tensor:
-    """Mean differences over parts, of examples drawn anew."""
+    """Return mean differences over parts of bootstrap samples of the examples."""
     numbers = sorted({number for part in a for number in part.examples})
     place = {number: at for at, number in enumerate(numbers)}
     places = [torch.tensor([place[number] for number in part.examples]) for part in a]

@@ -199,7 +199,7 @@ class _Expected(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Some target words whose sentences have equally many source words."""
+    """Block of target words whose sentences have equally many source words."""
 
     pair_RL: Tensor  # number of the pair of words, in int32
     row_X: Tensor  # R L rows, those of the same pair together, in int32

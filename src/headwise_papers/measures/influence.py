@@ -135,7 +135,7 @@ def _scaled(source: nn.Module) -> Generator[list[Tensor], None, None]:
 
 
 def _embedding_of(model: nn.Module) -> nn.Module:
-    """Hugging Face's own answer, the encoder's where there are two stacks, or `embed`."""
+    """Find the input embedding: Hugging Face's (the encoder's, if any), or the model's `embed`."""
     two_stacks = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     reader = cast(Any, model).get_encoder() if two_stacks else model
     ask = getattr(reader, "get_input_embeddings", None)

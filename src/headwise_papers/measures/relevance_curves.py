@@ -96,7 +96,7 @@ class RelevanceCurves:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on after what `tensors` gave earlier."""
+        """Resume from the tensors that `tensors` returned earlier."""
         self._steps = tensors["step"].tolist()
         self._lengths = tensors["lengths"]
         self._kept = {name: Records(tensors[name]) for name in KEPT}
@@ -129,7 +129,7 @@ def _summary(looked: Looked) -> dict[str, Tensor]:
 
 
 def _joined(chunks: list[Tensor]) -> Tensor:
-    """Chunks along their rows; packed ones are made as wide as the widest."""
+    """Concatenate chunks along their rows; pad packed ones to the widest."""
     if chunks[0].dim() < 3:
         return torch.cat(chunks, dim=-1)
     width = max(chunk.shape[-1] for chunk in chunks)

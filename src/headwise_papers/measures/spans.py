@@ -23,7 +23,7 @@ class Span(NamedTuple):
 
 
 class SpanScores(NamedTuple):
-    """Over all spans of all types together (seqeval's micro average); 0 for 0/0."""
+    """Micro average over the spans of all types, as in seqeval; 0 for 0/0."""
 
     precision: float
     recall: float
@@ -80,7 +80,7 @@ def span_f1(counts: Int[Tensor, "*X 3"] | Float[Tensor, "*X 3"]) -> Float[Tensor
 
 
 def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> SpanScores:
-    """Precision, recall and F1 of the tags of some sentences.
+    """Compute precision, recall and F1 of the tags of some sentences.
 
     >>> span_scores([["B-PER", "O"]], [["B-PER", "B-LOC"]]).precision
     0.5

@@ -62,7 +62,7 @@ def value_path(
     query: int | Int[Tensor, " B"] | None = None,
     unembed: Unembed | None = None,
 ) -> ValuePath:
-    """Output relevance and attention of each head of one layer, the last unless said.
+    """Compute output relevance and attention of each head of one layer, by default the last.
 
     Works on anything with sites: Headwise's models, and adopted Hugging Face classifiers. Takes
     one forward pass, without dropout, and a backward pass down to the layer for each output, so
@@ -106,7 +106,7 @@ class _Call(NamedTuple):
 
 @dataclass(eq=False)
 class _Seen:
-    """Attends as a site did before, and keeps the call: watchers are not shown the values."""
+    """Op that calls a site's former op and keeps the call, since observers do not see values."""
 
     attend: Attend
     calls: list[_Call] = field(default_factory=list[_Call])

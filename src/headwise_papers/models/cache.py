@@ -105,7 +105,7 @@ class Cache(Known):
             self.growing[name] = spare
 
     def _with_room(self, name: str, like_NHTD: Tensor, end: int) -> Tensor:
-        """Memory for `end` positions and more, with those known so far."""
+        """Allocate memory for `end` positions and more, and copy those known so far."""
         rows, heads, _, width = like_NHTD.shape
         room = end + max(MORE_ROOM, end // 2)
         whole_T2NHD = like_NHTD.new_empty(room, 2, rows, heads, width)

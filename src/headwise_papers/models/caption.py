@@ -95,7 +95,7 @@ class CaptionConfig:
 
 @final
 class CaptionModel(EncoderDecoder):
-    """Describe images: `forward` in training, then `greedy` and `beam` of `headwise_papers.models`.
+    """Captioner: `forward` in training, then `greedy` and `beam` of `headwise_papers.models`.
 
     Sites are named `encoder.0.self`, `decoder.0.self`, `decoder.0.cross`. A source is a batch of
     images, floats from 0 to 1 or bytes, or of features, (B, N, F).
@@ -120,7 +120,7 @@ class CaptionModel(EncoderDecoder):
 
 
 class Pixels(nn.Module):
-    """From images to a vector for each square of pixels, with its position."""
+    """Embedding of each square of pixels, with its position."""
 
     def __init__(self, config: CaptionConfig) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class Pixels(nn.Module):
 
 
 class Features(nn.Module):
-    """From features of regions to vectors of the model's width; regions have no order."""
+    """Projection of features of regions to the model's width; regions have no order."""
 
     def __init__(self, config: CaptionConfig) -> None:
         super().__init__()

@@ -74,12 +74,12 @@ class State:
         self.sentences = list(range(len(lengths_B)))  # unfinished ones, as numbered in the batch
 
     def logits(self, last_X1: Int[Tensor, "X 1"]) -> Float[Tensor, "X V"]:
-        """Scores of the next word, given the last one; the cache knows the others."""
+        """Score the next word, given the last one; the cache holds the others."""
         logits_X1V = self.model.decode(last_X1, self.memory_XKM, self.lengths_X, cache=self.cache)
         return logits_X1V[:, -1].float()
 
     def without(self, leave: Sequence[int]) -> Int[Tensor, " N"]:
-        """Forget these sentences; the places of those that stay."""
+        """Remove these sentences; return the places of those that stay."""
         gone = set(leave)
         stay = [n for n in range(len(self.sentences)) if n not in gone]
         self.sentences = [self.sentences[n] for n in stay]
@@ -256,7 +256,7 @@ class Search:
 
 
 def _rows(words_NXT: Tensor, index_NR: Tensor) -> Tensor:
-    """Row index[n, r] of the words of each n."""
+    """Select row index[n, r] of the words of each n."""
     return words_NXT.gather(1, index_NR[..., None].expand(-1, -1, words_NXT.shape[2]))
 
 
@@ -299,7 +299,7 @@ def _search(search: Search, source_length: int) -> dict[int, list[Hypothesis]]:
 
 
 def _fill_room(search: Search, done: int, room: int) -> int:
-    """Steps until there is no room or all is over; how many words there are then."""
+    """Take steps until the capacity is used or all have ended; return the number of words."""
     if done == room:
         return done
     step = _recorded(search.step)
@@ -357,7 +357,7 @@ def beam(
     length_penalty: float = 0.6,
     graphs: bool = True,
 ) -> list[Hypothesis]:
-    """Beam search; the best hypothesis of each sentence.
+    """Search with beams; return the best hypothesis of each sentence.
 
     Best is the one with the highest log-probability / ((5 + length) / 6) ^ length_penalty (Wu et
     al., 2016, Eq. 14), the end mark counted. The search for a sentence is over when no unfinished
@@ -404,7 +404,9 @@ def n_best(
     length_penalty: float = 0.6,
     graphs: bool = True,
 ) -> list[list[Hypothesis]]:
-    """Beam search; the best hypotheses of each sentence, the best first. Arguments as in `beam`.
+    """Search with beams; return the best hypotheses of each sentence, best first.
+
+    Arguments as in `beam`.
 
     Args:
         count: how many hypotheses, up to `beams`. There are fewer where fewer have ended, but

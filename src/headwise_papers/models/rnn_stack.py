@@ -73,7 +73,7 @@ class RnnClassifierStack(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "S B T"], lengths: Int[Tensor, "S B"]
     ) -> Float[Tensor, "S B C"]:
-        """Logits of each class, for each seed's own sentences."""
+        """Return logits of each class, for each seed's own sentences."""
         return self._classify(*self._encode(tokens, lengths), lengths)
 
     def loss(
@@ -90,7 +90,7 @@ class RnnClassifierStack(nn.Module):
     def look(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], labels: Int[Tensor, " B"]
     ) -> Looked:
-        """Scores and output relevance of each position, on the same sentences for every seed."""
+        """Return scores and output relevance of each position; all seeds share the sentences."""
         tokens_SBT, lengths_SB = (x.expand(self.seeds, *x.shape) for x in (tokens, lengths))
         hidden_SBTM, key_SBTA = self._encode(tokens_SBT, lengths_SB)
         score_SBT = (key_SBTA @ self._query_SA()[:, None, :, None])[..., 0]
@@ -103,10 +103,10 @@ class RnnClassifierStack(nn.Module):
     def influence(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], labels: Int[Tensor, " B"]
     ) -> Float[Tensor, "S B T"]:
-        """Gradient influence of each position, on the same sentences for every seed.
+        """Return the gradient influence of each position, on the same sentences for every seed.
 
         xi_l = -<gradient of -log p(label) by e_l, e_l> with e_l the embedding of token l, as
-        `headwise_papers.measures.relevance.token_influence` has it for one model. Padding has none.
+        `headwise_papers.measures.influence.token_influence` has it for one model. Padding has none.
         """
         tokens_SBT, lengths_SB, labels_SB = (
             x.expand(self.seeds, *x.shape) for x in (tokens, lengths, labels)
@@ -176,7 +176,7 @@ class RnnClassifierSequence(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "S B T"], lengths: Int[Tensor, "S B"]
     ) -> Float[Tensor, "S B C"]:
-        """Logits of each class, for each seed's own sentences."""
+        """Return logits of each class, for each seed's own sentences."""
         return torch.stack([self.model(s)(tokens[s], lengths[s]) for s in range(self.seeds)])
 
     def loss(
@@ -193,7 +193,7 @@ class RnnClassifierSequence(nn.Module):
     def look(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], labels: Int[Tensor, " B"]
     ) -> Looked:
-        """Scores and output relevance of each position, on the same sentences for every seed."""
+        """Return scores and output relevance of each position; all seeds share the sentences."""
         each = [self.model(s).look(tokens, lengths, labels) for s in range(self.seeds)]
         alpha_SNK, beta_SNK, right_SN = (
             torch.cat([getattr(looked, part) for looked in each])
@@ -242,7 +242,7 @@ class Seq2SeqStack(nn.Module):
         target: Int[Tensor, "S B T"],
         source_lengths: Int[Tensor, "S B"] | None = None,
     ) -> Float[Tensor, "S T B V"]:
-        """Scores of each next word, time first; without lengths all positions are real."""
+        """Return scores of each next word, time first; without lengths all positions are real."""
         hidden_SBKM, d_STBD = self._encode(source, target, source_lengths)
         return self._predict(d_STBD, self._attend(hidden_SBKM, d_STBD, source_lengths))
 
@@ -277,7 +277,7 @@ class Seq2SeqStack(nn.Module):
         *,
         head: int = 0,
     ) -> Looked:
-        """Scores and output relevance for each real target word, the same words for every seed.
+        """Return scores and output relevance for each real target word, the same for every seed.
 
         Of one head, as `Seq2Seq.look` has it.
         """
@@ -327,7 +327,7 @@ class Seq2SeqStack(nn.Module):
         return cast(Tensor, x).transpose(1, 2).contiguous(), cast(Tensor, y)
 
     def _dropped(self, x: "Tensor | Words", layer: int) -> "Tensor | Words":
-        """Dropout between layers."""
+        """Apply dropout between layers."""
         if layer == 0 or not isinstance(x, Tensor) or not self.config.dropout:
             return x
         return dropout(x, self.config.dropout, self.training)
@@ -390,7 +390,7 @@ def _layer(weights: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
 
 
 def _read_words(table_SVE: Tensor, ids_STB: Tensor) -> "Tensor | Words":
-    """Embeddings, unless there are fewer words than positions."""
+    """Look up embeddings; return `Words` where there are no more words than positions."""
     if table_SVE.shape[1] <= ids_STB[0].numel():
         return Words(table_SVE, ids_STB)
     return lookup(table_SVE, ids_STB)
@@ -428,7 +428,7 @@ def _both_ways(
     x: "Tensor | Words",
     lengths_SB: Tensor | None,
 ) -> tuple[Tensor, State]:
-    """Both directions as 2 S recurrences; hidden states side by side, last states averaged.
+    """Run both directions as 2 S recurrences; concatenate hidden states, average last states.
 
     The second direction reads time backwards and keeps its zero state until the sentence begins.
     """

@@ -179,7 +179,7 @@ class EncoderDecoder(Rebuildable):
         *,
         cache: Cache | FixedCache | None = None,
     ) -> Float[Tensor, "B T V"]:
-        """Scores of the word that follows each target position, before the softmax.
+        """Return scores of the word that follows each target position, before the softmax.
 
         Args:
             target: ids from the beginning mark on; with a cache only those it has not seen.
@@ -275,7 +275,7 @@ class Embedding(nn.Module):
 
 
 class Residual(nn.Module):
-    """Add what a layer computes to what it was given, with the norm before or after."""
+    """Residual connection with the norm before or after."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -358,7 +358,7 @@ class DecoderLayer(nn.Module):
 
 
 def sinusoids(length: int, width: int) -> Float[Tensor, "T M"]:
-    """Position p as sin(p / 10000^(2i/width)) for each i < width/2, then the cosines.
+    """Encode position p as sin(p / 10000^(2i/width)) for each i < width/2, then the cosines.
 
     >>> sinusoids(2, 2)
     tensor([[0.0000, 1.0000],

@@ -198,7 +198,7 @@ def expected_floor(lengths: Int[Tensor, "..."]) -> float:
 
 
 def packed(chosen: Bool[Tensor, "*x K"]) -> UInt8[Tensor, "*x P"]:
-    """Booleans, eight to a byte, the first in the lowest bit.
+    """Pack booleans eight to a byte, the first in the lowest bit.
 
     >>> packed(torch.tensor([True, False, True]))
     tensor([5], dtype=torch.uint8)

@@ -46,7 +46,7 @@ def backward(
     dgates_STBG: Tensor,
     t: int,
 ) -> None:
-    """Gradients from state t + 1 to the gates of step t and to state t. See `stacked.Cell`."""
+    """Propagate gradients from state t + 1 to the gates of step t and to state t."""
     seeds, steps, batch, width = dhidden_STBD.shape
     block = min(BLOCK, triton.next_power_of_2(batch * width))
     _backward_kernel[(triton.cdiv(batch * width, block), seeds)](
