@@ -75,7 +75,12 @@ class CaptionConfig:
 
     def transformer(self) -> TransformerConfig:
         """Return the settings of the Transformer layers; raise on bad shapes."""
-        return TransformerConfig.like(self, source_vocab=1, target_vocab=self.vocab)
+        return TransformerConfig.like(
+            self,
+            source_vocab=1,
+            target_vocab=self.vocab,
+            share_embeddings="target" if self.share_embeddings else "none",
+        )
 
     def _check_images(self) -> None:
         if self.channels < 1 or self.patch < 1 or self.image_size < 1:

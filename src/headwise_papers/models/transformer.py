@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -57,8 +57,8 @@ class TransformerConfig:
     attention_dropout: float = 0.0  # of attention weights
     norm: Norm = "pre"
     max_length: int = 256  # positions of the longest sentence, marks included
-    # True is "target", False "none"; None is "target", or "all" in a training with one vocabulary
-    share_embeddings: Shared | bool | None = None
+    # None is "target", or "all" in a training with one vocabulary
+    share_embeddings: Shared | None = None
     encoder_attention: str = "softmax"  # as in headwise_papers.ops.named; of the encoder to itself
     decoder_attention: str = "softmax"  # of the decoder to itself
     cross_attention: str = "softmax"  # of the decoder to the encoder
@@ -98,8 +98,11 @@ class TransformerConfig:
         return cls(**({name: getattr(config, name) for name in shared} | changes))
 
     def __post_init__(self) -> None:
-        if isinstance(self.share_embeddings, bool):  # written so by earlier versions
-            object.__setattr__(self, "share_embeddings", ("none", "target")[self.share_embeddings])
+        if self.share_embeddings not in (None, *get_args(Shared)):
+            raise ValueError(
+                f"share_embeddings must be one of {', '.join(get_args(Shared))}, or None, got "
+                f"{self.share_embeddings!r}."
+            )
         if min(self.source_vocab, self.target_vocab) < 0:
             raise ValueError("source_vocab and target_vocab must not be negative.")
         for name in ("width", "heads", "feed_forward"):

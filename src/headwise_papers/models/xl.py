@@ -227,6 +227,7 @@ class XLConfig:
             target_vocab=self.vocab,
             encoder_layers=0,
             decoder_layers=self.layers,
+            share_embeddings="target" if self.share_embeddings else "none",
         )
 
 
