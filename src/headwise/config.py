@@ -28,7 +28,7 @@ from typing import (
 
 @runtime_checkable
 class Dataclass(Protocol):
-    """Any dataclass instance."""
+    """Dataclass instance."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 

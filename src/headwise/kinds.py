@@ -17,7 +17,7 @@ GROUP = "headwise.kinds"
 
 @dataclass(frozen=True)
 class Kind:
-    """How the runs or model folders of one kind are used; what a kind cannot do is None.
+    """Functions that use runs or model folders of one kind; None for what a kind cannot do.
 
     Args:
         name: as `config.json` has it.

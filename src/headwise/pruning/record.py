@@ -20,7 +20,7 @@ RECORD = {"heads": {...: int}, "kept": {...: [int]}, "settings": dict}
 
 @dataclass(frozen=True)
 class PruningRecord:
-    """Which heads a pruned model has left, in the numbers of the unpruned model.
+    """Heads that a pruned model has left, in the numbers of the unpruned model.
 
     Args:
         heads: the number of heads of each site before pruning, {site name: count}.

@@ -183,7 +183,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times faster the second model is: a median with its 95 % interval.
+    """Speed of the second model relative to the first: a median with its 95 % interval.
 
     >>> Ratio.of([1.2, 1.1, 1.3, 1.2, 1.25, 1.15])
     Ratio(median=1.2, low=1.1, high=1.3)

@@ -325,7 +325,7 @@ def best_heads(table: HeadTable, labels: Labels, baselines: Mapping[str, Number]
 
 @dataclass(frozen=True)
 class Distances:
-    """How far the other word of a relation is away.
+    """Distances to the other word of a relation.
 
     Args:
         label: e.g. "nsubj_to_head".

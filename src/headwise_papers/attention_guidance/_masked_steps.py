@@ -87,7 +87,7 @@ class Trainee:
 def drawn_batch(
     vocab: int, *, texts: int, length: int, generator: torch.Generator, device: torch.device
 ) -> Batch:
-    """Random texts with as many masks in each, 15 % of their words."""
+    """Draw random texts with the same number of masks in each, 15 % of their words."""
     shape = texts, length
     masks = max(1, round(MASKED * length))
     ids_BT = torch.randint(FIRST_WORD, vocab, shape, generator=generator)
@@ -149,7 +149,7 @@ def guided(
     compiled: bool = False,
     checkpointing: bool = False,
 ) -> Trainee:
-    """Attention stays with its backend; the loss is computed beside it from q and k of all layers.
+    """Return a model whose guidance loss is computed from q and k; attention keeps its backend.
 
     A compiled model hands q and k out of its graph; the loss is computed after it.
     """

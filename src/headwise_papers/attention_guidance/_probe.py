@@ -27,7 +27,7 @@ Columns = Mapping[str, Mapping[str, Sequence[float | None]]]  # label, or an end
 
 
 class Score(NamedTuple):
-    """How often the best head is right, and one that was chosen on other passages.
+    """Accuracy of the best head, and of a head that was chosen on other passages.
 
     Ends of 95 % intervals are of a bootstrap over passages; that of the best head does not know
     that it was chosen, the other one need not.
@@ -202,7 +202,7 @@ class _Asking:
 
 
 def _candidates(sentences: Sequence[Sentence], words: Words) -> Gold:
-    """Among which words each mention may choose, as far as they were read."""
+    """Return the words that each mention may choose among, as far as they were read."""
     rows: list[tuple[int, int, int]] = []
     for item, (sentence, read) in enumerate(zip(sentences, words.on_host.tolist(), strict=True)):
         assert sentence.passage is not None
@@ -297,7 +297,7 @@ def _best(label: str, columns: Columns) -> Head:
 
 
 def _shares(label: str, columns: Columns, head: Head) -> tuple[float, float, float]:
-    """Share, low and high end; of too few passages there is no interval, and all is possible."""
+    """Return share, low and high end; the interval is 0 to 1 for too few passages."""
     ends = {"": 0.0, "_low": 0.0, "_high": 1.0}
     found = [
         _value(columns.get(f"{label}{end}", {}).get(head.site), head.index, missing)

@@ -84,7 +84,7 @@ CLAIMS = (
 
 @dataclass(frozen=True)
 class Config:
-    """Which encoders are fine-tuned, and on what."""
+    """Settings: encoders and the tasks they are fine-tuned on."""
 
     tasks: tuple[str, ...] = tuple(TASKS)
     layers: int = 12

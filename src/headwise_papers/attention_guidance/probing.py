@@ -69,7 +69,7 @@ PAPER = {RANDOM: 0.266, MLM: 0.87, HALF: 0.84, ALL: 0.0}  # synthetic, Table 8
 
 @dataclass(frozen=True)
 class Config:
-    """Which encoders are probed, and with what."""
+    """Settings: encoders and the sets they are probed with."""
 
     seeds: int = 3  # of trained encoders; 0 probes none
     models: tuple[str, ...] = ()  # of Hugging Face, each NAME=FOLDER

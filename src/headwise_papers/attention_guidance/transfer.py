@@ -49,7 +49,7 @@ FOREIGN = ("filipino", "oromo")
 
 @dataclass(frozen=True)
 class Config:
-    """Which encoders are fine-tuned, and on what."""
+    """Settings: encoders and the tasks they are fine-tuned on."""
 
     tasks: tuple[str, ...] = TASKS
     english: str = ENGLISH

@@ -74,7 +74,7 @@ TINY = (
 
 @dataclass(frozen=True)
 class Config:
-    """Which translators are trained."""
+    """Settings of the translators that are trained."""
 
     corpora: tuple[str, ...] = tuple(CORPORA)
     arms: tuple[str, ...] = tuple(ARMS)

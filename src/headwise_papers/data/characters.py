@@ -157,7 +157,7 @@ class CharacterStream:
         return (len(self.ids) // self.batch_size - 1) // self.length
 
     def __call__(self, number: int) -> Segment:
-        """Segment `number`, from 0 on."""
+        """Return segment `number`, counted from 0."""
         row = len(self.ids) // self.batch_size
         rows = self.ids[: row * self.batch_size].view(self.batch_size, row)
         start = number % self.per_epoch * self.length

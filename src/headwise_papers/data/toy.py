@@ -174,7 +174,7 @@ class ToyLanguage:
         return tuple(sorted(functional.union(*(lexeme.target for lexeme in lexemes))))
 
     def frequency(self, word: str) -> float:
-        """The probability of a source word: its expected share of all source tokens."""
+        """Return the probability of a source word: its expected share of all source tokens."""
         if word not in self._frequency:
             raise ValueError(f"{word!r} is no word of the source language; see source_words.")
         return self._frequency[word]
@@ -197,7 +197,7 @@ class ToyLanguage:
 def frequencies(
     pairs: Iterable[ToyPair], *, side: Literal["source", "target"] = "source"
 ) -> dict[str, int]:
-    """How often each word occurs on one side of some pairs, the commonest first."""
+    """Count each word on one side of the pairs, most frequent first."""
     return dict(Counter(word for pair in pairs for word in getattr(pair, side)).most_common())
 
 
@@ -208,7 +208,7 @@ class _Lexeme(NamedTuple):
 
 
 def _stems(seed: int) -> Iterator[str]:
-    """Pronounceable made-up stems such as "bukev", none twice, in an order set by the seed.
+    """Yield pronounceable stems such as "bukev", none twice, in an order set by the seed.
 
     Some are English words of the lists above, "never" for one.
     """
@@ -251,7 +251,7 @@ def _zipf(lexemes: list[_Lexeme], *, exponent: float, shift: float) -> dict[_Lex
 
 
 def _expected_counts(shares: dict[str, dict[_Lexeme, float]]) -> dict[str, float]:
-    """How many of each source word a sentence has on average."""
+    """Return how many of each source word a sentence has on average."""
     slots = _expected_slots()
     counts = {
         form: slots[name] * share / len(lexeme.source)
@@ -267,7 +267,7 @@ def _expected_counts(shares: dict[str, dict[_Lexeme, float]]) -> dict[str, float
 
 
 def _expected_slots() -> dict[str, float]:
-    """How many words of each class a sentence has on average."""
+    """Return how many words of each class a sentence has on average."""
     slots: defaultdict[str, float] = defaultdict(float)
     for (first, second), share in _FRAMES.items():
         short = bool(second)
@@ -369,7 +369,7 @@ class _Draft:
         self.clause([next(antecedents) if kind == "P" else 1 - number for kind in second])
 
     def clause(self, arguments: Sequence[int | _Phrase]) -> list[_Phrase]:
-        """Say a clause. An argument is the number of a new noun or the antecedent of a pronoun."""
+        """Append a clause; an argument is a new noun's number or the antecedent of a pronoun."""
         subject = self.argument(arguments[0], _PRONOUNS[0])
         before, after = next(self.draws.adverbs[self.short]).split(" ")
         adverbs = [self.adverb(letter) for letter in before]

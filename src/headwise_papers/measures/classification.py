@@ -33,7 +33,7 @@ AT_ONCE = 2**20  # weights of examples that the bootstrap holds at a time
 def confusion(
     gold: Sequence[int], predicted: Sequence[int], *, classes: int
 ) -> Int[Tensor, "N C C"]:
-    """For each example a table with one 1: row gold, column predicted. Their sum is the confusion.
+    """Return one table per example, 1 at (gold, predicted); their sum is the confusion matrix.
 
     >>> confusion([0, 1, 1], [0, 1, 0], classes=2).sum(0).tolist()
     [[1, 0], [1, 1]]
@@ -48,7 +48,7 @@ def confusion(
 
 
 def accuracy(confusion: Int[Tensor, "*X C C"] | Float[Tensor, "*X C C"]) -> Float[Tensor, "*X"]:
-    """The share of right predictions."""
+    """Return the share of right predictions."""
     counts = confusion.double()
     return _ratio(_diagonal(counts).sum(-1), counts.sum((-2, -1)))
 
@@ -56,7 +56,7 @@ def accuracy(confusion: Int[Tensor, "*X C C"] | Float[Tensor, "*X C C"]) -> Floa
 def f1(
     confusion: Int[Tensor, "*X C C"] | Float[Tensor, "*X C C"], *, positive: int = -1
 ) -> Float[Tensor, "*X"]:
-    """Harmonic mean of precision and recall of one class: 2 tp / (2 tp + fp + fn); 0 for 0/0.
+    """Return the F1 of one class, 2 tp / (2 tp + fp + fn); 0 for 0/0.
 
     Args:
         confusion: rows are gold, columns predicted.
@@ -68,13 +68,13 @@ def f1(
 
 
 def macro_f1(confusion: Int[Tensor, "*X C C"] | Float[Tensor, "*X C C"]) -> Float[Tensor, "*X"]:
-    """The mean of the F1 of all classes."""
+    """Return the mean of the F1 of all classes."""
     classes = range(confusion.shape[-1])
     return torch.stack([f1(confusion, positive=place) for place in classes]).mean(0)
 
 
 def matthews(confusion: Int[Tensor, "*X C C"] | Float[Tensor, "*X C C"]) -> Float[Tensor, "*X"]:
-    """The correlation of gold and predicted classes (Matthews; for more classes Gorodkin's R_K).
+    """Correlate gold and predicted classes (Matthews; for more classes Gorodkin's R_K).
 
         (c s - t · p) / sqrt((s² - p · p) (s² - t · t))
 
@@ -108,7 +108,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class PairedTest:
-    """How much better the first of two models is, and how surely; p values are two-sided."""
+    """Difference of the scores of two models with its tests; p values are two-sided."""
 
     difference: float  # mean over parts of the first one's score less the second one's
     parts: int  # pairs of trainings
@@ -165,7 +165,9 @@ def paired_test(
 
 
 def student_p(t: float, degrees: int) -> float:
-    """Two-sided p value of Student's t: I_x(degrees / 2, 1 / 2) at x = degrees / (degrees + t²).
+    """Return the two-sided p value of Student's t.
+
+    It is I_x(degrees / 2, 1 / 2) at x = degrees / (degrees + t²).
 
     >>> round(student_p(2.262, 9), 3)
     0.05
@@ -206,7 +208,7 @@ def _student(differences: Sequence[float], overlap: float) -> tuple[float | None
 def _bootstrap(
     a: Sequence[Part], b: Sequence[Part], measure: Measure, *, samples: int, seed: int
 ) -> Tensor:
-    """Mean differences over parts, of examples drawn anew."""
+    """Return mean differences over parts of bootstrap samples of the examples."""
     numbers = sorted({number for part in a for number in part.examples})
     place = {number: at for at, number in enumerate(numbers)}
     places = [torch.tensor([place[number] for number in part.examples]) for part in a]
@@ -232,7 +234,7 @@ def _score(weight_XN: Tensor, counts: Tensor, measure: Measure) -> Tensor:
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function, by its continued fraction (Lentz's method)."""
+    """Compute the regularised incomplete beta function by its continued fraction (Lentz)."""
     if x <= 0:
         return 0.0
     logarithm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)

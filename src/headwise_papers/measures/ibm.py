@@ -111,7 +111,7 @@ class IbmModel1:
     def scores(
         self, source: Int[Tensor, "B K"], target: Int[Tensor, "B T"]
     ) -> Float[Tensor, "B T K"]:
-        """log t(o_t | i_l) for every target and source position of padded sentences.
+        """Return log t(o_t | i_l) for every target and source position of padded sentences.
 
         Without smoothing it is -inf for words that never shared a sentence.
 
@@ -199,7 +199,7 @@ class _Expected(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Some target words whose sentences have equally many source words."""
+    """Block of target words whose sentences have equally many source words."""
 
     pair_RL: Tensor  # number of the pair of words, in int32
     row_X: Tensor  # R L rows, those of the same pair together, in int32
@@ -231,11 +231,11 @@ class _Corpus(NamedTuple):
         return _Corpus(blocks, keys_P, sources_W, target_words, rows)
 
     def uniform(self) -> Tensor:
-        """The table to start from."""
+        """Return the uniform table that training starts from."""
         return torch.full_like(self.keys_P, 1 / self.target_words, dtype=torch.float64)
 
     def expect(self, table_P: Tensor) -> _Expected:
-        """The E step: share t(o | i_l) / sum over l, added up over the corpus."""
+        """Take the E step: sum t(o | i_l) / (sum over l) over the corpus."""
         share_P = torch.zeros_like(table_P)
         total = table_P.new_zeros(())
         for pair_RL, row_X, pair_U, times_U in self.blocks:
@@ -248,7 +248,7 @@ class _Corpus(NamedTuple):
         return _Expected(table_P * share_P, total / self.rows)
 
     def maximise(self, counts_P: Tensor, smoothing: float | int) -> tuple[Tensor, Tensor]:
-        """The M step: t of the keys, and (W) t of what a source word never met."""
+        """Take the M step: return t of the keys, and (W) t of words unseen with a source word."""
         total_W = torch.segment_reduce(counts_P, "sum", lengths=self.sources_W)
         total_W = total_W + smoothing * self.target_words
         source_P = self.keys_P // self.target_words
@@ -259,7 +259,7 @@ class _Corpus(NamedTuple):
 def _keys(
     pairs: Sequence[Pair], *, null: bool, target_words: int, device: torch.device
 ) -> Iterator[Tensor]:
-    """(R, L): keys of target words with the source words of their sentence, in bounded blocks."""
+    """Yield blocks (R, L) of keys: a target word with each source word of its sentence."""
 
     def source_length(pair: Pair) -> int:
         return len(pair[0])
@@ -278,7 +278,7 @@ def _keys(
 
 
 def _grouped(key_RL: Tensor) -> _Block:
-    """A block of keys, with pairs numbered within the block and its keys for `pair_U`."""
+    """Number the pairs of a block of keys within the block, with the keys as `pair_U`."""
     sorted_X, order_X = key_RL.flatten().sort(stable=True)
     key_U, pair_X, times_U = sorted_X.unique_consecutive(return_inverse=True, return_counts=True)
     pair_RL = torch.empty_like(order_X, dtype=torch.int32)
@@ -288,7 +288,7 @@ def _grouped(key_RL: Tensor) -> _Block:
 
 
 def _numbered(block: _Block, keys_P: Tensor) -> _Block:
-    """The block with pairs numbered as in the whole corpus."""
+    """Renumber the pairs of a block as in the whole corpus."""
     pair_U = torch.searchsorted(keys_P, block.pair_U)
     pair_RL = pair_U.int().index_select(0, block.pair_RL.flatten()).view(block.pair_RL.shape)
     return block._replace(pair_RL=pair_RL, pair_U=pair_U)

@@ -35,7 +35,7 @@ def logits_of(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def total_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The sum of -log p(label): of classes on the last axis, or of one logit for yes or no.
+    """Sum -log p(label) over classes on the last axis, or over one logit for yes or no.
 
     Labels of -100 do not count, as in Hugging Face's models.
 
@@ -81,10 +81,11 @@ def token_influence(
     loss: Loss = total_loss,
     embedding: nn.Module | None = None,
 ) -> Float[Tensor, "B T"]:
-    """xi_l = -<gradient of -log p(label) by e_l, e_l>, with e_l the embedding of token l.
+    """Measure how fast the loss falls as the embedding of each token is made longer.
 
-    How fast the loss falls as the embedding is made longer (Section 4.1; after HotFlip, Ebrahimi
-    et al., 2017). One forward and one backward pass, without dropout; the model is left as it was.
+    xi_l = -<gradient of -log p(label) by e_l, e_l>, with e_l the embedding of token l (Section
+    4.1; after HotFlip, Ebrahimi et al., 2017). It takes one forward and one backward pass, without
+    dropout; the model is left as it was.
 
     Args:
         model: any with an embedding of its input; where that is called several times, for a source
@@ -134,7 +135,7 @@ def _scaled(source: nn.Module) -> Generator[list[Tensor], None, None]:
 
 
 def _embedding_of(model: nn.Module) -> nn.Module:
-    """Hugging Face's own answer, the encoder's where there are two stacks, or `embed`."""
+    """Find the input embedding: Hugging Face's (the encoder's, if any), or the model's `embed`."""
     two_stacks = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     reader = cast(Any, model).get_encoder() if two_stacks else model
     ask = getattr(reader, "get_input_embeddings", None)

@@ -77,7 +77,7 @@ def best_step(curve: Float[Tensor, "E ..."]) -> Best:
 
 
 def at(records: Shaped[Tensor, "E ..."], evaluation: Int[Tensor, "..."]) -> Tensor:
-    """Each seed's record at an evaluation of its own.
+    """Select for each seed the record at its own evaluation.
 
     Args:
         records: evaluations, then the axes of `evaluation`, then any others.
@@ -105,10 +105,10 @@ def agreement(
     *,
     rows: Bool[Tensor, " N"] | None = None,
 ) -> Float[Tensor, "E S R"]:
-    """How often the recorded curve of R models agrees with gold attention of S, for every pair.
+    """Return how often curves of R models agree with gold attention of S models, for every pair.
 
-    acc, the share of rows with the same peak, for recorded peaks; hr, the share of rows where the
-    gold peak is highly ranked, for recorded tops.
+    For recorded peaks it is acc, the share of rows with the same peak; for recorded tops it is hr,
+    the share of rows where the gold peak is highly ranked.
 
     Args:
         gold: position of the largest attention in each row.
@@ -141,10 +141,10 @@ def _agrees(gold_S1N: Tensor, other: Tensor) -> Tensor:
 
 
 def from_others(pairs: Float[Tensor, "*x S S"]) -> Float[Tensor, "*x S"]:
-    """The mean over gold models of another seed, for each curve: the diagonal left out.
+    """Average each curve over the gold models of other seeds, leaving out the diagonal.
 
-    What is left are S values, one a training run, so that a mean and its interval are over runs.
-    The mean over S - 1 others is over the axis before last, the gold models of `agreement`.
+    The result has one value per training run, so that a mean and its interval are over runs. The
+    mean over the S - 1 others is over the axis before last, the gold models of `agreement`.
 
     >>> from_others(torch.tensor([[1.0, 0.2], [0.4, 1.0]]))
     tensor([0.4000, 0.2000])
@@ -159,7 +159,7 @@ def from_others(pairs: Float[Tensor, "*x S S"]) -> Float[Tensor, "*x S"]:
 def crossing(
     curve: Float[Tensor, "E ..."], threshold: Float[Tensor, "..."] | float | int
 ) -> Int[Tensor, "..."]:
-    """The first evaluation at which a curve is strictly above a threshold; -1 if it never is.
+    """Find the first evaluation at which a curve is strictly above a threshold; -1 if none is.
 
     >>> crossing(torch.tensor([[0.1, 0.1], [0.4, 0.3], [0.5, 0.4]]), 0.4)
     tensor([ 2, -1])
@@ -174,7 +174,7 @@ def floor(
     lengths: Int[Tensor, " N"],
     generator: torch.Generator,
 ) -> Float[Tensor, "S R"]:
-    """hr of gold attention against one shuffle of each row: the random baseline.
+    """Compute the random baseline: hr of gold attention against one shuffle of each row.
 
     Args:
         gold: position of the largest attention in each row.
@@ -189,7 +189,7 @@ def floor(
 
 
 def ceiling(gold: Int[Tensor, "S N"], top: UInt8[Tensor, "S N P"]) -> Float[Tensor, " S"]:
-    """hr of attention between models of different seeds: as much as one may hope for.
+    """Compute hr of attention between models of different seeds, an upper bound in practice.
 
     Args:
         gold: position of the largest attention in each row, of each model at its best.

@@ -22,7 +22,7 @@ KEPT = ("accuracy", "alpha_peak", "beta_peak", "alpha_top", "beta_top")
 
 
 def schedule(every: int, *, until: int = 0, then: int | None = None) -> Callable[[int], bool]:
-    """When to look: every so many steps; with `then`, up to step `until`, and less often after it.
+    """Return a test of steps to evaluate at: every `every` steps; after `until`, every `then`.
 
     The paper's is schedule(10, until=100, then=50).
 
@@ -96,7 +96,7 @@ class RelevanceCurves:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on after what `tensors` gave earlier."""
+        """Resume from the tensors that `tensors` returned earlier."""
         self._steps = tensors["step"].tolist()
         self._lengths = tensors["lengths"]
         self._kept = {name: Records(tensors[name]) for name in KEPT}
@@ -129,7 +129,7 @@ def _summary(looked: Looked) -> dict[str, Tensor]:
 
 
 def _joined(chunks: list[Tensor]) -> Tensor:
-    """Chunks along their rows; packed ones are made as wide as the widest."""
+    """Concatenate chunks along their rows; pad packed ones to the widest."""
     if chunks[0].dim() < 3:
         return torch.cat(chunks, dim=-1)
     width = max(chunk.shape[-1] for chunk in chunks)

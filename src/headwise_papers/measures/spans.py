@@ -23,7 +23,7 @@ class Span(NamedTuple):
 
 
 class SpanScores(NamedTuple):
-    """Over all spans of all types together (seqeval's micro average); 0 for 0/0."""
+    """Micro average over the spans of all types, as in seqeval; 0 for 0/0."""
 
     precision: float
     recall: float
@@ -31,7 +31,7 @@ class SpanScores(NamedTuple):
 
 
 def spans(tags: Sequence[str]) -> list[Span]:
-    """The spans of a sentence, in order.
+    """List the spans of a sentence in order.
 
     >>> spans(["B-PER", "I-PER", "O", "I-LOC", "I-ORG", "B-ORG"])[2:]
     [Span(kind='ORG', start=4, end=5), Span(kind='ORG', start=5, end=6)]
@@ -54,7 +54,7 @@ def spans(tags: Sequence[str]) -> list[Span]:
 def span_counts(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
 ) -> Int[Tensor, "N 3"]:
-    """For each sentence how many spans are right, were predicted, and are gold.
+    """Count the right, the predicted and the gold spans of each sentence.
 
     >>> span_counts([["B-PER", "O"]], [["B-PER", "B-LOC"]]).tolist()
     [[1, 2, 1]]
@@ -74,13 +74,13 @@ def span_counts(
 
 
 def span_f1(counts: Int[Tensor, "*X 3"] | Float[Tensor, "*X 3"]) -> Float[Tensor, "*X"]:
-    """2 right / (predicted + gold), of summed counts; 0 for 0/0."""
+    """Return 2 right / (predicted + gold) of summed counts; 0 for 0/0."""
     right, named = counts[..., 0].double(), counts[..., 1:].sum(-1).double()
     return torch.where(named == 0, torch.zeros_like(right), 2 * right / named)
 
 
 def span_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> SpanScores:
-    """Precision, recall and F1 of the tags of some sentences.
+    """Compute precision, recall and F1 of the tags of some sentences.
 
     >>> span_scores([["B-PER", "O"]], [["B-PER", "B-LOC"]]).precision
     0.5

@@ -9,7 +9,7 @@ from headwise_papers.data.toy import ToyPair
 
 
 def toy_gold(pairs: Sequence[ToyPair]) -> list[Gold]:
-    """Gold for a batch of toy sentences, in the order of the batch.
+    """Return gold for a batch of toy sentences, in the order of the batch.
 
     Labels, each a column: for every relation `nsubj_to_head` (from the dependent) and
     `nsubj_to_dependent` (from the head), `coreference` (from a pronoun to its antecedent), all in

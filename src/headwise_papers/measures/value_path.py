@@ -62,7 +62,7 @@ def value_path(
     query: int | Int[Tensor, " B"] | None = None,
     unembed: Unembed | None = None,
 ) -> ValuePath:
-    """Output relevance and attention of each head of one layer, the last unless said.
+    """Compute output relevance and attention of each head of one layer, by default the last.
 
     Works on anything with sites: Headwise's models, and adopted Hugging Face classifiers. Takes
     one forward pass, without dropout, and a backward pass down to the layer for each output, so
@@ -106,7 +106,7 @@ class _Call(NamedTuple):
 
 @dataclass(eq=False)
 class _Seen:
-    """Attends as a site did before, and keeps the call: watchers are not shown the values."""
+    """Op that calls a site's former op and keeps the call, since observers do not see values."""
 
     attend: Attend
     calls: list[_Call] = field(default_factory=list[_Call])
@@ -144,7 +144,7 @@ class _Seen:
         return dataclass_replace(attended, out=attended.out + tap_BHQE)
 
     def last(self, site: Site) -> _Call:
-        """The last call; layers that share weights make several."""
+        """Return the last call; layers that share weights make several."""
         if not self.calls:
             raise ValueError(f"The model did not compute {site.name} for this batch.")
         return self.calls[-1]
@@ -164,7 +164,7 @@ def _looked_at(attended: Attended, v_BGKE: Tensor) -> tuple[Tensor, Tensor, Tens
 def _differentiated(
     logits_BO: Tensor, call: _Call, query: int | Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """theta, and which queries it was read through, (B, Q)."""
+    """Return theta, and a mask (B, Q) of the queries that the logits depend on."""
     only_BQ = None if query is None else _only(query, call)
     reads_BQ = torch.zeros(call.visible.shape[:2], dtype=torch.bool, device=logits_BO.device)
     theta: list[Tensor] = []
@@ -190,7 +190,7 @@ def _unembedded(unembed: Unembed, call: _Call) -> Tensor:
 
 
 def _only(query: int | Tensor, call: _Call) -> Tensor:
-    """One query of each row, as (B, Q) booleans."""
+    """Return a mask (B, Q) of one query per row."""
     batch, n_queries = call.visible.shape[:2]
     place_B = torch.as_tensor(query, device=call.visible.device).expand(batch)
     if bool(((place_B < 0) | (place_B >= n_queries)).any()):
@@ -219,7 +219,7 @@ def _each_query(call: _Call, theta_BHKO: Tensor, target_BQ: Tensor, right_BQ: Te
 
 
 def _lengths(visible_XK: Tensor) -> Tensor:
-    """How many keys may be attended, where those are the first ones."""
+    """Count the keys that may be attended; raise unless they are the first ones of each row."""
     lengths_X = visible_XK.sum(-1)
     place_K = torch.arange(visible_XK.shape[-1], device=visible_XK.device)
     if not torch.equal(visible_XK, place_K < lengths_X[..., None]):
@@ -239,7 +239,7 @@ def _one_site(model: nn.Module, where: Where | None) -> Site:
 
 
 def _attend_of(site: Site) -> Attend:
-    """How a site attends now; a host's own computation is softmax attention, but not callable."""
+    """Return the op a site uses now; softmax attention for a host's, which cannot be called."""
     if site.replacements:
         return site.replacements[-1]
     return softmax_attention if site.hosted else site.attend

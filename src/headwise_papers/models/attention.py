@@ -97,7 +97,7 @@ class ChosenAttention(nn.Module):
 
 
 class Unprojected(nn.Module):
-    """In the place of a projection that is not needed: its input, in the dtype it would give."""
+    """Identity in the place of a projection, with the output dtype of that projection."""
 
     def forward(self, x: Float[Tensor, "B T M"]) -> Float[Tensor, "B T M"]:
         device = x.device.type
@@ -147,7 +147,7 @@ class MultiHeadAttention(nn.Module):
             self.site = Site(name, heads, attention_op(attention, heads=heads))
 
     def keys_values(self, seen: Float[Tensor, "B K M"]) -> KeysValues:
-        """Keys and values of what is looked at."""
+        """Project the attended states to keys and values."""
         return KeysValues(self._split(self.key(seen)), self._split(self.value(seen)))
 
     def forward(
@@ -158,7 +158,7 @@ class MultiHeadAttention(nn.Module):
         causal: bool = False,
         lengths: Int[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "B Q M"]:
-        """Let each position of `asking` look at `seen`. Options as in `headwise.ops`."""
+        """Let each position of `asking` attend to `seen`. Options as in `headwise.ops`."""
         if not self.site.num_heads:  # all were pruned
             return self.out(asking.new_zeros(*asking.shape[:2], 0))
         out_BHQD = self.site(
@@ -178,7 +178,7 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "B 1 T T"] | None = None,
         lengths: Int[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "B T M"]:
-        """Let positions look at each other: `forward(x, keys_values(x))`, by one wide product.
+        """Let positions attend to each other: `forward(x, keys_values(x))`, by one wide product.
 
         A GPU multiplies by three matrices side by side faster than one after the other. They stay
         parameters of their own, which is what pruning cuts.
@@ -215,10 +215,10 @@ class MultiHeadAttention(nn.Module):
 
 
 def recordable(model: nn.Module) -> bool:
-    """Whether a step of decoding does nothing in Python that matters, so that it can be replayed.
+    """Tell whether a CUDA graph may replay a step of decoding.
 
-    Not where a site is observed, replaced, gated or tapped, a layer has hooks, or a mode watches
-    what torch does.
+    It may not where Python code must run: a site is observed, replaced, gated or tapped, a layer
+    has hooks, or a torch dispatch mode is active.
     """
     attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
     return (
@@ -231,7 +231,7 @@ def recordable(model: nn.Module) -> bool:
 
 
 def _hooked(layer: nn.Module) -> bool:
-    """Whether somebody watches or changes a layer's calls, which must then be made."""
+    """Tell whether a layer has hooks, which a replayed step would not call."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(layer, name) for name in hooks)
 

@@ -303,7 +303,7 @@ def _check(bags: Bags, vocabulary: int, classes: int) -> None:
 
 
 def _entries(bags: Bags, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, column and value of each entry of the block-diagonal matrix, by row and column."""
+    """List row, column and value of the block-diagonal matrix's entries, by row and column."""
     seeds, sentences, width = bags.tokens.shape
     device = bags.tokens.device
     seed_S11 = torch.arange(seeds, device=device)[:, None, None]

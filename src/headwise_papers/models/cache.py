@@ -105,7 +105,7 @@ class Cache(Known):
             self.growing[name] = spare
 
     def _with_room(self, name: str, like_NHTD: Tensor, end: int) -> Tensor:
-        """Memory for `end` positions and more, with those known so far."""
+        """Allocate memory for `end` positions and more, and copy those known so far."""
         rows, heads, _, width = like_NHTD.shape
         room = end + max(MORE_ROOM, end // 2)
         whole_T2NHD = like_NHTD.new_empty(room, 2, rows, heads, width)
@@ -167,7 +167,7 @@ class FixedCache(Known):
         self._reorder_sentences(index)
 
     def make_room(self, room: int) -> None:
-        """For so many positions in all."""
+        """Enlarge the cache to a number of positions."""
         for name, held_T2NHD in self.growing.items():
             more_T2NHD = held_T2NHD.new_zeros(room - self.room, *held_T2NHD.shape[1:])
             self.growing[name] = torch.cat([held_T2NHD, more_T2NHD])

@@ -74,8 +74,13 @@ class CaptionConfig:
         return (self.image_size // self.patch) ** 2
 
     def transformer(self) -> TransformerConfig:
-        """The layers, as the parts of a Transformer want them; refuses bad shapes."""
-        return TransformerConfig.like(self, source_vocab=1, target_vocab=self.vocab)
+        """Return the settings of the Transformer layers; raise on bad shapes."""
+        return TransformerConfig.like(
+            self,
+            source_vocab=1,
+            target_vocab=self.vocab,
+            share_embeddings="target" if self.share_embeddings else "none",
+        )
 
     def _check_images(self) -> None:
         if self.channels < 1 or self.patch < 1 or self.image_size < 1:
@@ -95,7 +100,7 @@ class CaptionConfig:
 
 @final
 class CaptionModel(EncoderDecoder):
-    """Describe images: `forward` in training, then `greedy` and `beam` of `headwise_papers.models`.
+    """Captioner: `forward` in training, then `greedy` and `beam` of `headwise_papers.models`.
 
     Sites are named `encoder.0.self`, `decoder.0.self`, `decoder.0.cross`. A source is a batch of
     images, floats from 0 to 1 or bytes, or of features, (B, N, F).
@@ -113,14 +118,14 @@ class CaptionModel(EncoderDecoder):
         self.config = config
 
     def source_lengths(self, source: Tensor) -> Int[Tensor, " B"]:
-        """How many positions each image has; or region, where no features are padding."""
+        """Return the number of positions of each image: all regions, where it comes as features."""
         features = self.config.encoder == "features"
         count = source.shape[1] if features else self.config.positions
         return torch.full((len(source),), count, device=source.device)
 
 
 class Pixels(nn.Module):
-    """From images to a vector for each square of pixels, with its position."""
+    """Embedding of each square of pixels, with its position."""
 
     def __init__(self, config: CaptionConfig) -> None:
         super().__init__()
@@ -148,7 +153,7 @@ class Pixels(nn.Module):
 
 
 class Features(nn.Module):
-    """From features of regions to vectors of the model's width; regions have no order."""
+    """Projection of features of regions to the model's width; regions have no order."""
 
     def __init__(self, config: CaptionConfig) -> None:
         super().__init__()

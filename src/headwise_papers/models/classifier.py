@@ -50,7 +50,7 @@ class ClassifierConfig:
         self.encoder()
 
     def encoder(self) -> TransformerConfig:
-        """The encoder's part, as `EncoderLayer` and `Embedding` want it; refuses bad shapes."""
+        """Return the settings of the encoder's layers and embedding; raise on bad shapes."""
         return TransformerConfig.like(
             self,
             source_vocab=self.vocabulary,
@@ -62,7 +62,7 @@ class ClassifierConfig:
 
 @final
 class TransformerClassifier(Rebuildable):
-    """Classify sentences. Sites are named `encoder.0.self`, `encoder.1.self`, ...
+    """Classifier of sentences. Sites are named `encoder.0.self`, `encoder.1.self`, ...
 
     >>> model = TransformerClassifier(ClassifierConfig(vocabulary=9, width=8))
     >>> model(torch.tensor([[1, 2, 3], [4, 0, 0]]), torch.tensor([3, 1])).shape
@@ -90,7 +90,7 @@ class TransformerClassifier(Rebuildable):
     def forward(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]
     ) -> Float[Tensor, "B C"]:
-        """Logits of each class.
+        """Return logits of each class.
 
         Args:
             tokens: word numbers, padded at the end.
@@ -101,7 +101,7 @@ class TransformerClassifier(Rebuildable):
     def encode(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]
     ) -> Float[Tensor, "B T M"]:
-        """A vector for each position; those at padding mean nothing."""
+        """Return a vector for each position; those at padding mean nothing."""
         state_BTM = self.embed(tokens)
         for layer in self.encoder:
             state_BTM = layer(state_BTM, lengths)

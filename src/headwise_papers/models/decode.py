@@ -74,12 +74,12 @@ class State:
         self.sentences = list(range(len(lengths_B)))  # unfinished ones, as numbered in the batch
 
     def logits(self, last_X1: Int[Tensor, "X 1"]) -> Float[Tensor, "X V"]:
-        """Scores of the next word, given the last one; the cache knows the others."""
+        """Score the next word, given the last one; the cache holds the others."""
         logits_X1V = self.model.decode(last_X1, self.memory_XKM, self.lengths_X, cache=self.cache)
         return logits_X1V[:, -1].float()
 
     def without(self, leave: Sequence[int]) -> Int[Tensor, " N"]:
-        """Forget these sentences; the places of those that stay."""
+        """Remove these sentences; return the places of those that stay."""
         gone = set(leave)
         stay = [n for n in range(len(self.sentences)) if n not in gone]
         self.sentences = [self.sentences[n] for n in stay]
@@ -92,7 +92,7 @@ class State:
 
 
 def leaving(over_N: Tensor, *, step: int, max_length: int) -> list[int]:
-    """Which sentences leave after a step: those that have ended, if many have; all at the end."""
+    """List the sentences to remove after a step: the ended ones, if many; all at the last step."""
     if step == max_length:
         return list(range(len(over_N)))
     if over_N.device.type != "cpu" and step % LOOK_EVERY:
@@ -103,7 +103,7 @@ def leaving(over_N: Tensor, *, step: int, max_length: int) -> list[int]:
 
 
 def hypothesis(words: list[int], total: float, *, eos: int) -> Hypothesis:
-    """A sentence as long as it was followed, filled up with end marks if it ended."""
+    """Make a hypothesis of a row of words, cut before the first end-of-sentence token."""
     ended = eos in words
     return Hypothesis(words[: words.index(eos)] if ended else words, total, ended)
 
@@ -171,7 +171,7 @@ class Search:
         self.penalty_T = torch.tensor(penalties, device=device)
 
     def step(self, length: int | None = None) -> None:
-        """Every unfinished sentence gets one word longer.
+        """Extend every unfinished sentence by one word.
 
         Args:
             length: how many words they then have; None if the host does not count, and all room
@@ -225,7 +225,7 @@ class Search:
         return [hypothesis(ids, x, eos=self.eos) for ids, x in listed if x != -math.inf]
 
     def _candidates(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The best next words over all beams of a sentence: total, beam and word of each."""
+        """Return the best next words over all beams of a sentence: total, beam and word of each."""
         beams = self.state.cache.beams
         logits_XV = self.state.logits(self.now.last_NW.view(-1, 1))
         # Each beam has one way to end, so twice the beams leave enough that go on. They are among
@@ -239,7 +239,7 @@ class Search:
         return total_NC, place_NC // several, word_NC
 
     def _with_ended(self, now: Found, total_NC: Tensor, beam_NC: Tensor, ends_NC: Tensor) -> Ended:
-        """The best that have ended, those of this step among them."""
+        """Return the best ended hypotheses, including those that end at this step."""
         beams = self.state.cache.beams
         # Of the twice as many candidates as beams, those below the beams do not count as endings.
         beam_NW, ends_NW = beam_NC[:, :beams], ends_NC[:, :beams] & ~now.over_N[:, None]
@@ -256,7 +256,7 @@ class Search:
 
 
 def _rows(words_NXT: Tensor, index_NR: Tensor) -> Tensor:
-    """Row index[n, r] of the words of each n."""
+    """Select row index[n, r] of the words of each n."""
     return words_NXT.gather(1, index_NR[..., None].expand(-1, -1, words_NXT.shape[2]))
 
 
@@ -299,7 +299,7 @@ def _search(search: Search, source_length: int) -> dict[int, list[Hypothesis]]:
 
 
 def _fill_room(search: Search, done: int, room: int) -> int:
-    """Steps until there is no room or all is over; how many words there are then."""
+    """Take steps until the capacity is used or all have ended; return the number of words."""
     if done == room:
         return done
     step = _recorded(search.step)
@@ -330,7 +330,7 @@ def greedy(
     max_length: int,
     graphs: bool = True,
 ) -> list[Hypothesis]:
-    """The likeliest next word, again and again; one hypothesis a sentence.
+    """Decode greedily: take the likeliest next word at each step, one hypothesis per sentence.
 
     Args:
         model: in eval mode.
@@ -357,7 +357,7 @@ def beam(
     length_penalty: float = 0.6,
     graphs: bool = True,
 ) -> list[Hypothesis]:
-    """Beam search; the best hypothesis of each sentence.
+    """Search with beams; return the best hypothesis of each sentence.
 
     Best is the one with the highest log-probability / ((5 + length) / 6) ^ length_penalty (Wu et
     al., 2016, Eq. 14), the end mark counted. The search for a sentence is over when no unfinished
@@ -404,7 +404,9 @@ def n_best(
     length_penalty: float = 0.6,
     graphs: bool = True,
 ) -> list[list[Hypothesis]]:
-    """Beam search; the best hypotheses of each sentence, the best first. Arguments as in `beam`.
+    """Search with beams; return the best hypotheses of each sentence, best first.
+
+    Arguments as in `beam`.
 
     Args:
         count: how many hypotheses, up to `beams`. There are fewer where fewer have ended, but

@@ -62,23 +62,23 @@ class EncoderConfig:
 
     @classmethod
     def roberta(cls, vocab: int = 0, *, layers: int = 12, **changes: Any) -> "EncoderConfig":
-        """RoBERTa-base; 16 layers have 16 heads, as in Deshpande and Narasimhan (2020)."""
+        """Return RoBERTa-base; 16 layers have 16 heads, as in Deshpande and Narasimhan (2020)."""
         heads: Any = {"heads": 16 if layers == 16 else 12}
         return cls(vocab, layers=layers, **(heads | changes))
 
     @classmethod
     def bert(cls, vocab: int = 0, **changes: Any) -> "EncoderConfig":
-        """BERT-base."""
+        """Return the settings of BERT-base."""
         return cls(vocab, **(_OF_BERT | {"family": "bert"} | changes))
 
     @classmethod
     def electra(cls, vocab: int = 0, **changes: Any) -> "EncoderConfig":
-        """ELECTRA's discriminator of the size of BERT-base."""
+        """Return the settings of ELECTRA's discriminator of the size of BERT-base."""
         return cls(vocab, **(_OF_BERT | {"family": "electra"} | changes))
 
     @classmethod
     def tiny(cls, vocab: int = 0, **changes: Any) -> "EncoderConfig":
-        """A RoBERTa for trying things out."""
+        """Return the settings of a tiny RoBERTa for tests and trials."""
         sizes: Any = {"width": 32, "heads": 4, "layers": 2, "feed_forward": 64, "max_length": 64}
         return cls(vocab, **(sizes | changes))
 
@@ -152,7 +152,7 @@ class Encoder(Rebuildable):
         token_types: Int[Tensor, "B T"] | None = None,
         documents: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T M"]:
-        """The states of the last layer.
+        """Return the states of the last layer.
 
         Args:
             ids: padded at the end.
@@ -234,7 +234,7 @@ class PostNormLayer(nn.Module):
 
 
 class AddAndNorm(nn.Module):
-    """norm(x + dropout(added)), in the dtype of what is added."""
+    """Residual connection norm(x + dropout(added)), in the dtype of what is added."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ def _same_document(documents_BT: Tensor) -> Tensor:
 
 
 def _places_in_documents(documents_BT: Tensor) -> Tensor:
-    """How far each position is from the first of its document."""
+    """Return the distance of each position from the first one of its document."""
     place_T = torch.arange(documents_BT.shape[1], device=documents_BT.device)
     first_BT = torch.ones_like(documents_BT, dtype=torch.bool)
     first_BT[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
@@ -274,12 +274,12 @@ BACKWARD = 3  # a backward pass is two products for each one of the forward pass
 def training_flops(
     config: EncoderConfig, *, texts: int, length: int, scored: int, judged: int = 0
 ) -> float:
-    """Floating-point operations of the products of one step: forward and backward.
+    """Count the floating-point operations of one training step's matrix products.
 
-    Twice the multiplications of projections, feed-forward layers, scores and sums of values with
-    softmax attention, of the head at the places where words are scored, and of ELECTRA's where
-    tokens are judged. What is computed again in a backward pass, and everything that is no product
-    of matrices, does not count.
+    The count is twice the multiplications, forward and backward, of projections, feed-forward
+    layers, scores and sums of values with softmax attention, of the head at the places where words
+    are scored, and of ELECTRA's where tokens are judged. Recomputation in a backward pass, and
+    everything that is no product of matrices, does not count.
 
     Args:
         config: of the encoder.

@@ -66,7 +66,7 @@ class _Classifier(_Headed):
 
 
 class MaskedLM(_Headed):
-    """Guess masked words: scores(x) = E norm(gelu(W x + b)) + c, with the embedding E of words."""
+    """Masked language model: E norm(gelu(W x + b)) + c, with the embedding E of words."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class MaskedLM(_Headed):
         token_types: Ids | None = None,
         documents: Ids | None = None,
     ) -> Float[Tensor, "N V"]:
-        """Scores at some places alone: those of all are most of the work of a small model.
+        """Return scores at some positions alone: all would be most of the work of a small model.
 
         Args:
             ids: with masks.
@@ -98,7 +98,7 @@ class MaskedLM(_Headed):
 
 
 class NextSentence(_Headed):
-    """Say whether the second half of a pair follows the first: W tanh(P x_0)."""
+    """Classifier of whether the second half of a pair follows the first: W tanh(P x_0)."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -109,13 +109,13 @@ class NextSentence(_Headed):
     def forward(
         self, ids: Ids, *, lengths: Lengths | None = None, token_types: Ids | None = None
     ) -> Float[Tensor, "B 2"]:
-        """Scores of "it follows" and "it was drawn at random", in this order."""
+        """Return scores of "it follows" and "it was drawn at random", in this order."""
         states_BTM = self.encoder(ids, lengths=lengths, token_types=token_types)
         return self.follows(self.pool(states_BTM[:, 0]))
 
 
 class MaskedLMWithNextSentence(_Headed):
-    """Both of BERT's tasks in one pass."""
+    """Encoder with both of BERT's tasks in one pass."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class ReplacedToken(_Headed):
         token_types: Ids | None = None,
         documents: Ids | None = None,
     ) -> Float[Tensor, "B T"]:
-        """The log-odds that each position was replaced."""
+        """Return the log-odds that each position was replaced."""
         states_BTM = self.encoder(
             ids, lengths=lengths, token_types=token_types, documents=documents
         )
@@ -186,7 +186,7 @@ class SequenceClassifier(_Classifier):
     def forward(
         self, ids: Ids, *, lengths: Lengths | None = None, token_types: Ids | None = None
     ) -> Float[Tensor, "B C"]:
-        """Scores of the classes."""
+        """Return scores of the classes."""
         states_BTM = self.encoder(ids, lengths=lengths, token_types=token_types)
         return self.classes(self.dropout(self.pool(self.dropout(states_BTM[:, 0]))))
 
@@ -209,7 +209,7 @@ class TokenClassifier(_Classifier):
     def forward(
         self, ids: Ids, *, lengths: Lengths | None = None, token_types: Ids | None = None
     ) -> Float[Tensor, "B T C"]:
-        """Scores of the classes."""
+        """Return scores of the classes."""
         states_BTM = self.encoder(ids, lengths=lengths, token_types=token_types)
         return self.classes(self.dropout(states_BTM))
 

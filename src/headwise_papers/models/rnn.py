@@ -64,7 +64,7 @@ class RnnClassifierConfig:
 
 @final
 class RnnClassifier(nn.Module):
-    """Classify sentences. Its site is `encoder.0.pool`: one query of one head.
+    """Classifier of sentences. Its site is `encoder.0.pool`: one query of one head.
 
     >>> model = RnnClassifier(RnnClassifierConfig(vocabulary=9, hidden=8))
     >>> model(torch.tensor([[1, 2, 3], [4, 0, 0]]), torch.tensor([3, 1])).shape
@@ -95,7 +95,7 @@ class RnnClassifier(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]
     ) -> Float[Tensor, "B C"]:
-        """Logits of each class.
+        """Return logits of each class.
 
         Args:
             tokens: word numbers, padded at the end.
@@ -110,13 +110,13 @@ class RnnClassifier(nn.Module):
     def encode(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]
     ) -> Float[Tensor, "B T M"]:
-        """The hidden state of each position; zeros at padding."""
+        """Return the hidden state of each position; zeros at padding."""
         return _run(self.encoder, self.embed(tokens), lengths)[0]
 
     def look(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], labels: Int[Tensor, " B"]
     ) -> Looked:
-        """Scores and output relevance of each position, and whether each sentence is right."""
+        """Return scores and output relevance of positions, and whether each sentence is right."""
         hidden_BTM = self.encode(tokens, lengths)
         score_BT = self.query(self.key(hidden_BTM).relu())[..., 0]
         if self.config.variant == "uniform":
@@ -160,7 +160,7 @@ class Seq2SeqConfig:
         return self.hidden * (2 if self.bidirectional else 1)
 
     def part_of_head(self, head: int) -> float:
-        """How much of what a head adds counts: all, or one of so many where heads are averaged."""
+        """Return the factor of a head's output: 1, or 1 / heads where heads are averaged."""
         if not 0 <= head < self.heads:
             raise ValueError(
                 f"head must lie between 0 and {self.heads - 1}, as there are {self.heads}; "
@@ -198,7 +198,7 @@ class Heads(nn.Module):
 
 @final
 class Seq2Seq(Rebuildable):
-    """Translate with LSTMs: `forward` while training, `encode` and `decode` for decoding.
+    """Translator with LSTMs: `forward` while training, `encode` and `decode` for decoding.
 
     The decoder starts from the encoder's last states, averaged over directions, and reads its own
     words only, so all its states come before any attention. Its site is `decoder.0.cross`.
@@ -249,7 +249,7 @@ class Seq2Seq(Rebuildable):
         source_lengths: Int[Tensor, " B"],
         target: Int[Tensor, "B T"],
     ) -> Float[Tensor, "B T V"]:
-        """Scores of each next word given the right words before it (teacher forcing)."""
+        """Score each next word given the right words before it (teacher forcing)."""
         return self.decode(target, self.encode(source, source_lengths), source_lengths)
 
     def encode(
@@ -268,7 +268,7 @@ class Seq2Seq(Rebuildable):
         *,
         cache: Cache | None = None,
     ) -> Float[Tensor, "B T V"]:
-        """Scores of the word that follows each target position, before the softmax.
+        """Return scores of the word that follows each target position, before the softmax.
 
         Args:
             target: ids from the beginning mark on; with a cache only those it has not seen.
@@ -295,7 +295,7 @@ class Seq2Seq(Rebuildable):
         *,
         head: int = 0,
     ) -> Looked:
-        """Scores and output relevance of each source position for each real target word.
+        """Return scores and output relevance of source positions for each real target word.
 
         theta is what the output would be if one position were the whole context of one head, and
         other heads added nothing; where heads are averaged a head adds its part of the mean. Unless
@@ -345,7 +345,7 @@ class Seq2Seq(Rebuildable):
         return output_relevance(self._predict(d_BTKD, alone_BTKD), target_BT)
 
     def _states(self, target_BT: Tensor, memory_BKX: Tensor, cache: Cache | None = None) -> Tensor:
-        """The decoder's output at each target position."""
+        """Return the decoder's output at each target position."""
         name, hidden = "decoder.state", self.config.hidden
         if cache is not None and name in cache.known:
             h_LBD, c_LBD = (x[:, :, 0].transpose(0, 1).contiguous() for x in cache.known[name])
@@ -360,7 +360,7 @@ class Seq2Seq(Rebuildable):
         return d_BTD
 
     def _start(self, last_XBD: Tensor) -> Tensor:
-        """(B, L * D): the states of each layer, averaged over directions."""
+        """Average the last states of each layer over directions: (B, L * D)."""
         directions = 2 if self.config.bidirectional else 1
         return last_XBD.unflatten(0, (-1, directions)).mean(1).transpose(0, 1).flatten(1)
 
@@ -390,7 +390,7 @@ def _op(variant: Variant):
 
 
 def _freeze(model: nn.Module, variant: Variant, scoring: tuple[str, ...]) -> None:
-    """Let a frozen variant learn its scores alone: all that output relevance is made of stays."""
+    """Freeze all parameters of a frozen variant but those of its attention scores."""
     if variant == "frozen":
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name.startswith(scoring))

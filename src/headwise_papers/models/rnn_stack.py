@@ -73,7 +73,7 @@ class RnnClassifierStack(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "S B T"], lengths: Int[Tensor, "S B"]
     ) -> Float[Tensor, "S B C"]:
-        """Logits of each class, for each seed's own sentences."""
+        """Return logits of each class, for each seed's own sentences."""
         return self._classify(*self._encode(tokens, lengths), lengths)
 
     def loss(
@@ -82,7 +82,7 @@ class RnnClassifierStack(nn.Module):
         lengths: Int[Tensor, "S B"],
         labels: Int[Tensor, "S B"],
     ) -> Float[Tensor, " S"]:
-        """Each seed's mean cross-entropy."""
+        """Return each seed's mean cross-entropy."""
         logits_SBC = self(tokens, lengths)
         return cross_entropy(logits_SBC.mT, labels, reduction="none").mean(-1)
 
@@ -90,7 +90,7 @@ class RnnClassifierStack(nn.Module):
     def look(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], labels: Int[Tensor, " B"]
     ) -> Looked:
-        """Scores and output relevance of each position, on the same sentences for every seed."""
+        """Return scores and output relevance of each position; all seeds share the sentences."""
         tokens_SBT, lengths_SB = (x.expand(self.seeds, *x.shape) for x in (tokens, lengths))
         hidden_SBTM, key_SBTA = self._encode(tokens_SBT, lengths_SB)
         score_SBT = (key_SBTA @ self._query_SA()[:, None, :, None])[..., 0]
@@ -103,10 +103,10 @@ class RnnClassifierStack(nn.Module):
     def influence(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], labels: Int[Tensor, " B"]
     ) -> Float[Tensor, "S B T"]:
-        """Gradient influence of each position, on the same sentences for every seed.
+        """Return the gradient influence of each position, on the same sentences for every seed.
 
         xi_l = -<gradient of -log p(label) by e_l, e_l> with e_l the embedding of token l, as
-        `headwise_papers.measures.relevance.token_influence` has it for one model. Padding has none.
+        `headwise_papers.measures.influence.token_influence` has it for one model. Padding has none.
         """
         tokens_SBT, lengths_SB, labels_SB = (
             x.expand(self.seeds, *x.shape) for x in (tokens, lengths, labels)
@@ -122,7 +122,7 @@ class RnnClassifierStack(nn.Module):
         return -slope_STB1[..., 0].transpose(1, 2)
 
     def model(self, seed: int) -> RnnClassifier:
-        """A copy of one seed's classifier."""
+        """Return a copy of one seed's classifier."""
         return cast(RnnClassifier, _unstacked(RnnClassifier(self.configs[seed]), self, seed))
 
     def _encode(self, tokens_SBT: Tensor, lengths_SB: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,7 +176,7 @@ class RnnClassifierSequence(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "S B T"], lengths: Int[Tensor, "S B"]
     ) -> Float[Tensor, "S B C"]:
-        """Logits of each class, for each seed's own sentences."""
+        """Return logits of each class, for each seed's own sentences."""
         return torch.stack([self.model(s)(tokens[s], lengths[s]) for s in range(self.seeds)])
 
     def loss(
@@ -185,7 +185,7 @@ class RnnClassifierSequence(nn.Module):
         lengths: Int[Tensor, "S B"],
         labels: Int[Tensor, "S B"],
     ) -> Float[Tensor, " S"]:
-        """Each seed's mean cross-entropy."""
+        """Return each seed's mean cross-entropy."""
         logits_SBC = self(tokens, lengths)
         return cross_entropy(logits_SBC.mT, labels, reduction="none").mean(-1)
 
@@ -193,7 +193,7 @@ class RnnClassifierSequence(nn.Module):
     def look(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], labels: Int[Tensor, " B"]
     ) -> Looked:
-        """Scores and output relevance of each position, on the same sentences for every seed."""
+        """Return scores and output relevance of each position; all seeds share the sentences."""
         each = [self.model(s).look(tokens, lengths, labels) for s in range(self.seeds)]
         alpha_SNK, beta_SNK, right_SN = (
             torch.cat([getattr(looked, part) for looked in each])
@@ -202,7 +202,7 @@ class RnnClassifierSequence(nn.Module):
         return Looked(alpha_SNK, beta_SNK, lengths, right_SN)
 
     def model(self, seed: int) -> RnnClassifier:
-        """One seed's classifier, itself."""
+        """Return one seed's classifier, not a copy."""
         return cast(RnnClassifier, self.models[seed])
 
 
@@ -242,7 +242,7 @@ class Seq2SeqStack(nn.Module):
         target: Int[Tensor, "S B T"],
         source_lengths: Int[Tensor, "S B"] | None = None,
     ) -> Float[Tensor, "S T B V"]:
-        """Scores of each next word, time first; without lengths all positions are real."""
+        """Return scores of each next word, time first; without lengths all positions are real."""
         hidden_SBKM, d_STBD = self._encode(source, target, source_lengths)
         return self._predict(d_STBD, self._attend(hidden_SBKM, d_STBD, source_lengths))
 
@@ -254,7 +254,7 @@ class Seq2SeqStack(nn.Module):
         source_lengths: Int[Tensor, "S B"] | None = None,
         target_lengths: Int[Tensor, "S B"] | None = None,
     ) -> Float[Tensor, " S"]:
-        """Each seed's mean cross-entropy of its real target words."""
+        """Return each seed's mean cross-entropy over its real target words."""
         logits_STBV = self(source, target_in, source_lengths)
         # words in the last axis, or the softmax is slow
         loss_X = cross_entropy(
@@ -277,7 +277,7 @@ class Seq2SeqStack(nn.Module):
         *,
         head: int = 0,
     ) -> Looked:
-        """Scores and output relevance for each real target word, the same words for every seed.
+        """Return scores and output relevance for each real target word, the same for every seed.
 
         Of one head, as `Seq2Seq.look` has it.
         """
@@ -303,13 +303,13 @@ class Seq2SeqStack(nn.Module):
         )
 
     def model(self, seed: int) -> Seq2Seq:
-        """A copy of one seed's model."""
+        """Return a copy of one seed's model."""
         return cast(Seq2Seq, _unstacked(Seq2Seq(self.configs[seed]), self, seed))
 
     def _encode(
         self, source_SBK: Tensor, target_SBT: Tensor, lengths_SB: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The encoder's hidden states (S, B, K, M), and the decoder's (S, T, B, D)."""
+        """Return the encoder's hidden states (S, B, K, M) and the decoder's (S, T, B, D)."""
         both = self.config.bidirectional
         x = _read_words(self.weights["embed.weight"], source_SBK.transpose(1, 2))
         starts: list[State] = []
@@ -327,13 +327,13 @@ class Seq2SeqStack(nn.Module):
         return cast(Tensor, x).transpose(1, 2).contiguous(), cast(Tensor, y)
 
     def _dropped(self, x: "Tensor | Words", layer: int) -> "Tensor | Words":
-        """Dropout between layers."""
+        """Apply dropout between layers."""
         if layer == 0 or not isinstance(x, Tensor) or not self.config.dropout:
             return x
         return dropout(x, self.config.dropout, self.training)
 
     def _queries(self, d_STBD: Tensor) -> Tensor:
-        """(S, B, H, T, M): what each head asks, times the root of the width, as in `Heads`."""
+        """Return the queries (S, B, H, T, M), times the root of the width as in `Heads`."""
         factor_S1 = self._attends[:, None] * math.sqrt(self.config.width)
         weight_SXD = self.weights["heads.score_weight"].flatten(1, 2) * factor_S1[:, None]
         bias_SX = self.weights["heads.score_bias"].flatten(1) * factor_S1
@@ -341,7 +341,7 @@ class Seq2SeqStack(nn.Module):
         return query_SBTX.unflatten(-1, (self.config.heads, -1)).transpose(2, 3)
 
     def _attend(self, hidden_SBKM: Tensor, d_STBD: Tensor, lengths_SB: Tensor | None) -> Tensor:
-        """(S, T, B, D): what the heads add together."""
+        """Return the summed (or averaged) outputs of the heads, (S, T, B, D)."""
         memory_X1KM = hidden_SBKM.flatten(0, 1)[:, None]
         lengths_X = None if lengths_SB is None else lengths_SB.flatten()
         query_XHTM = self._queries(d_STBD).flatten(0, 1)
@@ -380,7 +380,7 @@ class Words(NamedTuple):
 def stacked_linear(
     x: Float[Tensor, "S *X I"], weight: Float[Tensor, "S O I"], bias: Float[Tensor, "S O"]
 ) -> Float[Tensor, "S *X O"]:
-    """Each seed's own linear layer."""
+    """Apply each seed's own linear layer."""
     flat_SXI = x.flatten(1, -2)
     return torch.baddbmm(bias[:, None], flat_SXI, weight.mT).unflatten(1, x.shape[1:-1])
 
@@ -390,7 +390,7 @@ def _layer(weights: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
 
 
 def _read_words(table_SVE: Tensor, ids_STB: Tensor) -> "Tensor | Words":
-    """Embeddings, unless there are fewer words than positions."""
+    """Look up embeddings; return `Words` where there are no more words than positions."""
     if table_SVE.shape[1] <= ids_STB[0].numel():
         return Words(table_SVE, ids_STB)
     return lookup(table_SVE, ids_STB)
@@ -428,7 +428,7 @@ def _both_ways(
     x: "Tensor | Words",
     lengths_SB: Tensor | None,
 ) -> tuple[Tensor, State]:
-    """Both directions as 2 S recurrences; hidden states side by side, last states averaged.
+    """Run both directions as 2 S recurrences; concatenate hidden states, average last states.
 
     The second direction reads time backwards and keeps its zero state until the sentence begins.
     """
@@ -483,6 +483,6 @@ def _unstacked(model: nn.Module, stack: RnnClassifierStack | Seq2SeqStack, seed:
 
 
 def _real(lengths_SB: Tensor, steps: int) -> Tensor:
-    """(S, T, B): whether each position is real."""
+    """Return a mask (S, T, B) of real positions."""
     place_T1 = torch.arange(steps, device=lengths_SB.device)[:, None]
     return place_T1 < lengths_SB[:, None]

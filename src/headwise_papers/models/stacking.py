@@ -21,7 +21,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well each seed does."""
+    """Loss and accuracy of each seed."""
 
     loss: Float[Tensor, " S"]  # mean cross-entropy
     accuracy: Float[Tensor, " S"]

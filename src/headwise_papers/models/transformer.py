@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -57,8 +57,8 @@ class TransformerConfig:
     attention_dropout: float = 0.0  # of attention weights
     norm: Norm = "pre"
     max_length: int = 256  # positions of the longest sentence, marks included
-    # True is "target", False "none"; None is "target", or "all" in a training with one vocabulary
-    share_embeddings: Shared | bool | None = None
+    # None is "target", or "all" in a training with one vocabulary
+    share_embeddings: Shared | None = None
     encoder_attention: str = "softmax"  # as in headwise_papers.ops.named; of the encoder to itself
     decoder_attention: str = "softmax"  # of the decoder to itself
     cross_attention: str = "softmax"  # of the decoder to the encoder
@@ -68,7 +68,7 @@ class TransformerConfig:
     def small(
         cls, source_vocab: int = 0, target_vocab: int = 0, **changes: Any
     ) -> "TransformerConfig":
-        """A size for tens of thousands of sentences, as in Multi30k."""
+        """Return a size for tens of thousands of sentences, as in Multi30k."""
         sizes: Any = {"width": 256, "heads": 4, "feed_forward": 1024, "dropout": 0.3}
         layers = {"encoder_layers": 3, "decoder_layers": 3}
         return cls(source_vocab, target_vocab, **(sizes | layers | changes))
@@ -77,7 +77,7 @@ class TransformerConfig:
     def iwslt(
         cls, source_vocab: int = 0, target_vocab: int = 0, **changes: Any
     ) -> "TransformerConfig":
-        """A size for hundreds of thousands of sentences: fairseq's `transformer_iwslt_de_en`."""
+        """Return a size for 100,000s of sentences: fairseq's `transformer_iwslt_de_en`."""
         sizes: Any = {"width": 512, "heads": 4, "feed_forward": 1024, "dropout": 0.3}
         layers = {"encoder_layers": 6, "decoder_layers": 6}
         return cls(source_vocab, target_vocab, **(sizes | layers | changes))
@@ -86,7 +86,7 @@ class TransformerConfig:
     def base(
         cls, source_vocab: int = 0, target_vocab: int = 0, **changes: Any
     ) -> "TransformerConfig":
-        """A size for millions of sentences: Transformer-base of Vaswani et al. (2017)."""
+        """Return a size for millions of sentences: Transformer-base of Vaswani et al. (2017)."""
         sizes: Any = {"width": 512, "heads": 8, "feed_forward": 2048, "dropout": 0.1}
         layers = {"encoder_layers": 6, "decoder_layers": 6}
         return cls(source_vocab, target_vocab, **(sizes | layers | changes))
@@ -98,8 +98,11 @@ class TransformerConfig:
         return cls(**({name: getattr(config, name) for name in shared} | changes))
 
     def __post_init__(self) -> None:
-        if isinstance(self.share_embeddings, bool):  # written so by earlier versions
-            object.__setattr__(self, "share_embeddings", ("none", "target")[self.share_embeddings])
+        if self.share_embeddings not in (None, *get_args(Shared)):
+            raise ValueError(
+                f"share_embeddings must be one of {', '.join(get_args(Shared))}, or None, got "
+                f"{self.share_embeddings!r}."
+            )
         if min(self.source_vocab, self.target_vocab) < 0:
             raise ValueError("source_vocab and target_vocab must not be negative.")
         for name in ("width", "heads", "feed_forward"):
@@ -179,7 +182,7 @@ class EncoderDecoder(Rebuildable):
         *,
         cache: Cache | FixedCache | None = None,
     ) -> Float[Tensor, "B T V"]:
-        """Scores of the word that follows each target position, before the softmax.
+        """Return scores of the word that follows each target position, before the softmax.
 
         Args:
             target: ids from the beginning mark on; with a cache only those it has not seen.
@@ -275,7 +278,7 @@ class Embedding(nn.Module):
 
 
 class Residual(nn.Module):
-    """Add what a layer computes to what it was given, with the norm before or after."""
+    """Residual connection with the norm before or after."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -358,7 +361,7 @@ class DecoderLayer(nn.Module):
 
 
 def sinusoids(length: int, width: int) -> Float[Tensor, "T M"]:
-    """Position p as sin(p / 10000^(2i/width)) for each i < width/2, then the cosines.
+    """Encode position p as sin(p / 10000^(2i/width)) for each i < width/2, then the cosines.
 
     >>> sinusoids(2, 2)
     tensor([[0.0000, 1.0000],

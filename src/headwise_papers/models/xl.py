@@ -92,7 +92,7 @@ class RelativeAttention(nn.Module):
         seen: Float[Tensor, "B K M"],
         distance: Float[Tensor, "C P"],
     ) -> Float[Tensor, "B Q M"]:
-        """Let each position look at itself and at what is before it.
+        """Let each position attend to itself and to earlier positions.
 
         Args:
             asking: the segment.
@@ -141,7 +141,7 @@ class RelativeAttention(nn.Module):
 
 
 def relative_shift(by_distance: Float[Tensor, "*B Q C"]) -> Float[Tensor, "*B Q K"]:
-    """From scores by distance to scores by key, as a view: nothing is copied or gathered.
+    """Turn scores by distance into scores by key, as a view: nothing is copied or gathered.
 
     out[i, j] = score of query i for the distance (K - Q + i) - j, as queries are the last Q of
     K = C - 1 positions. Where a key is later than its query, out holds something meaningless.
@@ -159,7 +159,7 @@ def relative_shift(by_distance: Float[Tensor, "*B Q C"]) -> Float[Tensor, "*B Q 
 
 
 def sinusoids_of_distances(furthest: int, width: int, like: Tensor) -> Float[Tensor, "C P"]:
-    """Sinusoids of the distances from `furthest` down to 0, with dtype and device of a tensor."""
+    """Return sinusoids of the distances `furthest` to 0, with dtype and device of `like`."""
     rate_P = torch.exp(torch.arange(0, width, 2, device=like.device) * (-math.log(10_000) / width))
     angle_CP = torch.arange(furthest, -1, -1, device=like.device)[:, None] * rate_P
     return torch.cat([angle_CP.sin(), angle_CP.cos()], dim=-1).to(like.dtype)
@@ -208,31 +208,32 @@ class XLConfig:
 
     @classmethod
     def small(cls, vocab: int = 256, **changes: Any) -> "XLConfig":
-        """A size for some megabytes of text: 6 layers, and memory of 256."""
+        """Return a size for some megabytes of text: 6 layers, and memory of 256."""
         shape: dict[str, Any] = {"width": 256, "layers": 6, "feed_forward": 1024, "memory": 256}
         return cls(vocab, **{**shape, **changes})
 
     @classmethod
     def enwik8(cls, vocab: int = 256, **changes: Any) -> "XLConfig":
-        """The base size of the paper: 12 layers, 41M parameters, segments and memory of 512."""
+        """Return the paper's base size: 12 layers, 41M parameters, segments and memory of 512."""
         shape: dict[str, Any] = {"width": 512, "heads": 8, "layers": 12, "feed_forward": 2048}
         shape.update(feed_forward_dropout=0.1, memory=512)
         return cls(vocab, **{**shape, **changes})
 
     def stack(self) -> TransformerConfig:
-        """The layers, as the parts of a Transformer want them; refuses bad shapes."""
+        """Return the settings of the Transformer layers; raise on bad shapes."""
         return TransformerConfig.like(
             self,
             source_vocab=1,
             target_vocab=self.vocab,
             encoder_layers=0,
             decoder_layers=self.layers,
+            share_embeddings="target" if self.share_embeddings else "none",
         )
 
 
 @final
 class TransformerXL(Rebuildable):
-    """Predict the next symbol of a text, a segment at a time. Sites are named `decoder.0.self`.
+    """Language model that reads a text by segments. Sites are named `decoder.0.self`.
 
     >>> model = TransformerXL(XLConfig(vocab=9, width=8, heads=2, layers=3, memory=4))
     >>> memory = model.initial_memory(batch=2)
@@ -256,7 +257,7 @@ class TransformerXL(Rebuildable):
     def initial_memory(
         self, batch: int, device: torch.device | str | None = None
     ) -> Float[Tensor, "L B 0 M"]:
-        """Nothing seen yet.
+        """Return an empty memory.
 
         Args:
             batch: how many texts are read side by side.
@@ -272,7 +273,7 @@ class TransformerXL(Rebuildable):
         *,
         remember: int | None = None,
     ) -> tuple[Float[Tensor, "B T V"], Float[Tensor, "L B K M"]]:
-        """Scores of the symbol after each position, and the memory for the next segment.
+        """Return scores of the symbol after each position, and the memory for the next segment.
 
         Args:
             ids: one segment of each text.
@@ -340,14 +341,14 @@ class XLLayer(nn.Module):
 
 @dataclass(frozen=True)
 class TextLoss:
-    """How well a text was predicted."""
+    """Cross-entropy of a text."""
 
     nats: float  # the sum of -ln p of the symbols
     symbols: int  # how many were predicted
 
     @property
     def mean(self) -> float:
-        """Cross-entropy a symbol, in nats."""
+        """Cross-entropy per symbol, in nats."""
         return self.nats / self.symbols
 
     @property

@@ -1,4 +1,4 @@
-"""Looking up rows of S tables at once, with a gradient that can be captured in a CUDA graph."""
+"""Lookup of rows of S tables in parallel, with a gradient that can be captured in a CUDA graph."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ FEW = 256  # rows up to which the gradient is a product with a one-hot matrix, e
 
 
 def lookup(table: Float[Tensor, "S V E"], ids: Int[Tensor, "S ..."]) -> Float[Tensor, "S ... E"]:
-    """Row ids[s, ...] of table s.
+    """Select row ids[s, ...] of table s.
 
     >>> lookup(torch.arange(6.0).view(1, 3, 2), torch.tensor([[2, 0]]))
     tensor([[[4., 5.],

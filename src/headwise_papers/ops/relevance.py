@@ -46,7 +46,7 @@ class Looked(NamedTuple):
 
 
 def output_relevance(theta: Float[Tensor, "*x K O"], target: Int[Tensor, "*x"]) -> Tensor:
-    """How strongly each position alone predicts the target (Eq. 2).
+    """Measure how strongly each position alone predicts the target (Eq. 2).
 
     beta_l = theta_{l,target} - log sum_{o != target} exp(theta_{l,o}), the log-odds of the target
     in the softmax of one position's logits; with two outputs their difference.
@@ -74,7 +74,7 @@ def output_relevance(theta: Float[Tensor, "*x K O"], target: Int[Tensor, "*x"]) 
 def output_relevance_of_each(
     theta: Float[Tensor, "*x K O"], targets: Int[Tensor, "*x T"]
 ) -> Tensor:
-    """`output_relevance` for several targets of one sentence, without a copy of theta for each.
+    """Compute `output_relevance` for several targets, without a copy of theta for each.
 
     Args:
         theta: logits of each position, the same for all targets; has a gradient.
@@ -104,7 +104,7 @@ def output_relevance_of_each(
 
 
 def peak_positions(scores: Float[Tensor, "*x K"], lengths: Int[Tensor, "..."]) -> Tensor:
-    """The position of the largest entry among the real ones, (…); the first on ties.
+    """Find the position of the largest entry among the real ones, (…); the first on ties.
 
     >>> peak_positions(torch.tensor([[1.0, 3.0, 3.0, 9.0]]), torch.tensor([3]))
     tensor([1])
@@ -113,7 +113,7 @@ def peak_positions(scores: Float[Tensor, "*x K"], lengths: Int[Tensor, "..."]) -
 
 
 def top_positions(beta: Float[Tensor, "*x K"], lengths: Int[Tensor, "..."]) -> Tensor:
-    """Which positions are highly ranked: fewer than L/20 real ones are strictly larger.
+    """Find the highly ranked positions, where fewer than L/20 real ones are strictly larger.
 
     Args:
         beta: any measure of positions.
@@ -134,7 +134,7 @@ def top_positions(beta: Float[Tensor, "*x K"], lengths: Int[Tensor, "..."]) -> T
 
 
 def top_number(lengths: Int[Tensor, "*x"]) -> Int[Tensor, "*x"]:
-    """How many positions are highly ranked, ties apart: ceil(L / 20).
+    """Return how many positions are highly ranked, ties apart: ceil(L / 20).
 
     >>> top_number(torch.tensor([1, 20, 21]))
     tensor([1, 1, 2])
@@ -145,7 +145,7 @@ def top_number(lengths: Int[Tensor, "*x"]) -> Int[Tensor, "*x"]:
 def mode_match(
     alpha: Float[Tensor, "*x K"], beta: Float[Tensor, "*y K"], lengths: Int[Tensor, "..."]
 ) -> Tensor:
-    """acc (Eq. 3): whether alpha and beta are largest at the same position, one boolean a row.
+    """Tell for each row whether alpha and beta are largest at the same position: acc (Eq. 3).
 
     Args:
         alpha: attention scores or weights.
@@ -162,7 +162,7 @@ def mode_match(
 def highly_ranked(
     alpha: Float[Tensor, "*x K"], beta: Float[Tensor, "*y K"], lengths: Int[Tensor, "..."]
 ) -> Tensor:
-    """hr (Eq. 4): whether the mode of alpha is among the largest twentieth of beta, one a row.
+    """Tell for each row whether the mode of alpha is in the top twentieth of beta: hr (Eq. 4).
 
     With c real positions strictly larger in beta than the one alpha is largest at: 20 c < L.
     Arguments as in `mode_match`.
@@ -180,7 +180,7 @@ def highly_ranked(
 def shuffled(
     beta: Float[Tensor, "*x K"], lengths: Int[Tensor, "..."], generator: torch.Generator
 ) -> Float[Tensor, "*x K"]:
-    """Each row in a random order of its own: the random baseline. Padding stays where it is."""
+    """Shuffle the real positions of each row, a random baseline; padding keeps its place."""
     lot_XK = torch.rand(beta.shape, generator=generator, device=generator.device)
     lot_XK = lot_XK.to(beta.device).masked_fill(~_real(beta, lengths), 2)
     return beta.gather(-1, lot_XK.argsort(dim=-1, stable=True))
@@ -198,7 +198,7 @@ def expected_floor(lengths: Int[Tensor, "..."]) -> float:
 
 
 def packed(chosen: Bool[Tensor, "*x K"]) -> UInt8[Tensor, "*x P"]:
-    """Booleans, eight to a byte, the first in the lowest bit.
+    """Pack booleans eight to a byte, the first in the lowest bit.
 
     >>> packed(torch.tensor([True, False, True]))
     tensor([5], dtype=torch.uint8)
@@ -216,7 +216,7 @@ def unpacked(bytes_: UInt8[Tensor, "*x P"]) -> Bool[Tensor, "*x K"]:
 
 
 def holds(bytes_: UInt8[Tensor, "*x P"], position: Int[Tensor, "*y"]) -> Tensor:
-    """Whether packed booleans are true at a position of each row; rows are broadcast.
+    """Tell whether packed booleans are true at a position of each row; rows are broadcast.
 
     >>> holds(packed(torch.tensor([[True, False, True]])), torch.tensor([2, 1]))
     tensor([ True, False])
@@ -229,7 +229,7 @@ def holds(bytes_: UInt8[Tensor, "*x P"], position: Int[Tensor, "*y"]) -> Tensor:
 
 
 def _real(scores_XK: Tensor, lengths: Tensor) -> Tensor:
-    """(…, K): which positions are real."""
+    """Return a mask (…, K) of real positions; raise on bad lengths or NaN scores."""
     n_keys = scores_XK.shape[-1]
     if lengths.dim() > scores_XK.dim() - 1 or any(
         ours not in (1, rows)

@@ -92,7 +92,7 @@ def _check_company(m: Tensor | float | int) -> None:
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far curves are from Eq. 10, |norm / theory - 1|; nan where a curve never got going."""
+    """Deviation of curves from Eq. 10, |norm / theory - 1|; nan where a curve never started."""
 
     largest: Tensor  # over the curve
     final: Tensor  # at its last epoch
@@ -127,7 +127,7 @@ def deviation(
 
 @dataclass(frozen=True)
 class Velocities:
-    """How fast words move under gradient flow, per unit of eta; see `predicted_velocities`."""
+    """Velocities of words under gradient flow, per unit of eta; see `predicted_velocities`."""
 
     vectors: Tensor  # (W, D), Eq. 7
     scores: Tensor  # (W,), Eq. 8: Lemma 2's average over the sentences with the word
@@ -168,7 +168,7 @@ def predicted_velocities(
     state = _PairState.of(scores, vectors, sentence_P, word_P, times_P, n=len(sentences))
 
     def mean_VX(value_PX: Tensor) -> Tensor:
-        """Over the sentences with the word."""
+        """Average over the sentences with the word."""
         total_VX = value_PX.new_zeros(len(scores), *value_PX.shape[1:])
         number_V = torch.bincount(word_P, minlength=len(scores)).clamp(min=1)
         total_VX.index_add_(0, word_P, value_PX)

@@ -129,7 +129,7 @@ def last_token_weight(translator: Translator, batches: Sequence[ParallelBatch]) 
 
 
 class Alignments(NamedTuple):
-    """How well cross-attention says which word translates which."""
+    """Errors of cross-attention as a word alignment."""
 
     layer_error: Tensor  # (L,) of the mean over heads
     head_error: Tensor  # (L, H)

@@ -96,7 +96,7 @@ class Task(NamedTuple):
 
 
 def _recipe(corpus: str, source: str, target: str) -> TranslationConfig:
-    """Three and three layers of width 256 and batches of 8,192 subwords."""
+    """Return settings of 3 + 3 layers of width 256 and batches of 8,192 subwords."""
     fit = FitConfig(
         steps=1500, warmup=200, learning_rate=2e-3, evaluate_every=100, checkpoint_every=100
     )

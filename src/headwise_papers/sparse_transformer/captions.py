@@ -109,7 +109,7 @@ def draw_features(config: Features, folder: Path) -> Run:
 
 
 def _models(config: Config) -> dict[str, list[CaptioningConfig]]:
-    """Settings by attention, one per seed."""
+    """Return settings by attention, one per seed."""
     recipe = override(RECIPE, config.changes)
     if config.random_features:
         features = find_or_train(draw_features, Features())
@@ -179,7 +179,7 @@ def sacrebleu_4(run: Run, references: Sequence[Sequence[str]]) -> float:
 
 
 def draw(results: Mapping[str, Result], out: Run) -> "dict[str, Figure]":
-    """Validation losses, and test scores."""
+    """Draw validation losses and test scores."""
     runs = _trained(from_json(Config, out.config()))
     figure, ((left, right),) = panels(2, width=5.0, height=3.6)
     curves = {name: metric_curve(several, "validation_loss") for name, several in runs.items()}

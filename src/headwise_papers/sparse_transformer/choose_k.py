@@ -62,7 +62,7 @@ class Config:
 
 
 def _translators(config: Config) -> dict[str, list[TranslationConfig]]:
-    """Settings by attention, one per seed."""
+    """Return settings by attention, one per seed."""
     return {
         name: [translator(config.corpus, name, s, config.changes) for s in range(config.seeds)]
         for name in (*(f"topk:{k}" for k in config.keys), ALL_KEYS)
@@ -110,7 +110,7 @@ def best_keys(bleu: Mapping[str, Result]) -> dict[str, Result]:
 
 
 def draw(results: Mapping[str, Result], out: Run) -> "dict[str, Figure]":
-    """Fig. 3, with the share of rows that k cuts."""
+    """Draw Fig. 3, with the share of rows that k cuts."""
     corpus = next(iter(results)).partition(":")[0]
     start = f"{corpus}: BLEU with "
     bleu = {n.removeprefix(start): r for n, r in results.items() if n.startswith(start)}

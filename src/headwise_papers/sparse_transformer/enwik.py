@@ -84,7 +84,7 @@ class Config:
 
 
 def _models(config: Config) -> dict[str, list[LanguageConfig]]:
-    """Settings by attention, one per seed."""
+    """Return settings by attention, one per seed."""
     if config.corpus not in RECIPES:
         raise ValueError(f"corpus is one of {', '.join(RECIPES)}, got {config.corpus!r}.")
     recipe = override(RECIPES[config.corpus], config.changes)

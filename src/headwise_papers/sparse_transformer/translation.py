@@ -112,7 +112,7 @@ CLAIMS = (
 
 
 def _translators(config: Config, corpus: str) -> dict[str, list[TranslationConfig]]:
-    """Settings by attention, one per seed."""
+    """Return settings by attention, one per seed."""
     return {
         attention: [translator(corpus, attention, s, config.changes) for s in range(config.seeds)]
         for attention in config.attentions or task_named(corpus).attentions
@@ -120,7 +120,7 @@ def _translators(config: Config, corpus: str) -> dict[str, list[TranslationConfi
 
 
 def models(config: Config) -> Iterator[Job]:
-    """Translators first, then their scores on parts that training does not score."""
+    """Yield the translators first, then their scores on parts that training does not score."""
     for further in (False, True):
         for corpus in config.corpora:
             for part in task_named(corpus).parts if further else ("test",):

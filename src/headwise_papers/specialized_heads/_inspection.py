@@ -51,7 +51,7 @@ class Inspected(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """Which translators are inspected, and on how much text."""
+    """Settings: translators and the amount of text they are inspected on."""
 
     translators: tuple[str, ...] = ("en-ru", "en-de", "en-fr", "en-ru subtitles")
     seeds: int = 2

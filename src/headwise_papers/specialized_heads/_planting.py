@@ -44,7 +44,7 @@ PRONOUNS = {"it": "it", "they": "they", "them": "they"}
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """score(query, key) = (query x + constant) . (key y)."""
+    """Term of a score: (query x + constant) . (key y)."""
 
     query: Tensor  # (n, WIDTH)
     key: Tensor  # (n, WIDTH)

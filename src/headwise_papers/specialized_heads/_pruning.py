@@ -39,7 +39,7 @@ EVALUATIONS = 8  # of a pruning
 
 @dataclass(frozen=True)
 class Amount:
-    """How far to prune: to a number of heads, or with a weight of the penalty (lambda)."""
+    """Target of a pruning: a number of heads, or a weight of the penalty (lambda)."""
 
     keep: int | None = None
     penalty: float | None = None
@@ -63,7 +63,7 @@ class Pruning:
 
 @dataclass(frozen=True)
 class PruningStudy:
-    """Which translators are pruned, and how far."""
+    """Settings: translators and how many heads they keep."""
 
     translators: tuple[str, ...] = ("en-ru",)
     seeds: int = 3

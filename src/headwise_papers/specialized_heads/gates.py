@@ -43,7 +43,7 @@ FOOTNOTE: dict[str, Any] = {"number": 149, "where": "footnote 8", "stands_for": 
 
 @dataclass(frozen=True)
 class Config(PruningStudy):
-    """How far is pruned."""
+    """Settings: how many heads are kept, and weights of the penalty."""
 
     keep: tuple[int, ...] = (58, 26)
     penalties: tuple[float, ...] = (0.01, 0.05)

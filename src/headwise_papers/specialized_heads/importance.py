@@ -55,7 +55,7 @@ YES_OR_NO = (
 
 @dataclass(frozen=True)
 class Config(Study):
-    """Which translators are inspected, and on how much text."""
+    """Settings: translators and the amount of text they are inspected on."""
 
     translators: tuple[str, ...] = NAMES
 

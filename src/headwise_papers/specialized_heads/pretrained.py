@@ -59,7 +59,7 @@ TWICE = "decoder, words said twice"
 
 @dataclass(frozen=True)
 class Config:
-    """Which models are inspected, on how much."""
+    """Settings: models and the amount of text they are inspected on."""
 
     model: str = ""  # folder of an encoder; none leaves it out
     decoder: str = ""  # folder or GGUF file of a causal model; none leaves it out

@@ -57,7 +57,7 @@ WITH_LAMBDAS = ", with lambdas"
 
 @dataclass(frozen=True)
 class Config(PruningStudy):
-    """Which translators are pruned, and how far."""
+    """Settings: translators and how many heads they keep."""
 
     keep: tuple[int, ...] = (144, *WMT)  # 144 are all of them
     penalties: tuple[float, ...] = (0.01, 0.05)

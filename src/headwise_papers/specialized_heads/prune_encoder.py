@@ -46,7 +46,7 @@ GATES = "trace/gates.json"
 
 @dataclass(frozen=True)
 class Config(PruningStudy):
-    """Which translators are pruned, how far, and on what their heads are inspected."""
+    """Settings: translators, how many heads they keep, and the text of inspections."""
 
     keep: tuple[int, ...] = (48, 17, 10, 4)  # 48 are all of them
     penalties: tuple[float, ...] = (0.01, 0.05)

@@ -54,7 +54,7 @@ NUMBERED, TAUGHT, OTHERS = "heads with these numbers", "guided heads", "other he
 
 @dataclass(frozen=True)
 class Config(PruningStudy):
-    """How far is pruned, and what is guided."""
+    """Settings: how many heads are kept, and which are guided."""
 
     keep: tuple[int, ...] = KEEP
     plan: str = "next=1,prev=1"  # guided heads of each encoder layer

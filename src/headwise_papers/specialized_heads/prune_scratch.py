@@ -47,7 +47,7 @@ APART = "from scratch less from trained"
 
 @dataclass(frozen=True)
 class Config(PruningStudy):
-    """Which translators are pruned, and how far."""
+    """Settings: translators and how many heads they keep."""
 
     keep: tuple[int, ...] = (144, *PAPER)
 

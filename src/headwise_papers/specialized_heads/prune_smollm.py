@@ -34,7 +34,7 @@ CLOSE = 1e-3  # relative difference of two perplexities that count as the same
 
 @dataclass(frozen=True)
 class Training:
-    """How a model is trained while it is pruned."""
+    """Settings of training during pruning."""
 
     steps: int = 400
     learning_rate: float = 5e-5

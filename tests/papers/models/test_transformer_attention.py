@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headwise.config import from_json, override, to_json
+from headwise.config import from_json, override
 from headwise.ops import softmax_attention
 from headwise.sites import find_sites, masked, observe, replace
 from headwise_papers.models import Cache, Transformer, TransformerConfig
@@ -137,13 +137,12 @@ def test_sharing_all_embeddings_needs_one_vocabulary():
         with_settings(SMALL, share_embeddings="all")
 
 
-@pytest.mark.parametrize("old, new", [(True, "target"), (False, "none")])
-def test_settings_of_earlier_versions_are_read(old, new):
-    written = {"source_vocab": 5, "target_vocab": 6, "width": 16, "share_embeddings": old}
-    config = from_json(TransformerConfig, written)
-    assert config.share_embeddings == new
-    assert from_json(TransformerConfig, to_json(config)) == config
-    assert override(SMALL, [f"share_embeddings={old}"]).share_embeddings == new
+@pytest.mark.parametrize("wrong", [True, False, "source"])
+def test_settings_name_which_embeddings_are_shared(wrong):
+    with pytest.raises(ValueError, match="share_embeddings"):
+        from_json(TransformerConfig, {"source_vocab": 5, "share_embeddings": wrong})
+    with pytest.raises(ValueError, match="share_embeddings"):
+        override(SMALL, [f"share_embeddings={wrong}"])
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many sentences a corpus has, and how common its words are."""
+    """Number of sentences of a corpus, and ranks of its words by frequency."""
 
     sentences: int
     ranks: WordRanks

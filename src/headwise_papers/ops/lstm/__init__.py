@@ -76,7 +76,7 @@ def _triton_cell() -> stacked.Cell:
 
 
 def _state(gates: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
-    """The state to start from."""
+    """Return the given start state, checked; zeros if none is given."""
     seeds, _, batch, n_gates = gates.shape
     wanted = (seeds, batch, n_gates // 4)
     if state is None:
@@ -92,7 +92,7 @@ def _state(gates: Tensor, state: tuple[Tensor, Tensor] | None) -> tuple[Tensor, 
 
 
 def _real_steps(gates: Tensor, first: Tensor | None, last: Tensor | None) -> Tensor | None:
-    """(S, T, B), contiguous: True where a step is real; None where all are."""
+    """Return a contiguous mask (S, T, B) of real steps; None where all are real."""
     if first is None and last is None:
         return None
     step_T1 = torch.arange(gates.shape[1], device=gates.device)[:, None]

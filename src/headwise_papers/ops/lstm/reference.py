@@ -7,7 +7,7 @@ from torch import Tensor
 def lstm(
     gates_STBG: Tensor, weight_SGD: Tensor, h_SBD: Tensor, c_SBD: Tensor, real_STB: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden states of every step, and the last hidden and cell state."""
+    """Return the hidden states of every step, and the last hidden and cell state."""
     hidden: list[Tensor] = []
     for t, gates_SBG in enumerate(gates_STBG.unbind(1)):
         if real_STB is None:

@@ -47,7 +47,7 @@ def lstm(
     *,
     cell: Cell,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden states of every step, and the last hidden and cell state. Differentiable once."""
+    """Return hidden states of all steps, last hidden and cell state. Differentiable once."""
     out: tuple[Tensor, Tensor, Tensor] = _Lstm.apply(  # pyright: ignore[reportAssignmentType]
         gates_STBG, weight_SGD, h_SBD, c_SBD, real_STB, cell
     )
@@ -104,7 +104,7 @@ class _Lstm(torch.autograd.Function):
 
 
 def _states(first_SBD: Tensor, steps: int, dtype: torch.dtype) -> Tensor:
-    """Room for the state before and after every step, the first filled in."""
+    """Allocate the states before and after every step, with the first one filled in."""
     seeds, batch, width = first_SBD.shape
     states_SUBD = first_SBD.new_empty(seeds, steps + 1, batch, width, dtype=dtype)
     states_SUBD[:, 0] = first_SBD
@@ -157,7 +157,7 @@ def _cell_backward(
 
 
 def _through_sigmoid(grad: Tensor, factor: Tensor, sigmoid: Tensor, *, out: Tensor) -> None:
-    """The gradient at x of factor * sigmoid(x)."""
+    """Write the gradient of factor * sigmoid(x) with respect to x into `out`."""
     sigmoid_backward(torch.mul(grad, factor, out=out), sigmoid, grad_input=out)
 
 

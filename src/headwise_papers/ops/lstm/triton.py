@@ -46,7 +46,7 @@ def backward(
     dgates_STBG: Tensor,
     t: int,
 ) -> None:
-    """Gradients from state t + 1 to the gates of step t and to state t. See `stacked.Cell`."""
+    """Propagate gradients from state t + 1 to the gates of step t and to state t."""
     seeds, steps, batch, width = dhidden_STBD.shape
     block = min(BLOCK, triton.next_power_of_2(batch * width))
     _backward_kernel[(triton.cdiv(batch * width, block), seeds)](
@@ -74,7 +74,7 @@ def _sigmoid(x):
 @triton.jit
 @no_type_check
 def _tanh(x):
-    """To a few units in the last place also near 0, where the quotient would cancel."""
+    """Compute tanh to a few units in the last place, also near 0 where the quotient cancels."""
     square = x * x
     series = 62.0 / 2835.0
     series = series * square - 17.0 / 315.0
